@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.snapshots import pack, unpack
+
+GOLDEN = (
+    "707269767374726d2e00000000000000c273da46040003000000020064656d6f01006902000000000000006e"
+    "0201010066080000000000000078000000000000e03f"
+)
+
+values = st.one_of(
+    st.integers(),
+    st.floats(),
+    st.binary(max_size=50),
+    arrays.arrays(
+        st.sampled_from(["?", "<i8", ">i4", "<u8", "<u2", "<f8", ">f8"]), arrays.array_shapes(min_dims=0, min_side=0)
+    ),
+)
+
+
+@given(st.dictionaries(st.text(max_size=10), values, max_size=5), st.text(max_size=20), st.integers(0, 2**32 - 1))
+def test_round_trip(fields, kind, version):
+    found = unpack(kind, version, pack(kind, version, fields))
+    assert list(found) == list(fields)
+    for name, value in fields.items():
+        assert isinstance(found[name], type(value))
+        np.testing.assert_array_equal(found[name], value)
+        if isinstance(value, np.ndarray):
+            assert found[name].dtype == value.dtype.newbyteorder("=")
+            assert found[name].shape == value.shape
+
+
+def test_equal_fields_give_equal_bytes_whatever_the_byte_order_or_layout():
+    table = np.arange(12, dtype="<i8").reshape(3, 4)
+    swapped = np.asfortranarray(table.astype(">i8"))
+    assert pack("k", 1, {"table": table}) == pack("k", 1, {"table": swapped})
+
+
+def test_golden_bytes():
+    assert pack("demo", 3, {"n": 258, "x": 0.5}).hex() == GOLDEN
+
+
+def test_arrays_are_copies():
+    data = pack("k", 1, {"a": np.zeros(3)})
+    first = unpack("k", 1, data)["a"]
+    first[:] = 7
+    assert np.all(unpack("k", 1, data)["a"] == 0)
+
+
+def test_every_truncation_is_refused():
+    data = pack("k", 1, {"a": np.arange(3), "b": 5})
+    for end in range(len(data)):
+        with pytest.raises(SnapshotError, match="snapshot must"):
+            unpack("k", 1, data[:end])
+
+
+def test_every_flipped_byte_is_refused():
+    data = bytearray(pack("k", 1, {"a": np.arange(3), "b": 5}))
+    for position in range(len(data)):
+        data[position] ^= 0x10
+        with pytest.raises(SnapshotError):
+            unpack("k", 1, bytes(data))
+        data[position] ^= 0x10
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "snapshot must start with b'privstrm' and a header of 20 bytes"),
+        (b"\x80\x04K\x01." * 9, "snapshot must start with b'privstrm' and a header of 20 bytes"),
+        (pack("other", 1, {}), "snapshot kind must be 'sparse', got 'other'"),
+        (pack("sparse", 2, {}), "snapshot version of sparse must be 1, got 2"),
+        (pack("sparse", 1, {}) + b"x", "snapshot must hold 14 bytes after its header, got 15"),
+    ],
+)
+def test_wrong_bytes_are_named(data, message):
+    with pytest.raises(SnapshotError) as caught:
+        unpack("sparse", 1, data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(True, "bool"), (None, "NoneType"), ("text", "str"), (np.array([None]), "array of object")],
+)
+def test_other_types_are_refused(value, found):
+    with pytest.raises(TypeError) as caught:
+        pack("k", 1, {"field": value})
+    assert str(caught.value) == f"field must be an int, a float, bytes or an array of numbers, got {found}"
