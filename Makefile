@@ -1,0 +1,60 @@
+# Every command sets itself up: .venv is made on first use, and made again when the packaging files change.
+# Choose the Python with `make PYTHON=python3.12 test`; pass options with `make ARGS="-k noise" test`.
+
+VENV ?= .venv
+ARGS ?=
+MARKERS ?= not slow
+PYTEST = $(VENV)/bin/pytest -n auto --maxprocesses 8 --dist loadgroup
+
+# The newest Python from 3.11 on that can make a virtual environment. Looked for only when the environment is made.
+USABLE = import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 python,\
+            $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
+READY = $(VENV)/.ready
+
+.PHONY: help install demo test lint format bench flink-test clean
+.DEFAULT_GOAL := help
+
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+install: $(READY) ## make .venv with the package (editable) and all that development needs
+
+$(READY): pyproject.toml setup.py
+	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11 or newer with the venv module" \
+	    "(on Debian and Ubuntu: apt-get install python3-venv), or name one: make PYTHON=..." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON): a few minutes the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## simulate a day of events, watch it privately, show what was found and missed
+	$(VENV)/bin/privstream demo $(ARGS)
+
+test: $(READY) ## the quick tests; MARKERS= runs all of them
+	$(PYTEST) -m "$(MARKERS)" $(ARGS)
+
+lint: $(READY) .cache/typing ## formatting, lint and strict types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+# What an editable install maps by an import hook, as links for mypy.
+.cache/typing:
+	@mkdir -p $@/privstream
+	@ln -sfn ../../../mechanisms ../../../transforms ../../../pipelines $@/privstream/
+
+format: $(READY) ## format and repair what ruff can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(READY) ## run every benchmark; results go to benchmarks/results
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script" $(ARGS); done
+
+flink-test: $(READY) ## the tests on Flink; needs Java and Maven
+	deploy/get_flink_job_server.sh
+	PRIVSTREAM_REQUIRE_RUNNERS=1 $(VENV)/bin/pytest -m flink $(ARGS)
+
+clean: ## remove everything that these commands made
+	rm -rf $(VENV) .cache .ruff_cache .hypothesis build dist privstream.egg-info demo-output
+	find mechanisms transforms pipelines tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""Settings shared by all tests."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SLOW_TIMEOUT_SECONDS = 1200
+
+# CI draws the same examples each time, so that a change is never blamed for what another one broke; developers explore.
+settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "explore")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests more time, unless they state their own."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
