@@ -1,0 +1,115 @@
+"""Imports point one way, mechanisms stand without Beam, and tests run on what is installed."""
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("mechanisms", "transforms", "pipelines")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+MECHANISMS_MAY_IMPORT = {"cryptography", "dp_accounting", "mpmath", "numpy", "privstream", "scipy"}
+
+WITHOUT_BEAM = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"apache_beam", "pyarrow"}:
+            raise ModuleNotFoundError(f"{name} is hidden by the test", name=name)
+
+sys.meta_path.insert(0, Absent())
+import privstream.mechanisms
+for module in pkgutil.walk_packages(privstream.mechanisms.__path__, "privstream.mechanisms."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Absolute names of all that `path` imports; `from a import b` counts as `a` and as `a.b`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: relative import"
+            assert node.module
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def own_packages(path: Path) -> set[str]:
+    """The packages of privstream that `path` imports from."""
+    parts = [name.split(".") for name in imported_modules(path)]
+    return {name[1] for name in parts if name[0] == "privstream" and len(name) > 1}
+
+
+def identify(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identify)
+def test_dependencies_point_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    below = PACKAGES[: PACKAGES.index(package) + 1]
+    assert own_packages(path) <= set(below)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identify)
+def test_folders_are_never_imported_by_their_own_name(path: Path) -> None:
+    assert not {name.partition(".")[0] for name in imported_modules(path)} & {*PACKAGES, "tests", "benchmarks"}
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.parent.name == "mechanisms"], ids=identify)
+def test_mechanisms_import_numpy_and_friends_alone(path: Path) -> None:
+    outside = {name.partition(".")[0] for name in imported_modules(path)} - sys.stdlib_module_names
+    assert outside <= MECHANISMS_MAY_IMPORT
+
+
+def test_mechanisms_import_with_beam_absent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BEAM], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    modules = {f"privstream.mechanisms.{path.stem}" for path in (ROOT / "mechanisms").glob("[!_]*.py")}
+    assert modules == set(done.stdout.split())
+
+
+def test_the_blocker_of_the_test_above_blocks(tmp_path: Path) -> None:
+    program = WITHOUT_BEAM.replace("import privstream.mechanisms\n", "import privstream.mechanisms, apache_beam\n")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "apache_beam is hidden by the test" in done.stderr
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_top_level_package_is_installed(name: str, tmp_path: Path) -> None:
+    program = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "None"
+
+
+def test_tests_import_the_installed_package() -> None:
+    distribution = metadata.distribution("privstream")
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if os.environ.get("PRIVSTREAM_EXPECT_WHEEL"):
+        assert not origin.get("dir_info", {}).get("editable"), "the package is installed editable, not from a wheel"
+    if origin.get("dir_info", {}).get("editable"):
+        assert Path(unquote(urlparse(origin["url"]).path)).samefile(ROOT)
+        homes = {package: ROOT / package for package in PACKAGES}
+    else:
+        homes = {package: Path(str(distribution.locate_file(f"privstream/{package}"))) for package in PACKAGES}
+    for package, home in homes.items():
+        module = importlib.import_module(f"privstream.{package}")
+        assert Path(module.__file__ or "").parent.samefile(home)

@@ -1,0 +1,166 @@
+"""Rules that every file of the repository keeps."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("mechanisms", "transforms", "pipelines")
+FOLDERS = (*PACKAGES, "tests", "benchmarks", "deploy", "docs", ".ci")
+SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+BINARY = {".avro", ".gz", ".parquet", ".pdf", ".png", ".pyc"}
+
+MAX_LINES = 400
+README_MAX_LINES = 150
+
+# Where documents may point. Packages come from wherever the machine is set up to fetch them: no file names a registry.
+LINKS = {
+    "arxiv.org",
+    "beam.apache.org",
+    "doi.org",
+    "eprint.iacr.org",
+    "flink.apache.org",
+    "github.com",
+    "keepachangelog.com",
+    "localhost",
+    "semver.org",
+    "www.apache.org",
+    "www.w3.org",
+}
+REGISTRIES = tuple(
+    ".".join(labels)
+    for labels in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("proxy", "golang", "org"),
+        ("sum", "golang", "org"),
+        ("maven", "org"),
+        ("maven", "apache", "org"),
+        ("repository", "apache", "org"),
+        ("debian", "org"),
+        ("docker", "io"),
+        ("ghcr", "io"),
+    )
+)
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|private|mnt)/|\b[A-Z]:\\\\?Users")
+URL = re.compile(r"https?://[^\s\"'<>)`\]]+")
+
+
+def text_files() -> Iterator[Path]:
+    """All files that are not results or binary."""
+    for path in sorted([*ROOT.iterdir(), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]):
+        if path.is_file() and path.suffix not in BINARY and "__pycache__" not in path.parts:
+            yield path
+
+
+def identify(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def uses_of_unkeyed_randomness(path: Path) -> list[str]:
+    """Lines of `path` with builtin `hash(`, the `random` module or numpy's generators."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id="hash")):
+                found.append(f"{node.lineno}: hash()")
+            case ast.Import(names=names):
+                found += [f"{node.lineno}: {n.name}" for n in names if n.name in {"random", "numpy.random"}]
+            case ast.ImportFrom(module=("random" | "numpy.random") as module):
+                found.append(f"{node.lineno}: {module}")
+            case ast.ImportFrom(module="numpy", names=names):
+                found += [f"{node.lineno}: numpy.random" for n in names if n.name == "random"]
+            case ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="random"):
+                found.append(f"{node.lineno}: np.random")
+    return found
+
+
+def unseeded_generators(path: Path) -> list[str]:
+    """Lines of `path` that use numpy's generators otherwise than by `np.random.default_rng(seed)`."""
+    tree = ast.parse(path.read_text("utf-8"))
+    seeded = {
+        node.func.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "np.random.default_rng"
+    }
+    types = {
+        n.lineno for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n) == "np.random.Generator"
+    }
+    return [use for use in uses_of_unkeyed_randomness(path) if int(use.partition(":")[0]) not in seeded | types]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identify)
+def test_modules_are_short(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identify)
+def test_modules_have_a_docstring(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=identify)
+def test_randomness_is_keyed(path: Path) -> None:
+    simulation = path.parent.name == "pipelines" and path.stem.startswith("simulate")
+    assert not (unseeded_generators(path) if simulation else uses_of_unkeyed_randomness(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hash(user)",
+        "import random",
+        "from random import choice",
+        "import numpy.random as r",
+        "from numpy import random",
+        "from numpy.random import default_rng",
+        "x = np.random.default_rng()",
+        "x = numpy.random.normal()",
+    ],
+)
+def test_unkeyed_randomness_is_recognised(line: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(line)
+    assert uses_of_unkeyed_randomness(tmp_path / "module.py")
+    assert unseeded_generators(tmp_path / "module.py")
+
+
+def test_seeded_generators_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("def f(g: np.random.Generator): ...\nx = np.random.default_rng(seed)\n")
+    assert not unseeded_generators(tmp_path / "module.py")
+
+
+def test_no_registry_host_is_named() -> None:
+    named = [(identify(path), host) for path in text_files() for host in REGISTRIES if host in path.read_text("utf-8")]
+    assert not named
+
+
+def test_links_point_to_known_places() -> None:
+    found = {
+        (identify(path), urlparse(url).hostname)
+        for path in text_files()
+        for url in URL.findall(path.read_text("utf-8"))
+    }
+    assert not {(path, host) for path, host in found if host not in LINKS}
+
+
+def test_no_machine_path_is_named() -> None:
+    lines = [
+        (identify(p), line)
+        for p in text_files()
+        for line in p.read_text("utf-8").splitlines()
+        if MACHINE_PATH.search(line)
+    ]
+    assert not lines
+
+
+@pytest.mark.parametrize("path", ["/" + "home/me/data", "= '/" + "root/x'", "C:" + "\\Users\\me"])
+def test_machine_paths_are_recognised(path: str) -> None:
+    assert MACHINE_PATH.search(path)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < README_MAX_LINES
