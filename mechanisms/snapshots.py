@@ -35,7 +35,7 @@ def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | byte
     """Return the fields of a snapshot; its arrays are fresh, writable copies.
 
     Raises:
-      SnapshotError: `data` is not a snapshot, is truncated or damaged, or is of another kind or version.
+        SnapshotError: `data` is not a snapshot, is truncated or damaged, or is of another kind or version.
     """
     if len(data) < _ENVELOPE.size or data[: len(MAGIC)] != MAGIC:
         raise SnapshotError(f"snapshot must start with {MAGIC!r} and a header of {_ENVELOPE.size} bytes")
