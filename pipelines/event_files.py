@@ -1,0 +1,117 @@
+"""What every file format offers to the reader of events."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import pyarrow as pa
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+MAX_RECORD_CHARACTERS = 1 << 16
+"""A dead letter quotes at most so much of its record; its position leads to the rest."""
+
+COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".deflate")
+
+
+class InputFileError(ValueError):
+    """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
+
+
+class Part(NamedTuple):
+    """A piece of a file that one worker reads: bytes [start, end), or row groups [start, end) in Parquet."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class RawEvents:
+    """Rows as a file holds them, column by column.
+
+    Attributes:
+        columns: name of the field -> Arrow array, or list of Python values.
+        position: number of a row -> where it stands in the file.
+        record: number of a row -> the row as text, for its dead letter.
+    """
+
+    columns: dict[str, pa.Array | list[Any]]
+    position: Callable[[int], str]
+    record: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A piece of a file that could not be decoded into rows.
+
+    Attributes:
+        code: name of the counter's reason.
+        reason: the rule that was broken.
+        position: where in the file.
+        record: the piece as text, if it is text.
+    """
+
+    code: str
+    reason: str
+    position: str
+    record: str = ""
+
+
+class EventFormat(Protocol):
+    """Reads one file format; a module's functions under one name."""
+
+    def schema(self, path: str) -> pa.Schema | None:
+        """Return the types of a file's fields, or None if the file has no events that could show them."""
+
+    def parts(self, path: str, size: int) -> Iterator[Part]:
+        """Cut a file of `size` bytes into pieces that may be read side by side."""
+
+    def read(self, path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+        """Read some fields of one piece."""
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file on any of Beam's filesystems; text files may be compressed."""
+    compression = CompressionTypes.AUTO if path.endswith(COMPRESSED_ENDINGS) else CompressionTypes.UNCOMPRESSED
+    try:
+        stream: BinaryIO = FileSystems.open(path, compression_type=compression)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or type(error).__name__}"
+        ) from None
+    return stream
+
+
+def cut(text: str) -> str:
+    """Shorten a record that is too long to be quoted whole."""
+    return text if len(text) <= MAX_RECORD_CHARACTERS else text[:MAX_RECORD_CHARACTERS] + "…"
+
+
+def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
+    """Return a function that writes one row of some columns as JSON."""
+
+    def record(row: int) -> str:
+        values = {name: _plain(column[row]) for name, column in columns.items()}
+        return cut(json.dumps(values, ensure_ascii=False, default=_text))
+
+    return record
+
+
+def _plain(value: Any) -> Any:
+    """Take an Arrow value out of its wrapper."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    if isinstance(value, pa.DictionaryScalar):
+        return _plain(value.value)
+    if pa.types.is_timestamp(value.type):
+        return value.cast(pa.string()).as_py()
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return value.as_buffer().to_pybytes()
+
+
+def _text(value: Any) -> str:
+    """Write bytes, and whatever else JSON does not know, as text."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

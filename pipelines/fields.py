@@ -1,0 +1,128 @@
+"""Which fields of a file are the person, the item, the time and the stream."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from privstream.mechanisms.checks import integer, one_of
+from pyarrow import types
+
+TIME_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Units of plain numbers that stand for times, and how many of each make a second."""
+
+DEFAULT_STREAM = "stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldMapping:
+    """Names and rules by which a file's fields become events.
+
+    Users, items and streams are text or integers (an integer is read as its decimal text, so 5 and "5" are one
+    person); text is taken as it stands, without Unicode normalisation. Times are Arrow or Avro timestamps, ISO 8601
+    text, or epoch numbers in a stated unit; a time without an offset is taken as UTC.
+
+    Attributes:
+        user: name of the field with the person's identifier.
+        item: name of the field with the item.
+        time: name of the field with the time.
+        stream: name of the field with the stream; None uses `stream` where the first file has it, "" uses none.
+        time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
+        max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
+
+    Raises:
+        TypeError, ValueError: by the checks' wording, naming the option.
+    """
+
+    user: str = "user"
+    item: str = "item"
+    time: str = "time"
+    stream: str | None = None
+    time_unit: str | None = None
+    max_item_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        named = {"user_field": self.user, "item_field": self.item, "time_field": self.time}
+        for option, field in named.items():
+            if not isinstance(field, str):
+                raise TypeError(f"{option} must be a field name, got {type(field).__name__}")
+            if not field:
+                raise ValueError(f"{option} must not be empty")
+        if self.stream is not None and not isinstance(self.stream, str):
+            raise TypeError(f"stream_field must be a field name, got {type(self.stream).__name__}")
+        if len(set(self.names())) < len(self.names()):
+            raise ValueError(f"user, item, time and stream must be different fields, got {', '.join(self.names())}")
+        if self.time_unit is not None:
+            one_of("time_unit", self.time_unit, tuple(TIME_UNITS))
+        integer("max_item_bytes", self.max_item_bytes, minimum=1)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the fields to be read from a file."""
+        return (self.user, self.item, self.time, *([self.stream] if self.stream else []))
+
+    def resolve(self, schema: pa.Schema, source: str) -> "FieldMapping":
+        """Decide by the first file whether there are streams, and check that file.
+
+        Args:
+            schema: the types of the file's fields.
+            source: the file's name, for messages.
+
+        Returns:
+            The mapping with `stream` decided: a name, or "" for none.
+
+        Raises:
+            ValueError: a field is missing; the message names the option and the fields that exist.
+            TypeError: a field has a type that cannot be used.
+        """
+        stream = self.stream
+        if stream is None:
+            taken = DEFAULT_STREAM in (self.user, self.item, self.time)
+            stream = DEFAULT_STREAM if DEFAULT_STREAM in schema.names and not taken else ""
+        resolved = replace(self, stream=stream)
+        resolved.check(schema, source)
+        return resolved
+
+    def check(self, schema: pa.Schema, source: str) -> None:
+        """Check that a file has the fields and that their types can be used; raises as `resolve` does."""
+        options = dict(zip(self.names(), ("user", "item", "time", "stream"), strict=False))
+        for name, option in options.items():
+            count = schema.names.count(name)
+            if count == 0:
+                existing = ", ".join(sorted(schema.names)) or "none"
+                raise ValueError(f"--{option}_field must name a field of {source}: no `{name}` there, only: {existing}")
+            if count > 1:
+                raise ValueError(f"--{option}_field must name one field: {source} has {count} called `{name}`")
+            kind = schema.field(name).type
+            if option == "time":
+                self._check_time(kind, source)
+            elif not is_text(kind) and not types.is_integer(kind) and not types.is_null(kind):
+                raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
+
+    def _check_time(self, kind: pa.DataType, source: str) -> None:
+        """Check the type of the time field."""
+        number = types.is_integer(kind) or types.is_floating(kind)
+        if not number and not is_text(kind) and not types.is_timestamp(kind) and not types.is_null(kind):
+            rule = "must be a timestamp, ISO 8601 text or an epoch number"
+            raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
+        if number and self.time_unit is None:
+            raise ValueError(self.unit_needed(source))
+
+    def unit_needed(self, source: str) -> str:
+        """Word the error of numbers without a unit."""
+        units = ", ".join(TIME_UNITS)
+        return f"--time_unit must be one of {units}: field `{self.time}` of {source} holds plain numbers"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column's values are text, or bytes that may be UTF-8."""
+    if types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    tests: tuple[Callable[[pa.DataType], bool], ...] = (
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_binary_view,
+        types.is_fixed_size_binary,
+    )
+    return any(test(kind) for test in tests)

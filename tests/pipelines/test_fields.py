@@ -1,0 +1,302 @@
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.pipelines.event_files import RawEvents
+from privstream.pipelines.fields import FieldMapping
+from privstream.pipelines.normalise import Normaliser
+
+SECOND = 1_700_000_000
+SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+
+
+def normalise(users, items, times, streams=None, **options):
+    columns = {"user": users, "item": items, "time": times} | ({"stream": streams} if streams is not None else {})
+    fields = FieldMapping(stream="stream" if streams is not None else "", **options)
+    return Normaliser(fields)(RawEvents(columns, "row {}".format, str))
+
+
+def times_of(values, **options):
+    batch, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
+    assert [refusal.code for refusal in refusals] == []
+    return batch["time"].to_pylist()
+
+
+def refusals_of_times(values, **options):
+    _, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
+    return [(refusal.row, refusal.code) for refusal in refusals]
+
+
+def test_the_wire_format_has_exactly_the_agreed_columns():
+    batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], ["s", "t"], time_unit="s")
+    expected = [("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())]
+    assert batch.schema == pa.schema(expected)
+    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": 2_000_000, "stream": "t"}
+    assert refusals == []
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        pa.array([5, 12], pa.int16()),
+        pa.array([5, 12], pa.uint64()),
+        pa.array(["5", "12"]),
+        pa.array(["5", "12"], pa.large_string()),
+        pa.array(["5", "12"], pa.string_view()),
+        pa.array(["5", "12"]).dictionary_encode(),
+        pa.array([b"5", b"12"]),
+        pa.array([b"5", b"12"], pa.large_binary()),
+        pa.array([b"5", b"12"], pa.binary_view()),
+        ["5", "12"],
+        [5, "12"],
+        [b"5", b"12"],
+        [5, b"12"],
+    ],
+    ids=lambda users: str(users.type) if isinstance(users, pa.Array) else repr(users),
+)
+def test_one_person_has_one_name_however_it_is_stored(users):
+    batch, refusals = normalise(users, ["a", "b"], [1, 2], time_unit="s")
+    assert batch["user"].to_pylist() == ["5", "12"]
+    assert refusals == []
+
+
+def test_integers_beyond_64_bits_keep_all_their_digits():
+    batch, _ = normalise([2**70, -(2**70)], ["a", "b"], [1, 2], time_unit="s")
+    assert batch["user"].to_pylist() == [str(2**70), str(-(2**70))]
+
+
+def test_text_is_not_normalised():
+    spellings = ["é", "e\u0301", " e", "\x00", "日本", "É"]
+    batch, _ = normalise(["u"] * 6, spellings, [1] * 6, time_unit="s")
+    assert batch["item"].to_pylist() == spellings
+
+
+@pytest.mark.parametrize("bad", [pa.array(["a", None, "", "b"]), ["a", None, "", "b"], [b"a", None, b"", b"b"]])
+@pytest.mark.parametrize("field", ["user", "item", "stream"])
+def test_missing_and_empty_values_are_refused(bad, field):
+    columns = {"users": ["u"] * 4, "items": ["i"] * 4, "times": [1] * 4, "streams": ["s"] * 4}
+    batch, refusals = normalise(**(columns | {field + "s": bad}), time_unit="s")
+    assert batch[field].to_pylist() == ["a", "b"]
+    reason = f"{field} must be present and not empty"
+    assert refusals == [(1, f"{field}_missing", reason), (2, f"{field}_missing", reason)]
+
+
+@pytest.mark.parametrize("items", [pa.array([b"a", b"\xff"]), [b"a", b"\xff"], ["a", "\ud800"], ["a", "\udcff"]])
+def test_items_that_are_not_utf_8_are_refused(items):
+    batch, refusals = normalise(["u", "u"], items, [1, 2], time_unit="s")
+    assert batch["item"].to_pylist() == ["a"]
+    assert refusals == [(1, "item_encoding", "item must be valid UTF-8")]
+
+
+def test_parquet_strings_are_not_trusted_to_be_utf_8():
+    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
+    batch, refusals = normalise(["u", "u"], broken, [1, 2], time_unit="s")
+    assert batch["item"].to_pylist() == ["a"]
+    assert [refusal.code for refusal in refusals] == ["item_encoding"]
+
+
+def test_wrong_kinds_among_others_are_refused_one_by_one():
+    batch, refusals = normalise(["a", 1.5, True, [1], {"x": 1}, 7], ["i"] * 6, [1] * 6, time_unit="s")
+    assert batch["user"].to_pylist() == ["a", "7"]
+    assert {refusal.code for refusal in refusals} == {"user_type"}
+    assert [refusal.row for refusal in refusals] == [1, 2, 3, 4]
+
+
+def test_items_of_a_mebibyte_pass_and_longer_ones_do_not():
+    mebibyte = 1 << 20
+    batch, refusals = normalise(
+        ["u"] * 3, ["é" * (mebibyte // 2), "x" * mebibyte, "x" * mebibyte + "x"], [1] * 3, time_unit="s"
+    )
+    assert batch.num_rows == 2
+    assert refusals == [(2, "item_long", "item must be at most 1048576 bytes")]
+
+
+def test_a_row_is_refused_once_for_its_first_fault():
+    _, refusals = normalise([None], [None], [-1], time_unit="s")
+    assert [refusal.code for refusal in refusals] == ["user_missing"]
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
+def test_timestamps_of_any_unit_and_zone_are_instants(unit, per_second, zone):
+    values = pa.array([0, SECOND * per_second], pa.timestamp(unit, zone))
+    assert times_of(values) == [0, SECOND * 10**6]
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_numbers_of_a_stated_unit(unit, per_second):
+    number = SECOND * per_second
+    for values in ([number], pa.array([number]), pa.array([number], pa.uint64()), [str(number)], [f"+{number}", "0"]):
+        assert times_of(values, time_unit=unit)[0] == SECOND * 10**6
+    for values in ([number * 1.0], pa.array([number * 1.0]), [f"{number}.0"], [f"{number}.0", "0"]):
+        assert times_of(values, time_unit=unit)[0] == SECOND * 10**6
+
+
+def test_fractions_of_seconds_are_rounded_to_microseconds():
+    assert times_of([1.1, 0.0000004, 5], time_unit="s") == [1_100_000, 0, 5_000_000]
+    assert times_of(["1.1", "1e3", ".5", "2024-01-01"], time_unit="s") == [
+        1_100_000,
+        10**9,
+        500_000,
+        1704067200_000_000,
+    ]
+
+
+def test_the_same_number_gives_the_same_time_alone_and_among_others():
+    exact = "1700000000123456789"
+    assert times_of([exact, "1.5"], time_unit="ns")[0] == times_of([exact], time_unit="ns")[0] == 1700000000123456
+
+
+ISO = [
+    ("2024-01-01T00:00:00Z", 0),
+    ("2024-01-01T00:00:00", 0),
+    ("2024-01-01", 0),
+    ("2024-01-01 00", 0),
+    ("2024-01-01 01:00:00+01:00", 0),
+    ("2024-01-01T01:00:00+0100", 0),
+    ("2024-01-01T01:00:00+01", 0),
+    ("2023-12-31T22:30-01:30", 0),
+    ("2024-01-01T00:00:01.5Z", 1_500_000),
+    ("2024-01-01T00:00:00.123456999Z", 123_456),
+    ("2024-01-01t00:00:00.1234567899999z", 123_456),
+]
+
+
+@pytest.mark.parametrize(("text", "micros"), ISO)
+def test_iso_8601(text, micros):
+    new_year = 1_704_067_200_000_000
+    assert times_of([text]) == [new_year + micros]
+    assert times_of([text for text, _ in ISO]) == [new_year + micros for _, micros in ISO]
+
+
+@given(
+    st.datetimes(datetime(1970, 1, 2), datetime(2199, 12, 30)), st.integers(-23 * 60, 23 * 60), st.sampled_from("T ")
+)
+def test_iso_8601_of_any_time_reads_the_same_at_once_and_one_by_one(time, minutes, separator):
+    exact = (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    naive = time.isoformat(separator)
+    sign, (hours, rest) = "+-"[minutes < 0], divmod(abs(minutes), 60)
+    zoned = (time + timedelta(minutes=minutes)).isoformat(separator) + f"{sign}{hours:02}:{rest:02}"
+    assert times_of([naive]) == times_of([zoned]) == [exact]
+    assert times_of([naive, zoned]) == [exact, exact]
+
+
+@given(st.text(alphabet="0123456789-:TZ+. xe", max_size=22))
+def test_text_is_judged_the_same_at_once_and_one_by_one(text):
+    for unit in (None, "s", "ns"):
+        alone = normalise(["u"], ["i"], [text], time_unit=unit)
+        mixed = normalise(["u"] * 3, ["i"] * 3, ["2024-01-01", text, "2024-01-01T00:00Z"], time_unit=unit)
+        assert alone[0]["time"].to_pylist() == mixed[0]["time"].to_pylist()[1:-1]
+        assert [refusal.code for refusal in alone[1]] == [refusal.code for refusal in mixed[1]]
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2024-13-01", "2024-02-30", "20240101", "1700000000", "2024-01-01T25:00", "5 "]
+)
+def test_other_text_is_not_a_time(text):
+    assert refusals_of_times(["2024-01-01", text]) == [(1, "time_syntax")]
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, float("nan"), float("inf")], ["1", "nan", "-inf"], [1, float("nan"), float("-inf")]]
+)
+def test_nan_and_infinity_are_refused(values):
+    assert refusals_of_times(values, time_unit="s") == [(1, "time_finite"), (2, "time_finite")]
+    assert refusals_of_times(pa.array(values), time_unit="s") == [(1, "time_finite"), (2, "time_finite")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, -1, 7258118400], pa.timestamp("s")),
+        pa.array([0, -(2**63), 2**63 - 1], pa.timestamp("ns", "UTC")).cast(pa.timestamp("s", "UTC"), safe=False),
+        pa.array([0, -(2**63), 2**63 - 1]),
+        pa.array([0, 2**63, 2**64 - 1], pa.uint64()),
+        pa.array([0.0, -1e-9, 1e300]),
+        [0, -(10**30), 10**30],
+        [0.0, -1, 10**400],
+        ["0", "-1", "9" * 50],
+        ["1970-01-01", "1969-12-31T23:59:59.999999Z", "2200-01-01"],
+        ["1970-01-01", "0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00"],
+    ],
+    ids=str,
+)
+def test_times_before_1970_and_from_2200_on_are_refused(values):
+    assert refusals_of_times(values, time_unit="s") == [(1, "time_range"), (2, "time_range")]
+
+
+def test_missing_times_and_wrong_kinds_are_refused():
+    assert refusals_of_times([1, None, True, [1]], time_unit="s") == [
+        (1, "time_missing"),
+        (2, "time_type"),
+        (3, "time_type"),
+    ]
+    assert refusals_of_times(pa.array([1, None]), time_unit="s") == [(1, "time_missing")]
+    assert refusals_of_times(pa.nulls(1)) == [(0, "time_missing")]
+    assert refusals_of_times(["", None, "2024-01-01"]) == [(0, "time_missing"), (1, "time_missing")]
+
+
+def test_numbers_without_a_unit_are_refused_row_by_row_too():
+    assert refusals_of_times(["2024-01-01", 5, 5.0]) == [(1, "time_unit"), (2, "time_unit")]
+
+
+def test_stream_is_used_when_the_first_file_has_it():
+    assert FieldMapping().resolve(SCHEMA, "f").stream == ""
+    assert FieldMapping().resolve(SCHEMA.append(pa.field("stream", pa.string())), "f").stream == "stream"
+    assert FieldMapping(stream="").resolve(SCHEMA.append(pa.field("stream", pa.string())), "f").stream == ""
+    assert FieldMapping(item="stream").resolve(SCHEMA.append(pa.field("stream", pa.string())), "f").stream == ""
+
+
+@pytest.mark.parametrize("option", ["user", "item", "time", "stream"])
+def test_a_missing_field_is_named_with_its_option_and_what_exists(option):
+    message = f"--{option}_field must name a field of f: no `nix` there, only: item, time, user"
+    with pytest.raises(ValueError, match=message):
+        FieldMapping(**{option: "nix"}).resolve(SCHEMA, "f")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float64(), pa.bool_(), pa.list_(pa.string()), pa.struct([]), pa.date32(), pa.decimal128(5)]
+)
+def test_fields_of_unusable_types_are_refused_at_launch(kind):
+    with pytest.raises(TypeError, match="field `user` of f must be text or an integer, got"):
+        FieldMapping().resolve(SCHEMA.set(0, pa.field("user", kind)), "f")
+    if kind != pa.float64():
+        with pytest.raises(
+            TypeError, match="field `time` of f must be a timestamp, ISO 8601 text or an epoch number, got"
+        ):
+            FieldMapping().resolve(SCHEMA.set(2, pa.field("time", kind)), "f")
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float32(), pa.uint64()])
+def test_numbers_need_a_unit_at_launch(kind):
+    schema = SCHEMA.set(2, pa.field("time", kind))
+    with pytest.raises(
+        ValueError, match="--time_unit must be one of s, ms, us, ns: field `time` of f holds plain numbers"
+    ):
+        FieldMapping().resolve(schema, "f")
+    assert FieldMapping(time_unit="ms").resolve(schema, "f").stream == ""
+
+
+def test_two_fields_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="--user_field must name one field: f has 2 called `user`"):
+        FieldMapping().resolve(SCHEMA.append(SCHEMA.field("user")), "f")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"user": ""}, ValueError, "user_field must not be empty"),
+        ({"user": 5}, TypeError, "user_field must be a field name, got int"),
+        ({"stream": 5}, TypeError, "stream_field must be a field name, got int"),
+        ({"user": "time"}, ValueError, "must be different fields"),
+        ({"time_unit": "h"}, ValueError, "time_unit must be one of s, ms, us, ns, got 'h'"),
+        ({"max_item_bytes": 0}, ValueError, "max_item_bytes must be >= 1, got 0"),
+        ({"max_item_bytes": True}, TypeError, "max_item_bytes must be an integer, got bool"),
+    ],
+)
+def test_mappings_are_checked(options, error, message):
+    with pytest.raises(error, match=message):
+        FieldMapping(**options)
