@@ -90,19 +90,15 @@ class HiddenThreshold:
         queries, bars = self.vector(values), np.asarray(thresholds)
         if bars.shape not in {(), queries.shape}:
             raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
-        if not len(queries):
-            return queries
         gaps: IntegersOrReals = np.subtract(queries, self._numbers("thresholds", bars))
         return gaps
 
     def vector(self, values: ArrayLike) -> IntegersOrReals:
         """Return the values of queries as a fresh array of numbers of this kind."""
-        queries = np.asarray(values)
+        queries: NDArray[Any] = np.asarray(values)
         if queries.ndim != 1:
             raise ValueError(f"values must be one-dimensional, got {queries.ndim} dimensions")
-        return (
-            self._numbers("values", queries) if len(queries) else np.zeros(0, np.int64 if self.integer else np.float64)
-        )
+        return self._numbers("values", queries if len(queries) else np.zeros(0, dtype=np.int64))
 
     def _numbers(self, name: str, array: NDArray[Any]) -> IntegersOrReals:
         return _integers(name, array) if self.integer else _reals(name, array)
@@ -153,7 +149,7 @@ def restore_progress(mechanism: Any, data: bytes) -> Progress:
     """Return the state in a snapshot."""
     fields = unpack(f"{type(mechanism).__name__} state", _VERSION, data)
     if fields["parameters"] != parameters(mechanism):
-        raise SnapshotError(f"snapshot must be of a {type(mechanism).__name__} with equal parameters")
+        raise SnapshotError(f"snapshot must be made by {type(mechanism).__name__} with equal parameters")
     return Progress(asked=int(fields["asked"]), hits=int(fields["hits"]))
 
 
@@ -166,7 +162,7 @@ def _integers(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     """Return an array of integers within range as int64."""
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers with integer=True, got {array.dtype}")
-    if array.max() > _LARGEST or array.min() < -_LARGEST:
+    if array.size and (array.max() > _LARGEST or array.min() < -_LARGEST):
         raise ValueError(f"{name} must be between -2**60 and 2**60 with integer=True")
     return array.astype(np.int64)
 
