@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 WORD_BITS = 128
 ONE = 1 << WORD_BITS
 _PRECISION = 320
-_LARGEST_TABLE = 1 << 24
+_LARGEST_TABLE = 1 << 20
 _LARGEST_GUIDE_BITS = 17
 _mpmath_lock = threading.Lock()  # mpmath's working precision is global
 
@@ -47,6 +47,8 @@ class IntegerLaw:
         guide = self._search(starts, np.zeros_like(starts))
         # Negative where the leading bits alone do not decide.
         guide[guide != self._search(ends, np.full_like(ends, np.iinfo(np.uint64).max))] = -1
+        for table in (self.high, self.low):
+            table.setflags(write=False)  # laws are shared by caches
         object.__setattr__(self, "_guide", guide.astype(np.int32))
         object.__setattr__(self, "_shift", np.uint64(shift))
 
@@ -98,13 +100,12 @@ class IntegerLaw:
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return Pr[X = k], at full relative precision in both tails."""
-        high, low = np.append(self.high, np.uint64(0)), np.append(self.low, np.uint64(0))  # 2^128 wraps to 0
-        previous_low = np.append(np.uint64(0), self.low)
-        steps_low = low - previous_low
-        steps_high = high - np.append(np.uint64(0), self.high) - (low < previous_low)
-        if len(self) == 1:
-            return np.where(np.asarray(k) == self.first, 1.0, 0.0)
-        return self._pick(_to_float(steps_high, steps_low), k, below=0.0, above=0.0)
+        zero = np.zeros(1, dtype=np.uint64)
+        high, low = np.append(self.high, zero), np.append(self.low, zero)  # 2^128 wraps to 0
+        lower_high, lower_low = np.append(zero, self.high), np.append(zero, self.low)
+        steps = _to_float(high - lower_high - (low < lower_low), low - lower_low)
+        steps[-1] = steps[-1] or 1.0  # all of the mass, wrapped to zero
+        return self._pick(steps, k, below=0.0, above=0.0)
 
     def cdf(self, k: ArrayLike) -> Floats:
         """Return Pr[X <= k]."""

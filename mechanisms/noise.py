@@ -87,7 +87,7 @@ class PrfNoise:
         if values.shape != (len(blocks),):
             raise ValueError(f"values must have one entry per label, got shape {values.shape} for {len(blocks)} labels")
         state = self._prf.encrypt("bind", blocks)
-        state[:, 1] ^= values.view(np.uint64) if values.flags.c_contiguous else values.astype(np.uint64)
+        state[:, 1] ^= np.ascontiguousarray(values).view(np.uint64)
         return self._prf.encrypt("bind", state)
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:

@@ -32,7 +32,7 @@ class Prf:
         """Make the root for a secret of any length and a public run id."""
         if len(secret) > hashlib.blake2b.MAX_KEY_SIZE:
             secret = hashlib.blake2b(secret, person=b"long secret").digest()
-        return cls(_keyed_hash(secret, b"root", run_id.encode()))
+        return cls(_keyed_hash(secret, b"root", run_id.encode("utf-8", "surrogatepass")))
 
     def child(self, *path: str | int | bytes) -> "Prf":
         """Return the node at `path` below this one; each part costs one hash."""

@@ -1,0 +1,230 @@
+import copy
+import pickle
+import threading
+import traceback
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
+from scipy import stats
+
+SECRET = b"test key, 24 bytes long."
+NOISE = KeyedNoise(SECRET, "golden")
+FALSE_ALARM = 1e-10
+
+words = st.integers(0, 2**64 - 1)
+label_lists = st.lists(st.tuples(words, words), max_size=20)
+
+
+def as_labels(pairs):
+    return np.array(pairs, dtype=np.uint64).reshape(-1, 2)
+
+
+@given(label_lists, st.integers(1, 3), st.integers(0, 20))
+def test_words_do_not_depend_on_the_batch(pairs, lanes, cut):
+    labels = as_labels(pairs)
+    whole = NOISE.words(labels, lanes)
+    assert whole.shape == (len(pairs), lanes, 2)
+    assert whole.dtype == np.uint64
+    parts = [NOISE.words(labels[:cut], lanes), NOISE.words(labels[cut:], lanes)]
+    assert (np.concatenate(parts) == whole).all()
+    assert (NOISE.words(labels[::-1], lanes)[::-1] == whole).all()
+    assert (NOISE.words(labels, lanes + 1)[:, :lanes] == whole).all()
+
+
+@given(label_lists, st.data())
+def test_bind_does_not_depend_on_the_batch(pairs, data):
+    labels = as_labels(pairs)
+    values = np.array([data.draw(st.integers(-(2**63), 2**63 - 1)) for _ in pairs], dtype=np.int64)
+    whole = NOISE.bind(labels, values)
+    for i in range(len(pairs)):
+        assert (NOISE.bind(labels[i : i + 1], values[i : i + 1]) == whole[i]).all()
+    assert (NOISE.bind(labels[::-1], values[::-1])[::-1] == whole).all()
+
+
+@given(st.lists(st.binary(max_size=80), max_size=20), st.integers(0, 20))
+def test_hash_does_not_depend_on_the_batch(strings, cut):
+    cut = min(cut, len(strings))
+    data = np.frombuffer(b"".join(strings), dtype=np.uint8)
+    offsets = np.cumsum([0, *map(len, strings)], dtype=np.int64)
+    parts = [NOISE.hash_bytes(data, offsets[: cut + 1]), NOISE.hash_bytes(data, offsets[cut:])]
+    assert (np.concatenate(parts) == NOISE.hash_bytes(data, offsets)).all()
+
+
+def test_forms_of_labels():
+    short = np.arange(5, dtype=np.uint64)
+    full = np.column_stack([short, np.zeros_like(short)])
+    assert (NOISE.words(5) == NOISE.words(short)).all()
+    assert (NOISE.words(full) == NOISE.words(short)).all()
+    assert NOISE.words(0, 2).shape == (0, 2, 2)
+
+
+@pytest.mark.parametrize("noise", [NOISE, SeededNoise(3), NOISE.derive("x")])
+def test_sources_satisfy_the_protocol(noise):
+    assert isinstance(noise, NoiseSource)
+    for twin in (pickle.loads(pickle.dumps(noise)), copy.deepcopy(noise)):
+        assert (twin.words(4, 2) == noise.words(4, 2)).all()
+        assert (twin.derive("a").words(4) == noise.derive("a").words(4)).all()
+        assert repr(twin) == repr(noise)
+
+
+def test_everything_that_must_differ_differs():
+    values = np.zeros(1, np.int64)
+    sources = [
+        NOISE,
+        NOISE.derive("a"),
+        NOISE.derive("a", "b"),
+        NOISE.derive("ab"),
+        NOISE.derive(1),
+        NOISE.derive("1"),
+        KeyedNoise(SECRET),
+        KeyedNoise(SECRET + b"x", "golden"),
+        SeededNoise(0),
+        SeededNoise(1),
+        KeyedNoise.random(),
+        KeyedNoise.random(),
+    ]
+    seen = [tuple(pair) for source in sources for pair in source.words(2, 3).reshape(-1, 2).tolist()]
+    seen += [tuple(source.bind(1, values + v)[0].tolist()) for source in sources for v in (0, 1, -1)]
+    assert len(set(seen)) == len(seen) == 12 * 9
+
+
+def test_derive_composes():
+    assert (NOISE.derive("a", 2).words(3) == NOISE.derive("a").derive(2).words(3)).all()
+    with pytest.raises(ValueError, match="path must have at least one part, got none"):
+        NOISE.derive()
+
+
+def test_golden():
+    label = np.array([[1, 2]], np.uint64)
+    assert NOISE.words(1).tolist() == [[[5127944836819278050, 9445787555233461908]]]
+    assert NOISE.derive("step", 7).words(label, 2).tolist() == [
+        [[1363242151649293455, 1962946936024136215], [8503424283785120617, 12666233485525521893]]
+    ]
+    assert NOISE.bind(1, np.array([-5], np.int64)).tolist() == [[6659162271334321150, 7915759867980331699]]
+    assert SeededNoise(1).words(1).tolist() == [[[3956044348474064217, 1555939158536725738]]]
+    data = np.frombuffer(b"user-0000000000000000000000000001" * 3, np.uint8)
+    hashes = NOISE.hash_bytes(data, np.array([0, 6, 33, 99], np.int64))
+    assert hashes.tolist() == [7673475071315125822, 15984290697159364044, 6370973200612803025]
+
+
+def p_value_of_bytes(sample):
+    counts = np.bincount(np.ascontiguousarray(sample).view(np.uint8).ravel(), minlength=256)
+    return stats.chisquare(counts).pvalue
+
+
+def test_bits_are_uniform_and_uncorrelated():
+    n = 100_000
+    sample = NOISE.derive("uniform").words(n, 2)
+    bound = NOISE.derive("uniform").bind(n, np.zeros(n, np.int64))
+    assert p_value_of_bytes(sample) > FALSE_ALARM
+    assert p_value_of_bytes(bound) > FALSE_ALARM
+    # Neighbouring labels, the two words, the two lanes, neighbouring values.
+    moved = NOISE.derive("uniform").bind(n, np.ones(n, np.int64))
+    for a, b in [
+        (sample[1:], sample[:-1]),
+        (sample[..., 0], sample[..., 1]),
+        (sample[:, 0], sample[:, 1]),
+        (bound, moved),
+        (sample[:, 0], bound),
+    ]:
+        assert p_value_of_bytes(a ^ b) > FALSE_ALARM
+    # A test of the test: one bit in a hundred set too often is seen.
+    biased = sample.copy()
+    biased[::50] |= np.uint64(0x0101010101010101)
+    assert p_value_of_bytes(biased) < FALSE_ALARM
+
+
+def test_threads_share_a_source():
+    expected = NOISE.derive("threads").words(1000, 2)
+    shared, wrong = NOISE.derive("threads"), []
+
+    def work():
+        wrong.extend(1 for _ in range(50) if not (shared.words(1000, 2) == expected).all())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
+def test_from_file_and_environment(tmp_path, monkeypatch, ending):
+    path = tmp_path / "key"
+    path.write_bytes(SECRET + ending)
+    monkeypatch.setenv("PRIVSTREAM_TEST_KEY", (SECRET + ending).decode())
+    for noise in (KeyedNoise.from_file(path, "golden"), KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY", "golden")):
+        assert (noise.words(3) == NOISE.words(3)).all()
+
+
+def test_only_one_newline_is_stripped(tmp_path):
+    (tmp_path / "key").write_bytes(SECRET + b"\n\n")
+    expected = KeyedNoise(SECRET + b"\n").words(1)
+    assert (KeyedNoise.from_file(tmp_path / "key").words(1) == expected).all()
+
+
+def test_key_errors(tmp_path, monkeypatch):
+    short = b"hunter2"
+    (tmp_path / "short").write_bytes(short + b"\n")
+    monkeypatch.setenv("PRIVSTREAM_TEST_KEY", short.decode())
+    monkeypatch.delenv("PRIVSTREAM_TEST_ABSENT", raising=False)
+    cases = [
+        (lambda: KeyedNoise(short), "secret_key must hold at least 16 bytes, got 7"),
+        (lambda: KeyedNoise.from_file(tmp_path / "short"), "noise_key_file must hold at least 16 bytes, got 7"),
+        (lambda: KeyedNoise.from_file(tmp_path / "none"), "noise_key_file must be a readable file, got .*No such file"),
+        (lambda: KeyedNoise.from_file(tmp_path), "noise_key_file must be a readable file, got .*directory"),
+        (
+            lambda: KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY"),
+            "environment variable PRIVSTREAM_TEST_KEY must hold at least 16 bytes, got 7",
+        ),
+        (
+            lambda: KeyedNoise.from_environment("PRIVSTREAM_TEST_ABSENT"),
+            "environment variable PRIVSTREAM_TEST_ABSENT must be set, got none",
+        ),
+    ]
+    for make, message in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            make()
+        shown = repr(caught.value) + "".join(traceback.format_exception(caught.value))
+        assert short.decode() not in shown
+        assert short not in pickle.dumps(caught.value)
+    with pytest.raises(TypeError, match="secret_key must be bytes, got str"):
+        KeyedNoise("a string that is long enough")
+    with pytest.raises(TypeError, match="run_id must be a str, got int"):
+        KeyedNoise(SECRET, 7)
+
+
+def test_the_key_is_not_shown():
+    shown = f"{NOISE} {NOISE!r} {NOISE.derive('a')!r} {[NOISE]}"
+    assert shown == "KeyedNoise(<key>, run_id='golden') KeyedNoise(<key>, run_id='golden') PrfNoise(<key>) " + (
+        "[KeyedNoise(<key>, run_id='golden')]"
+    )
+    # Not even the pickle for the workers holds the secret itself, which may serve other runs.
+    assert SECRET not in pickle.dumps(NOISE)
+
+
+def test_argument_errors():
+    one = np.zeros(1, np.int64)
+    with pytest.raises(TypeError, match="labels must be uint64, got int64"):
+        NOISE.words(np.arange(3))
+    with pytest.raises(ValueError, match=r"labels must have shape \(n,\) or \(n, 2\), got \(2, 3\)"):
+        NOISE.words(np.zeros((2, 3), np.uint64))
+    with pytest.raises(ValueError, match="labels must be >= 0, got -1"):
+        NOISE.words(-1)
+    with pytest.raises(ValueError, match="lanes must be >= 1, got 0"):
+        NOISE.words(1, 0)
+    with pytest.raises(TypeError, match="values must be int64, got float64"):
+        NOISE.bind(1, np.zeros(1))
+    with pytest.raises(ValueError, match=r"values must have one entry per label, got shape \(1,\) for 2 labels"):
+        NOISE.bind(2, one)
+    with pytest.raises(TypeError, match="data must be uint8 and offsets int64, got int64 and int64"):
+        NOISE.hash_bytes(one, one)
+    for offsets in ([0, 3], [-1, 1], [2, 1]):
+        with pytest.raises(ValueError, match="offsets must be nondecreasing and within data"):
+            NOISE.hash_bytes(np.zeros(2, np.uint8), np.array(offsets, np.int64))
+    with pytest.raises(ValueError, match="seed must be >= 0, got -1"):
+        SeededNoise(-1)
