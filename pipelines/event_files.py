@@ -84,7 +84,8 @@ def open_file(path: str) -> BinaryIO:
 
 
 def cut(text: str) -> str:
-    """Shorten a record that is too long to be quoted whole."""
+    """Make a record fit to be quoted: shortened if it is too long, and without what UTF-8 cannot say."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MAX_RECORD_CHARACTERS else text[:MAX_RECORD_CHARACTERS] + "…"
 
 

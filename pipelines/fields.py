@@ -12,6 +12,9 @@ TIME_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 DEFAULT_STREAM = "stream"
 
+NAMES_MAY_BE_DATA = "names_may_be_data"
+"""Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FieldMapping:
@@ -84,6 +87,9 @@ class FieldMapping:
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types can be used; raises as `resolve` does."""
         options = dict(zip(self.names(), ("user", "item", "time", "stream"), strict=False))
+        if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
+            rule = f"must be a header with the fields {', '.join(options)} (or those named by --user_field and so on)"
+            raise ValueError(f"the first line of {source} {rule}")
         for name, option in options.items():
             count = schema.names.count(name)
             if count == 0:
