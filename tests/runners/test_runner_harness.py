@@ -1,0 +1,163 @@
+"""What the dataflow relies on holds on every runner, and the harness itself tells the truth."""
+
+import apache_beam as beam
+import pytest
+import runner_harness
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from runner_harness import on_every_runner, run
+
+START = 1_700_000_000
+MICROS = 1_000_000
+TICK = 10
+ODD_KEY = b"\xff\x00\n"
+
+
+def _event(second: int) -> TimestampedValue:
+    return TimestampedValue((b"user %d" % (second % 7), second), START + second)
+
+
+def _rekey(group, window=beam.DoFn.WindowParam):
+    user, seconds = group
+    yield ODD_KEY, (window.end.micros, b"%s:%d" % (user, len(list(seconds))))
+
+
+class _Monitor(beam.DoFn):
+    """Decides windows in order: one timer at the least pending window end, every due window handled when it fires."""
+
+    PENDING = BagStateSpec("test_pending", BytesCoder())
+    DECIDED = ReadModifyWriteStateSpec("test_decided", BytesCoder())
+    DUE = TimerSpec("test_monitor_due", TimeDomain.WATERMARK)
+
+    def process(self, keyed, pending=beam.DoFn.StateParam(PENDING), due=beam.DoFn.TimerParam(DUE)):
+        _, (end, row) = keyed
+        pending.add(b"%d %s" % (end, row))
+        due.set(Timestamp(micros=min(int(entry.split()[0]) for entry in pending.read())))
+        Metrics.counter("test", "rows").inc()
+
+    @on_timer(DUE)
+    def decide(
+        self,
+        key=beam.DoFn.KeyParam,
+        now=beam.DoFn.TimestampParam,
+        pending=beam.DoFn.StateParam(PENDING),
+        decided=beam.DoFn.StateParam(DECIDED),
+        due=beam.DoFn.TimerParam(DUE),
+    ):
+        entries = [(int(entry.split()[0]), entry) for entry in pending.read()]
+        later = [entry for entry in entries if entry[0] > now.micros]
+        pending.clear()
+        for _, entry in later:
+            pending.add(entry)
+        if later:
+            due.set(Timestamp(micros=min(later)[0]))
+        order = int(decided.read() or b"0")
+        for end in sorted({end for end, _ in entries if end <= now.micros}):
+            yield key, order, end // MICROS - START, sum(entry[0] == end for entry in entries)
+            order += 1
+        decided.write(b"%d" % order)
+
+
+class _Clock(beam.DoFn):
+    """Ticks a fixed number of times, each tick setting the next: a public clock."""
+
+    COUNT = ReadModifyWriteStateSpec("test_ticks", BytesCoder())
+    TICKS = TimerSpec("test_clock_tick", TimeDomain.WATERMARK)
+
+    def process(self, keyed, tick=beam.DoFn.TimerParam(TICKS)):
+        tick.set(Timestamp(START))
+
+    @on_timer(TICKS)
+    def fire(
+        self,
+        key=beam.DoFn.KeyParam,
+        now=beam.DoFn.TimestampParam,
+        count=beam.DoFn.StateParam(COUNT),
+        tick=beam.DoFn.TimerParam(TICKS),
+    ):
+        ticks = int(count.read() or b"0") + 1
+        count.write(b"%d" % ticks)
+        if ticks < 5:
+            tick.set(now + TICK)
+        yield key, now.micros // MICROS - START
+
+
+class _Fail(beam.DoFn):
+    def process(self, element):
+        raise ZeroDivisionError("on purpose")
+
+
+def _ticks(keyed: beam.PCollection, name: str) -> beam.PCollection:
+    return keyed | f"Own stage {name}" >> beam.Reshuffle() | f"Clock {name}" >> beam.ParDo(_Clock())
+
+
+@on_every_runner
+def test_a_monitor_after_a_group_by_key_sees_whole_windows_in_order(runner):
+    def build(pipeline):
+        return (
+            pipeline
+            | "Seconds" >> beam.Create(range(60))
+            | "Shuffle" >> beam.Reshuffle()
+            | "Events" >> beam.Map(_event)
+            | "Windows" >> beam.WindowInto(FixedWindows(TICK))
+            | "Per user" >> beam.GroupByKey()
+            | "Rekey" >> beam.FlatMap(_rekey).with_output_types(tuple[bytes, tuple[int, bytes]])
+            | "Global" >> beam.WindowInto(GlobalWindows())
+            | "Monitor" >> beam.ParDo(_Monitor())
+        )
+
+    results = run(runner, build)
+    assert sorted(results.elements()) == [(ODD_KEY, order, TICK * (order + 1), 7) for order in range(6)]
+    assert {stamp // MICROS - START for _, stamp in results.outputs["main"]} == {10, 20, 30, 40, 50, 60}
+    assert results.counters == {"test:rows": 42}
+
+
+@on_every_runner
+def test_looping_timers_tick_to_the_end_also_for_two_of_one_kind(runner):
+    def build(pipeline):
+        keyed = pipeline | beam.Create([(b"a", b""), (b"b", b"")])
+        return {name: _ticks(keyed, name) for name in ("left", "right")}
+
+    results = run(runner, build)
+    expected = [(key, TICK * tick) for key in (b"a", b"b") for tick in range(5)]
+    assert sorted(results.elements("left")) == expected
+    assert sorted(results.elements("right")) == expected
+
+
+@on_every_runner
+def test_a_failed_pipeline_raises(runner):
+    with pytest.raises((ZeroDivisionError, RuntimeError)):
+        run(runner, lambda pipeline: pipeline | beam.Create([1]) | beam.ParDo(_Fail()))
+
+
+@pytest.mark.parametrize("required", ["1", "prism", "fn_api, prism"])
+def test_a_required_runner_that_is_missing_fails(monkeypatch, required):
+    monkeypatch.setenv("PRISM_LOCATION", "/no/such/prism")
+    monkeypatch.setenv("PRIVSTREAM_REQUIRE_RUNNERS", required)
+    with pytest.raises(pytest.fail.Exception, match=r"prism is required here: no Prism binary at /no/such/prism"):
+        runner_harness.require("prism")
+
+
+@pytest.mark.parametrize("required", ["", "flink"])
+def test_a_missing_runner_that_is_not_required_skips(monkeypatch, required):
+    monkeypatch.setenv("PRISM_LOCATION", "/no/such/prism")
+    monkeypatch.setenv("PRIVSTREAM_REQUIRE_RUNNERS", required)
+    with pytest.raises(pytest.skip.Exception, match=r"run deploy/get_prism\.sh"):
+        runner_harness.require("prism")
+
+
+def test_flink_without_java_or_jar_says_which(monkeypatch):
+    monkeypatch.setenv("FLINK_JOB_SERVER_JAR", "/no/such.jar")
+    monkeypatch.setattr(runner_harness.shutil, "which", lambda name: f"/bin/{name}")
+    assert "deploy/get_flink_job_server.sh" in runner_harness.missing("flink")
+    monkeypatch.setattr(runner_harness.shutil, "which", lambda name: None)
+    assert runner_harness.missing("flink").startswith("no Java")
+
+
+def test_unknown_runners_are_refused():
+    with pytest.raises(ValueError, match=r"runner must be one of fn_api, .*, got spark"):
+        runner_harness.missing("spark")
