@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
-import mpmath
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.integer_law import ONE, WORD_BITS, Floats, IntegerLaw, Integers
+from privstream.mechanisms.integer_law import FIXED, ONE, PRECISE, Floats, IntegerLaw, Integers, exp_minus, to_word
 from privstream.mechanisms.noise import Labels, NoiseSource
 from scipy import special
 
@@ -26,11 +24,6 @@ LARGEST_SIGMA = 1e6
 _LARGEST_TABLE_SIGMA = 1000
 _BASE = 8192  # digits of long draws, and so the size of a table
 _REACH = 89  # e^-89 < 2^-128
-_FIXED = 320  # fractional bits of table arithmetic
-
-# A context of our own, never changed, because mpmath's global precision is not safe among threads.
-_precise: Any = mpmath.MPContext()
-_precise.prec = _FIXED + 80
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Bernoulli:
     @classmethod
     def exp_minus(cls, x: float) -> "Bernoulli":
         """Make the law with probability e^-x, x >= 0."""
-        return cls(Fraction(_exp_minus(Fraction(checks.non_negative("x", x))), 1 << _FIXED))
+        return cls(Fraction(exp_minus(Fraction(checks.non_negative("x", x))), 1 << FIXED))
 
     @property
     def variance(self) -> float:
@@ -107,7 +100,7 @@ class Geometric:
     def tail_quantile(self, beta: float) -> int:
         """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
-        return max(0, int(_precise.ceil(-_precise.log(beta) * _precise.mpf(self.scale))) - 1)
+        return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
 
 
 @dataclass(frozen=True)
@@ -140,12 +133,12 @@ class DiscreteLaplace:
 
     def tail_quantile(self, beta: float) -> int:
         """Return the least integer z with Pr[X > z] <= beta."""
-        beta = _precise.mpf(checks.probability("beta", beta))
-        scale = _precise.mpf(self.scale)
-        q = _precise.exp(-1 / scale)
+        beta = PRECISE.mpf(checks.probability("beta", beta))
+        scale = PRECISE.mpf(self.scale)
+        q = PRECISE.exp(-1 / scale)
         if beta * (1 + q) < q:
-            return int(_precise.ceil(-scale * _precise.log(beta * (1 + q)))) - 1
-        return -int(_precise.floor(-scale * _precise.log((1 - beta) * (1 + q))))
+            return int(PRECISE.ceil(-scale * PRECISE.log(beta * (1 + q)))) - 1
+        return -int(PRECISE.floor(-scale * PRECISE.log((1 - beta) * (1 + q))))
 
 
 @dataclass(frozen=True)
@@ -209,28 +202,10 @@ def _check_up_to(name: str, value: float, largest: float) -> None:
         raise ValueError(f"{name} must be <= {largest:g}, got {value}")
 
 
-def _exp_minus(x: Fraction) -> int:
-    """Return 2^320 e^-x, rounded down."""
-    value = _precise.exp(-_precise.mpf(x.numerator) / _precise.mpf(x.denominator))
-    return int(_precise.floor(_precise.ldexp(value, _FIXED)))
-
-
-def _to_word(fixed: int) -> int:
-    """Round a fixed-point number to the nearest multiple of 2^-128."""
-    return (fixed + (1 << (_FIXED - WORD_BITS - 1))) >> (_FIXED - WORD_BITS)
-
-
 @lru_cache(maxsize=256)
 def _bernoulli_table(probability: Fraction) -> IntegerLaw:
     zero = ONE - round(probability * ONE)
-    return IntegerLaw.from_cumulative(1, []) if zero == 0 else _capped(0, [zero])
-
-
-def _capped(first: int, cumulative: list[int]) -> IntegerLaw:
-    """Make the law, leaving out what is certain at 128 bits."""
-    while cumulative and cumulative[-1] >= ONE:
-        cumulative.pop()
-    return IntegerLaw.from_cumulative(first, cumulative)
+    return IntegerLaw.from_cumulative(1, []) if zero == 0 else IntegerLaw.from_cumulative(0, [zero])
 
 
 @lru_cache(maxsize=256)
@@ -243,28 +218,28 @@ def _geometric_tables(scale: Fraction, *, two_sided: bool) -> tuple[IntegerLaw, 
     while _REACH * scale * (1 + two_sided) > _BASE * unit:
         tables.append(_digit_table(scale, unit))
         unit *= _BASE
-    ratio = _exp_minus(unit / scale)
-    powers = [1 << _FIXED]
-    while _to_word(powers[-1]):
-        powers.append(powers[-1] * ratio >> _FIXED)
+    ratio = exp_minus(unit / scale)
+    powers = [1 << FIXED]
+    while to_word(powers[-1]):
+        powers.append(powers[-1] * ratio >> FIXED)
     if not two_sided:
-        return _capped(0, [ONE - _to_word(p) for p in powers[1:]]), *reversed(tables)
-    one_step = _exp_minus(1 / scale)
-    total = (1 << _FIXED) + one_step
-    below = [c for p in reversed(powers) if (c := _to_word(p * one_step // total))]
-    above = [ONE - _to_word((p << _FIXED) // total) for p in powers[1:]]
-    return _capped(-len(below), below + above), *reversed(tables)
+        return IntegerLaw.from_cumulative(0, [ONE - to_word(p) for p in powers[1:]]), *reversed(tables)
+    one_step = exp_minus(1 / scale)
+    total = (1 << FIXED) + one_step
+    below = [c for p in reversed(powers) if (c := to_word(p * one_step // total))]
+    above = [ONE - to_word((p << FIXED) // total) for p in powers[1:]]
+    return IntegerLaw.from_cumulative(-len(below), below + above), *reversed(tables)
 
 
 def _digit_table(scale: Fraction, unit: int) -> IntegerLaw:
     """Return the law of the digit at `unit`, geometric with ratio e^(-unit/scale) truncated to [0, 8192)."""
-    ratio = _exp_minus(unit / scale)
-    total = (1 << _FIXED) - _exp_minus(_BASE * unit / scale)
-    power, cumulative = 1 << _FIXED, []
+    ratio = exp_minus(unit / scale)
+    total = (1 << FIXED) - exp_minus(_BASE * unit / scale)
+    power, cumulative = 1 << FIXED, []
     for _ in range(_BASE - 1):
-        power = power * ratio >> _FIXED
-        cumulative.append(_to_word((((1 << _FIXED) - power) << _FIXED) // total))
-    return _capped(0, cumulative)
+        power = power * ratio >> FIXED
+        cumulative.append(to_word((((1 << FIXED) - power) << FIXED) // total))
+    return IntegerLaw.from_cumulative(0, cumulative)
 
 
 def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Labels) -> Integers:
@@ -284,18 +259,18 @@ def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Lab
 def _gaussian_table(sigma: Fraction) -> IntegerLaw:
     """Return the table of a discrete Gaussian; weights by the recurrence w(k+1) = w(k) e^(-(2k+1) / (2 sigma^2))."""
     reach = math.ceil(14 * sigma) + 1
-    step, square = _exp_minus(1 / (2 * sigma**2)), _exp_minus(1 / sigma**2)
-    weights = [1 << _FIXED]
+    step, square = exp_minus(1 / (2 * sigma**2)), exp_minus(1 / sigma**2)
+    weights = [1 << FIXED]
     for _ in range(reach):
-        weights.append(weights[-1] * step >> _FIXED)
-        step = step * square >> _FIXED
+        weights.append(weights[-1] * step >> FIXED)
+        step = step * square >> FIXED
     total = 2 * sum(weights) - weights[0]
     below, running = [], 0
     for weight in reversed(weights[1:]):
         running += weight
-        below.append(_to_word((running << _FIXED) // total))
+        below.append(to_word((running << FIXED) // total))
     below = [c for c in below if c]
-    return _capped(-len(below), below + [ONE - c for c in reversed(below)])
+    return IntegerLaw.from_cumulative(-len(below), below + [ONE - c for c in reversed(below)])
 
 
 def _draw_wide_gaussian(sigma: Fraction, noise: NoiseSource, labels: Labels) -> Integers:

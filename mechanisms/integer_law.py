@@ -3,8 +3,10 @@
 import itertools
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -19,10 +21,14 @@ Floats = NDArray[np.float64]
 
 WORD_BITS = 128
 ONE = 1 << WORD_BITS
-_PRECISION = 320
+FIXED = 320  # fractional bits of the arithmetic that makes tables
 _LARGEST_TABLE = 1 << 20
 _LARGEST_GUIDE_BITS = 17
 _mpmath_lock = threading.Lock()  # mpmath's working precision is global
+
+# A context of our own, never changed, that threads can share.
+PRECISE: Any = mpmath.MPContext()
+PRECISE.prec = FIXED + 80
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,11 +60,12 @@ class IntegerLaw:
 
     @classmethod
     def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> "IntegerLaw":
-        """Make the law with Pr[X <= first + j] = cumulative[j] / 2^128, nondecreasing numbers in [0, 2^128)."""
+        """Make the law with Pr[X <= first + j] = cumulative[j] / 2^128, nondecreasing numbers in [0, 2^128]."""
         if any(a > b for a, b in itertools.pairwise(cumulative)):
             raise ValueError("cumulative must be nondecreasing")
-        if len(cumulative) and not 0 <= cumulative[0] <= cumulative[-1] < ONE:
-            raise ValueError("cumulative must be in [0, 2^128)")
+        if len(cumulative) and not 0 <= cumulative[0] <= cumulative[-1] <= ONE:
+            raise ValueError("cumulative must be in [0, 2^128]")
+        cumulative = cumulative[: bisect_left(cumulative, ONE)]
         words = np.frombuffer(b"".join(c.to_bytes(16, "big") for c in cumulative), dtype=">u8").reshape(-1, 2)
         return cls(int(first), words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64))
 
@@ -69,7 +76,7 @@ class IntegerLaw:
         `survival` is called for k = first, first + 1, .. with mpmath at 320 bits, until it rounds to zero at 128 bits.
         """
         cumulative: list[int] = []
-        with _mpmath_lock, mpmath.workprec(_PRECISION):
+        with _mpmath_lock, mpmath.workprec(FIXED):
             while True:
                 value = mpmath.mpmathify(survival(first + len(cumulative)))
                 rest = int(mpmath.nint(mpmath.ldexp(value, WORD_BITS)))
@@ -156,3 +163,14 @@ class IntegerLaw:
 
 def _to_float(high: Words, low: Words) -> Floats:
     return high * math.ldexp(1, -64) + low * math.ldexp(1, -WORD_BITS)
+
+
+def exp_minus(x: Fraction) -> int:
+    """Return e^-x as a fixed-point number of 320 fractional bits, rounded down."""
+    value = PRECISE.exp(-PRECISE.mpf(x.numerator) / PRECISE.mpf(x.denominator))
+    return int(PRECISE.floor(PRECISE.ldexp(value, FIXED)))
+
+
+def to_word(fixed: int) -> int:
+    """Round a fixed-point number to the nearest multiple of 2^-128."""
+    return (fixed + (1 << (FIXED - WORD_BITS - 1))) >> (FIXED - WORD_BITS)

@@ -249,12 +249,13 @@ def test_from_survival():
 def test_tables_are_checked_and_read_only(monkeypatch):
     with pytest.raises(ValueError, match="cumulative must be nondecreasing"):
         IntegerLaw.from_cumulative(0, [5, 4])
-    for cumulative in ([-1], [ONE]):
-        with pytest.raises(ValueError, match=r"cumulative must be in \[0, 2\^128\)"):
+    for cumulative in ([-1], [ONE + 1]):
+        with pytest.raises(ValueError, match=r"cumulative must be in \[0, 2\^128\]"):
             IntegerLaw.from_cumulative(0, cumulative)
     monkeypatch.setattr(integer_law, "_LARGEST_TABLE", 100)
     with pytest.raises(ValueError, match="survival must vanish within 100 integers"):
         IntegerLaw.from_survival(0, lambda k: Fraction(1, 2))
+    assert repr(IntegerLaw.from_cumulative(0, [5, ONE, ONE])) == "IntegerLaw(0..1)"
     law = IntegerLaw.from_cumulative(0, [ONE // 2])
     with pytest.raises(ValueError, match="read-only"):
         law.high[0] = 0
@@ -288,7 +289,7 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("law", "expected"), zip(PARAMETERS, GOLDEN, strict=True))
+@pytest.mark.parametrize(("law", "expected"), list(zip(PARAMETERS, GOLDEN, strict=True)))
 def test_golden(law, expected):
     assert law.draw(NOISE, 6).tolist() == expected
 
