@@ -1,0 +1,53 @@
+"""Argument checks with one wording: the name, the rule, the value."""
+
+import math
+from numbers import Integral, Real
+
+
+def real(name: str, value: object) -> float:
+    """Return `value` as a finite float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return float(value)
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a finite float above zero."""
+    if isinstance(value, Real) and not isinstance(value, bool) and not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be finite and > 0, got {value}")
+    return real(name, value)
+
+
+def non_negative(name: str, value: object) -> float:
+    """Return `value` as a finite float of at least zero."""
+    if isinstance(value, Real) and not isinstance(value, bool) and not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be finite and >= 0, got {value}")
+    return real(name, value)
+
+
+def probability(name: str, value: object, *, zero: bool = False) -> float:
+    """Return `value` as a float in (0, 1), or in [0, 1) with `zero`."""
+    interval = "[0, 1)" if zero else "(0, 1)"
+    if isinstance(value, Real) and not isinstance(value, bool):
+        inside = 0 <= value < 1 if zero else 0 < value < 1
+        if not inside:
+            raise ValueError(f"{name} must be in {interval}, got {value}")
+    return real(name, value)
+
+
+def integer(name: str, value: object, *, minimum: int) -> int:
+    """Return `value` as an int of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < minimum:
+        raise ValueError(f"{name} must be >= {minimum}, got {value}")
+    return int(value)
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""The `privstream` command: pipelines, file formats, demo data and plots."""

@@ -1,0 +1,183 @@
+"""Columnar batches between the stages, with one compact coder."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms.snapshots import pack, unpack
+
+
+class StepKey(NamedTuple):
+    """What a stage works on by itself: a stream, a step, and a shard of its people or items."""
+
+    stream: str
+    step: int
+    shard: int
+
+    def to_bytes(self) -> bytes:
+        """Encode; equal keys have equal bytes."""
+        return struct.pack(">qI", self.step, self.shard) + self.stream.encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode what `to_bytes` wrote."""
+        step, shard = struct.unpack_from(">qI", data)
+        return cls(data[12:].decode(), step, shard)
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The texts behind item hashes.
+
+    Attributes:
+        items: uint64, shape (n,), strictly increasing.
+        offsets: int64, shape (n + 1,), and
+        text: uint8: UTF-8, laid out as Arrow does.
+    """
+
+    items: np.ndarray
+    offsets: np.ndarray
+    text: np.ndarray
+
+    @classmethod
+    def none(cls) -> Names:
+        """Name nothing."""
+        return cls(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.uint8))
+
+    @classmethod
+    def of(cls, items: np.ndarray, texts: pa.Array) -> Names:
+        """Pair strictly increasing hashes with their texts."""
+        offsets, text = string_buffers(texts)
+        return cls(items, offsets, text)
+
+    @classmethod
+    def union(cls, parts: Sequence[Names]) -> Names:
+        """Merge tables; a hash that stands in several keeps one text."""
+        if len(parts) == 1:
+            return parts[0]
+        items = np.concatenate([part.items for part in parts]) if parts else np.empty(0, np.uint64)
+        if not len(items):
+            return cls.none()
+        texts = pa.concat_arrays([part.to_arrow() for part in parts])
+        distinct, first = np.unique(items, return_index=True)
+        return cls.of(distinct, texts.take(pa.array(first)))
+
+    def select(self, items: np.ndarray) -> Names:
+        """Keep the strictly increasing `items`, all of which must be named."""
+        return Names.of(items, self.to_arrow().take(pa.array(np.searchsorted(self.items, items))))
+
+    def to_arrow(self) -> pa.LargeStringArray:
+        """View the texts as an Arrow array."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.text)]
+        return pa.Array.from_buffers(pa.large_string(), len(self.items), buffers)
+
+    def __getitem__(self, item: int) -> str:
+        place = int(np.searchsorted(self.items, np.uint64(item)))
+        if place == len(self.items) or int(self.items[place]) != item:
+            raise LookupError("an item has no name")
+        return bytes(self.text[self.offsets[place] : self.offsets[place + 1]]).decode()
+
+
+@dataclass(frozen=True, eq=False)
+class EventBatch:
+    """Events of one key: int64 microseconds beside the hashes of person and item."""
+
+    users: np.ndarray
+    items: np.ndarray
+    times: np.ndarray
+    names: Names
+
+
+@dataclass(frozen=True, eq=False)
+class HolderBatch:
+    """Who holds what in one key, with the rank of each item among the person's items (uint16)."""
+
+    users: np.ndarray
+    items: np.ndarray
+    ranks: np.ndarray
+    names: Names
+
+    def take(self, rows: np.ndarray) -> HolderBatch:
+        """Keep some rows, and the names that they need."""
+        items = self.items[rows]
+        names = self.names.select(np.unique(items)) if len(self.names.items) else self.names
+        return HolderBatch(self.users[rows], items, self.ranks[rows], names)
+
+
+Batch = TypeVar("Batch", EventBatch, HolderBatch)
+
+
+class BatchCoder(beam.coders.Coder):
+    """Columns as raw little-endian bytes behind a checked header; no pickling."""
+
+    KINDS: ClassVar[tuple[type, ...]] = (EventBatch, HolderBatch)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a batch."""
+        return encode(value)
+
+    def decode(self, encoded: bytes) -> Any:
+        """Decode a batch."""
+        return decode(self.kind, encoded)
+
+    def is_deterministic(self) -> bool:
+        """Equal batches have equal bytes."""
+        return True
+
+    def to_type_hint(self) -> type:
+        """Return the type of batch that this coder is for."""
+        return self.kind
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, registry: Any) -> BatchCoder:
+        """Make the coder for a type of batch."""
+        return cls(typehint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BatchCoder) and self.kind is other.kind
+
+    def __hash__(self) -> int:
+        return zlib.crc32(self.kind.__name__.encode())
+
+
+for _kind in BatchCoder.KINDS:
+    beam.coders.registry.register_coder(_kind, BatchCoder)
+
+
+def encode(batch: EventBatch | HolderBatch) -> bytes:
+    """Encode a batch as bytes."""
+    columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
+    names = {f.name: getattr(batch.names, f.name) for f in fields(Names)}
+    return pack(type(batch).__name__, 1, columns | {f"names.{name}": column for name, column in names.items()})
+
+
+def decode(kind: type[Batch], data: bytes) -> Batch:
+    """Decode a batch from what `encode` returned."""
+    found = unpack(kind.__name__, 1, data)
+    names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
+    return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
+
+
+def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
+    """Join batches of one key."""
+    columns = (np.concatenate([getattr(b, name) for b in batches]) for name in ("users", "items", "times"))
+    return EventBatch(*columns, Names.union([b.names for b in batches]))
+
+
+def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets (int64, starting at 0) and bytes (uint8) of an Arrow string array without nulls."""
+    texts = texts.cast(pa.large_string())
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    text = np.empty(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return offsets - offsets[0], text[offsets[0] : offsets[-1]]

@@ -1,0 +1,240 @@
+"""From events, one by one or in Arrow batches, to columnar batches per stream, step and shard of people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics import Metrics
+from apache_beam.utils.windowed_value import WindowedValue
+from privstream.mechanisms.noise import NoiseSource
+from privstream.transforms.batches import EventBatch, Names, StepKey, string_buffers
+from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.domain import Domain
+from privstream.transforms.steps import Steps
+
+ROWS_PER_BATCH = 65_536
+SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())])
+
+
+class GatherRows(beam.DoFn):
+    """Gather single events of a bundle into Arrow batches.
+
+    An element is a pair (user, item) whose time is the element's timestamp, or a row with `user`, `item`, `time`
+    (a Beam Timestamp, or int microseconds since 1970) and optionally `stream`.
+    """
+
+    def __init__(self) -> None:
+        self.malformed = Metrics.counter("privstream", "events_malformed")
+
+    def start_bundle(self) -> None:
+        """Start with no rows."""
+        self._rows: list[tuple[str, str, int, str]] = []
+        self._oldest: Any = None
+
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[Any]:
+        """Keep a row, and pass on a batch when enough are together; pass on Arrow batches as they are."""
+        if isinstance(element, pa.RecordBatch):
+            yield element
+            return
+        try:
+            row = _row(element, timestamp)
+        except (TypeError, AttributeError, ValueError) as error:
+            self.malformed.inc()
+            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "", "", repr(element)))
+            return
+        self._rows.append(row)
+        self._window = window
+        self._oldest = timestamp if self._oldest is None else min(self._oldest, timestamp)
+        if len(self._rows) >= ROWS_PER_BATCH:
+            yield self._flush().value
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Pass on what is left."""
+        if self._rows:
+            yield self._flush()
+
+    def _flush(self) -> WindowedValue:
+        users, items, times, streams = zip(*self._rows, strict=True)
+        columns = [pa.array(column, f.type) for column, f in zip((users, items, times, streams), SCHEMA, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        flushed = WindowedValue(batch, self._oldest, (self._window,))
+        self.start_bundle()
+        return flushed
+
+
+def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
+    """Return user, item, microseconds and stream of an element, or raise with the rule that it breaks."""
+    if hasattr(element, "_fields") or isinstance(element, beam.Row):
+        user, item, time = element.user, element.item, element.time
+        stream = getattr(element, "stream", "")
+        micros = time if isinstance(time, int) else time.micros
+    else:
+        user, item = element
+        stream, micros = "", timestamp.micros
+    texts = []
+    for name, value in (("user", user), ("item", item), ("stream", stream)):
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # noqa: PLW2901
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text or an integer, got {type(value).__name__}")
+        if not value and name != "stream":
+            raise ValueError(f"{name} must not be empty")
+        texts.append(value)
+    return texts[0], texts[1], micros, texts[2]
+
+
+class SplitEvents(beam.DoFn):
+    """Turn Arrow batches into `EventBatch`es, one per stream, step and shard of people that occurs.
+
+    People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
+    lies outside of the public steps, streams or domain is counted and left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        shards: int,
+        domain: Domain | None = None,
+        positions: bool = False,
+        streams: tuple[str, ...] | None = None,
+        one_stream: bool = True,
+    ) -> None:
+        self.steps = steps
+        self.noise = noise
+        self.shards = shards
+        self.domain = domain
+        self.positions = positions
+        self.streams = streams
+        self.one_stream = one_stream
+        self.events = Metrics.counter("privstream", "events")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.other_items = Metrics.counter("privstream", "events_outside_domain")
+
+    def setup(self) -> None:
+        """Derive the hashes, which depend on nothing but the key."""
+        self._user_hash = self.noise.derive("user hash")
+        self._item_hash = self.noise.derive("item hash")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, EventBatch]]:
+        """Split one Arrow batch; see `normalise` for its columns."""
+        self.events.inc(batch.num_rows)
+        batch = normalise(batch)
+        if self.one_stream and pc.any(pc.not_equal(batch["stream"], "")).as_py():
+            raise ValueError("streams_per_person must be given when events carry a stream")
+        yield from self._split(self._select(batch))
+
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out events of streams and items that are not public."""
+        if self.streams is not None:
+            kept = batch.filter(pc.is_in(batch["stream"], pa.array(self.streams, pa.string())))
+            self.other_streams.inc(batch.num_rows - kept.num_rows)
+            batch = kept
+        if self.domain is not None:
+            kept = batch.filter(self.domain.contains(batch["item"]))
+            self.other_items.inc(batch.num_rows - kept.num_rows)
+            batch = kept
+        return batch
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, EventBatch]]:
+        times = batch["time"].to_numpy()
+        rows, steps = self.steps.assign(times)
+        self.outside.inc(len(times) - len(np.unique(rows)) if self.steps.overlap > 1 else len(times) - len(rows))
+        if not len(rows):
+            return
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
+        codes, items, texts = self._encode_items(batch["item"])
+        streams = batch["stream"].dictionary_encode()
+        keys, group = _group(streams.indices.to_numpy()[rows], steps, users % np.uint64(self.shards))
+        codes = codes[rows]
+        order = np.lexsort((codes, group))
+        group, codes = group[order], codes[order]
+        users, times = users[order], times[rows[order]]
+        starts = np.searchsorted(group, np.arange(len(keys) + 1))
+        named = np.ones(len(codes), bool)
+        named[1:] = (codes[1:] != codes[:-1]) | (group[1:] != group[:-1])
+        named_codes = codes[named]
+        named_starts = np.searchsorted(group[named], np.arange(len(keys) + 1))
+        for i, (stream, step, shard) in enumerate(keys):
+            part = slice(starts[i], starts[i + 1])
+            held = named_codes[named_starts[i] : named_starts[i + 1]]
+            names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
+            key = StepKey(streams.dictionary[stream].as_py(), step, shard).to_bytes()
+            yield key, EventBatch(users[part], items[codes[part]], times[part], names)
+
+    def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
+        """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""
+        if self.domain is not None and self.positions:
+            return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
+        encoded = texts.dictionary_encode()
+        items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
+        order = np.argsort(items)
+        code_of = np.empty(len(order), np.int64)
+        code_of[order] = np.arange(len(order))
+        return code_of[encoded.indices.to_numpy()], items[order], encoded.dictionary.take(pa.array(order))
+
+
+def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return an Arrow batch of events as columns of `SCHEMA`, without nulls.
+
+    Integers become decimal text, so that the user 5 and the user "5" are one; timestamps become microseconds since
+    1970 UTC (a plain integer is taken as that); without a stream all events are in the stream "".
+
+    Raises:
+        ValueError: a column is missing or holds nulls.
+        TypeError: a column has a type that cannot be a user, item, time or stream.
+    """
+    columns = []
+    for field in SCHEMA:
+        if field.name not in batch.schema.names:
+            if field.name != "stream":
+                raise ValueError(f"events must have a column {field.name}, got {', '.join(batch.schema.names)}")
+            columns.append(pa.repeat("", batch.num_rows))
+            continue
+        column = batch[field.name]
+        if column.null_count:
+            raise ValueError(f"{field.name} must not be null")
+        columns.append(_cast(field, column))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _cast(field: pa.Field, column: pa.Array) -> pa.Array:
+    """Cast one column to its type in `SCHEMA`."""
+    if column.type == field.type:
+        return column
+    if field.name == "time":
+        if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
+            raise TypeError(f"time must be a timestamp or integer microseconds, got {column.type}")
+        return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    if pa.types.is_dictionary(column.type):
+        return _cast(field, column.dictionary_decode())
+    if not (
+        pa.types.is_integer(column.type)
+        or pa.types.is_large_string(column.type)
+        or pa.types.is_string_view(column.type)
+    ):
+        raise TypeError(f"{field.name} must be text or an integer, got {column.type}")
+    return column.cast(pa.string())
+
+
+def _group(*columns: np.ndarray) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """Return the distinct rows of integer columns, in order, and for each row its number among them."""
+    number = np.zeros(len(columns[0]), np.int64)
+    values = []
+    for column in columns:
+        distinct, code = np.unique(column, return_inverse=True)
+        values.append(distinct)
+        number = number * len(distinct) + code
+    present, group = np.unique(number, return_inverse=True)
+    indices = np.unravel_index(present, [len(distinct) for distinct in values])
+    rows = zip(*(distinct[index].tolist() for distinct, index in zip(values, indices, strict=True)), strict=True)
+    return list(rows), group

@@ -1,0 +1,157 @@
+"""Bound what one person contributes to a step: distinct items, and at most so many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.noise import NoiseSource
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, concatenate
+from privstream.transforms.collecting import CollectStep
+from privstream.transforms.domain import Domain
+from privstream.transforms.steps import Steps
+
+SELECTIONS = ("last", "first", "random")
+
+
+def bound_items(
+    users: np.ndarray,
+    items: np.ndarray,
+    times: np.ndarray,
+    *,
+    limit: int,
+    selection: str,
+    noise: NoiseSource,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose rows such that each person keeps at most `limit` distinct items.
+
+    Args:
+        users: uint64 hashes, shape (n,).
+        items: uint64, shape (n,).
+        times: int64 microseconds, shape (n,).
+        limit: items kept per person, >= 1.
+        selection: "last" or "first" by time (ties by item), or "random".
+        noise: orders a person's items for "random", and for the ranks.
+
+    Returns:
+        The rows kept, and for each the rank (uint16) of its item in a random order of the person's kept items. Both
+        are functions of the person's own events, the limit and the key alone, whatever their order in the input.
+    """
+    if selection == "last":
+        times = -times
+    if limit == 1 and selection != "random":
+        order = np.lexsort((items, times, users))
+        rows = order[first_of_run(users[order])]
+        return rows, np.zeros(len(rows), np.uint16)
+    order = np.lexsort((times, items, users))
+    held = order[first_of_run(users[order], items[order])]
+    lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
+    priority = lot if selection == "random" else times[held]
+    place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
+    rows, lot = held[place < limit], lot[place < limit]
+    return rows, place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
+
+
+def first_of_run(*columns: np.ndarray) -> np.ndarray:
+    """Mark the rows of sorted columns that differ from the row before."""
+    first = np.ones(len(columns[0]), bool)
+    if len(first):
+        first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return first
+
+
+def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return for each row how many rows of the same person come before it in `order`, which sorts by person."""
+    first = np.flatnonzero(first_of_run(users[order]))
+    lengths = np.diff(np.append(first, len(order)))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(first, lengths)
+    return place
+
+
+class BoundItems(CollectStep):
+    """Per stream, step and shard of people: events in, bounded holdings out.
+
+    They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
+    """
+
+    BATCHES = BagStateSpec("bound_items_batches", BytesCoder())  # encoded batches of a step that is still open
+    CLOSED = ReadModifyWriteStateSpec("bound_items_closed", BytesCoder())  # present once the step has been decided
+    DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
+    FORGET = TimerSpec("bound_items_forget", TimeDomain.WATERMARK)
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        stage: int,
+        items_per_step: int,
+        selection: str,
+        item_shards: int,
+        by_people: bool = False,
+        domain: Domain | None = None,
+    ) -> None:
+        super().__init__(EventBatch, steps=steps, stage=stage, domain=domain)
+        self.noise = noise
+        self.items_per_step = items_per_step
+        self.selection = selection
+        self.item_shards = item_shards
+        self.by_people = by_people
+
+    def process(
+        self,
+        element: tuple[bytes, Any],
+        batches: Any = beam.DoFn.StateParam(BATCHES),
+        closed: Any = beam.DoFn.StateParam(CLOSED),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, batches, closed, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: bytes = beam.DoFn.KeyParam,
+        batches: Any = beam.DoFn.StateParam(BATCHES),
+        closed: Any = beam.DoFn.StateParam(CLOSED),
+        forget: Any = beam.DoFn.TimerParam(FORGET),
+    ) -> Iterator[Any]:
+        """Close the step."""
+        yield from self.close_step(key, batches, closed, forget)
+
+    @on_timer(FORGET)
+    def on_forget(self, closed: Any = beam.DoFn.StateParam(CLOSED)) -> None:
+        """Forget that the step has been closed."""
+        closed.clear()
+
+    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, Any]]:
+        """Bound one step of one shard of people."""
+        events = concatenate(batches)
+        rows, ranks = bound_items(
+            events.users,
+            events.items,
+            events.times,
+            limit=self.items_per_step,
+            selection=self.selection,
+            noise=self.noise.derive("item order", key.stream, key.step),
+        )
+        held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names)
+        if self.by_people:
+            yield key.shard.to_bytes(4, "big"), (key.to_bytes(), held)
+        else:
+            yield from split_by_item(key, held, self.item_shards)
+
+
+def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, HolderBatch]]:
+    """Part holdings by shard of items."""
+    shard = held.items % np.uint64(shards)
+    for i in range(shards):
+        rows = np.flatnonzero(shard == i)
+        if len(rows):
+            yield StepKey(key.stream, key.step, i).to_bytes(), held.take(rows)

@@ -1,0 +1,72 @@
+"""A public list of items: only these are monitored, whether anybody holds them or not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.io.filesystems import FileSystems
+
+
+class Domain:
+    """Distinct items in sorted order, given as a list or read by each worker from a file.
+
+    Args:
+        items: texts; at least one, distinct, not empty.
+    """
+
+    def __init__(self, items: Iterable[str]) -> None:
+        texts = sorted(items)
+        if not texts:
+            raise ValueError("domain must name at least one item")
+        for before, text in zip(["", *texts], texts, strict=False):
+            if not isinstance(text, str):
+                raise TypeError(f"domain must hold texts, got {type(text).__name__}")
+            if text == before:
+                raise ValueError("domain must hold distinct items, none of them empty")
+        self._path: str | None = None
+        self._digest: bytes | None = None
+        self._items = pa.array(texts, pa.string())
+
+    @classmethod
+    def from_file(cls, path: str, digest: bytes | None = None) -> Domain:
+        """Read one item per line (UTF-8) from any file system that Beam knows.
+
+        Each worker reads the file for itself; one that finds another content than at launch refuses to run.
+        """
+        try:
+            with FileSystems.open(path) as file:
+                content = file.read()
+            lines = content.decode().splitlines()
+        except UnicodeDecodeError:
+            raise ValueError("domain must be a file of UTF-8 text") from None
+        except OSError as error:
+            raise ValueError(f"domain must be a readable file, got {path!r}: {error}") from None
+        found = hashlib.blake2b(content, digest_size=16).digest()
+        if digest is not None and digest != found:
+            raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
+        domain = cls(lines)
+        domain._path, domain._digest = path, found
+        return domain
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._path is not None:
+            return Domain.from_file, (self._path, self._digest)
+        return Domain, (self._items.to_pylist(),)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, position: int) -> str:
+        return str(self._items[position].as_py())
+
+    def contains(self, texts: pa.Array) -> pa.BooleanArray:
+        """Tell which texts are in the domain."""
+        return pc.is_in(texts, self._items)
+
+    def positions(self, texts: pa.Array) -> np.ndarray:
+        """Return the position (int64) of each text, all of which must be in the domain."""
+        return pc.index_in(texts, self._items).to_numpy().astype(np.int64)

@@ -1,0 +1,232 @@
+"""Shifting heavy hitters: events in, the items that many people hold in each window out."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms import checks
+from privstream.mechanisms.guarantee import PrivacyGuarantee
+from privstream.mechanisms.noise import NoiseSource
+from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey
+from privstream.transforms.batching import GatherRows, SplitEvents
+from privstream.transforms.bounding import SELECTIONS, BoundItems
+from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.domain import Domain
+from privstream.transforms.item_tests import TestItems
+from privstream.transforms.limiting import LimitPeople
+from privstream.transforms.monitoring import MonitorStream
+from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.steps import Steps
+
+ROWS = "rows"
+
+
+class Published(NamedTuple):
+    """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
+
+    rows: beam.PCollection
+    dead_letters: beam.PCollection
+
+
+class ShiftingHeavyHitters(beam.PTransform):
+    """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
+
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
+    `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output: `HeavyHitter`
+    rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
+
+    Privacy:
+        Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
+        Enforced: each person holds at most `items_per_step` items per window, takes part in at most `horizon` windows
+        (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream and
+        appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
+
+    Accuracy:
+        An item that `detection_threshold` people hold, who are not yet dropped, is reported with probability 1 - beta,
+        jointly over the run.
+
+    Args:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: hits for which one person is charged in one stream before being dropped, 1 to 65535.
+        window: length of a window in seconds.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        horizon: windows that one person takes part in at most, from `start` on. None for no bound: thresholds then
+            rise slowly with time, and `start` must be given.
+        period: seconds between the starts of two windows, for sliding windows; `window` if None.
+        start: seconds since 1970 UTC of the first window's start, or None.
+        end: seconds since 1970 UTC after which no window ends, or None.
+        allowed_lateness: seconds that a window stays open after its end.
+        participation_cap: windows that one person takes part in at most, counted per person; lower thresholds on long
+            runs than `horizon`, at the price of a stateful counter.
+        items_per_step: items that one person holds in a window at most.
+        selection: which of a person's items count: the "last", the "first", or "random" ones.
+        domain: a public list of items, or None. With `start`, and `end` or `horizon`, each of them is tested in every
+            window, held or not; otherwise it only says which items are monitored.
+        streams: public names of the streams to monitor, or None for any.
+        streams_per_person: streams that one person may appear in; None if the events carry no stream.
+        calibration: "clock", "target_charging" or "paper".
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statement.
+        count_share: share of epsilon spent on noisy counts; 0 publishes hits with a count of 0.
+        shards: parallel shards of people and of items. Changes no answer.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+
+    Example:
+        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
+        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        max_hits: int,
+        window: float,
+        noise: NoiseSource,
+        horizon: int | None = None,
+        period: float | None = None,
+        start: float | None = None,
+        end: float | None = None,
+        allowed_lateness: float = 0,
+        participation_cap: int | None = None,
+        items_per_step: int = 1,
+        selection: str = "last",
+        domain: Domain | None = None,
+        streams: tuple[str, ...] | None = None,
+        streams_per_person: int | None = None,
+        calibration: str = "clock",
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+        count_share: float = 0.25,
+        shards: int = 8,
+    ) -> None:
+        super().__init__()
+        checks.one_of("selection", selection, SELECTIONS)
+        self.noise = noise
+        self.selection = selection
+        self.domain = domain
+        self.streams = streams
+        self.streams_per_person = streams_per_person
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self._dead_letters = False
+        steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        if horizon is not None and steps.first is not None:
+            ends = steps.first + checks.integer("horizon", horizon, minimum=1)
+            steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
+        self.steps = steps
+        capped = participation_cap is not None or steps.first is None
+        known = self._tests_domain
+        if known and streams_per_person is not None and streams is None:
+            raise ValueError("streams must be given when a known domain is tested in every window of every stream")
+        bound = participation_cap if participation_cap is not None else horizon
+        if known and steps.first is not None and steps.end is not None:
+            bound, capped = steps.end - steps.first, False
+        self.monitor = ThresholdMonitor(
+            epsilon=epsilon,
+            delta=delta,
+            max_hits=max_hits,
+            calibration=calibration,
+            neighbouring=neighbouring,
+            domain_size=len(domain) if domain is not None and known else None,
+            horizon=bound,
+            first_step=None if capped else steps.first,
+            items_per_step=items_per_step,
+            streams_per_person=1 if streams_per_person is None else streams_per_person,
+            beta=beta,
+            count_share=count_share,
+        )
+        self._participations = bound if capped else None
+
+    @property
+    def _tests_domain(self) -> bool:
+        """Whether every item of the domain is tested in every window, held or not."""
+        return self.domain is not None and self.steps.first is not None and self.steps.end is not None
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised, over the whole run and all streams."""
+        return self.monitor.guarantee
+
+    @property
+    def detection_threshold(self) -> int:
+        """The number of people from which an item is reported."""
+        return self.monitor.detection_threshold
+
+    def with_dead_letters(self) -> ShiftingHeavyHitters:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: beam.PCollection) -> beam.PCollection | Published:
+        """Build the stages."""
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        domain = self.domain if self._tests_domain else None
+        dead: list[beam.PCollection] = []
+
+        def stage(source: beam.PCollection, fn: beam.DoFn, output: Any) -> beam.PCollection:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return outputs[ROWS]
+
+        by_step = tuple[bytes, HolderBatch]
+        by_key = tuple[bytes, tuple[bytes, HolderBatch]]
+        split = SplitEvents(
+            **common,
+            shards=self.shards,
+            domain=self.domain,
+            positions=domain is not None,
+            streams=self.streams,
+            one_stream=self.streams_per_person is None,
+        )
+        limits = self._participations is not None or self.streams_per_person is not None
+        bound = BoundItems(
+            **common,
+            stage=0,
+            items_per_step=self.monitor.items_per_step,
+            selection=self.selection,
+            item_shards=self.shards,
+            by_people=limits,
+            domain=domain,
+        )
+        everywhere = events | "InOneWindow" >> beam.WindowInto(beam.window.GlobalWindows())
+        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        held = stage(stage(batches, split, tuple[bytes, EventBatch]), bound, by_key if limits else by_step)
+        if limits:
+            limit = LimitPeople(
+                **common,
+                stage=1,
+                item_shards=self.shards,
+                participations=self._participations,
+                streams=self.streams_per_person,
+                domain=domain,
+            )
+            held = stage(held, limit, by_step)
+        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor, domain=domain), by_key)
+        if domain is not None:
+            candidates = (candidates, self._first_visits(events)) | "WithFirstVisits" >> beam.Flatten()
+        rows = stage(candidates, MonitorStream(**common, stage=3, monitor=self.monitor, domain=domain), HeavyHitter)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+    def _first_visits(self, events: beam.PCollection) -> beam.PCollection:
+        """Open each public stream of a known domain, so that its monitor runs from the first window on."""
+        nobody = HolderBatch(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint16), Names.none())
+        first = cast(int, self.steps.first)
+        visits = [(s.encode(), (StepKey(s, first, 0).to_bytes(), nobody)) for s in self.streams or ("",)]
+        visits_type = tuple[bytes, tuple[bytes, HolderBatch]]
+        return events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(visits_type)

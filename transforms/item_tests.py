@@ -1,0 +1,84 @@
+"""Drop the items whose hidden threshold even all their holders together miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.noise import NoiseSource
+from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.transforms.batches import HolderBatch, Names, StepKey
+from privstream.transforms.collecting import CollectStep
+from privstream.transforms.domain import Domain
+from privstream.transforms.steps import Steps
+
+
+class TestItems(CollectStep):
+    """Per stream, step and shard of items: keep the items that may still be hits.
+
+    This changes no answer. The monitor counts only holders that have charges left, so its count is at most the one
+    taken here, and both compare with the same hidden threshold.
+    """
+
+    __test__ = False  # not a test case
+
+    BATCHES = BagStateSpec("test_items_batches", BytesCoder())  # encoded batches of a step that is still open
+    CLOSED = ReadModifyWriteStateSpec("test_items_closed", BytesCoder())  # present once the step has been decided
+    DUE = TimerSpec("test_items_due", TimeDomain.WATERMARK)
+    FORGET = TimerSpec("test_items_forget", TimeDomain.WATERMARK)
+
+    def __init__(
+        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
+    ) -> None:
+        super().__init__(HolderBatch, steps=steps, stage=stage, domain=domain)
+        self.monitor = monitor
+        self.noise = noise
+        self.tested = Metrics.counter("privstream", "items_tested")
+        self.kept = Metrics.counter("privstream", "items_near_heavy")
+
+    def process(
+        self,
+        element: tuple[bytes, Any],
+        batches: Any = beam.DoFn.StateParam(BATCHES),
+        closed: Any = beam.DoFn.StateParam(CLOSED),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, batches, closed, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: bytes = beam.DoFn.KeyParam,
+        batches: Any = beam.DoFn.StateParam(BATCHES),
+        closed: Any = beam.DoFn.StateParam(CLOSED),
+        forget: Any = beam.DoFn.TimerParam(FORGET),
+    ) -> Iterator[Any]:
+        """Close the step."""
+        yield from self.close_step(key, batches, closed, forget)
+
+    @on_timer(FORGET)
+    def on_forget(self, closed: Any = beam.DoFn.StateParam(CLOSED)) -> None:
+        """Forget that the step has been closed."""
+        closed.clear()
+
+    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, tuple[bytes, HolderBatch]]]:
+        """Test the items of one step of one shard."""
+        items, counts = np.unique(np.concatenate([batch.items for batch in batches]), return_counts=True)
+        noise = self.noise.derive("stream", key.stream)
+        candidates = items[self.monitor.may_hit(key.step, items, counts, noise)]
+        self.tested.inc(len(items))
+        self.kept.inc(len(candidates))
+        kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
+        if kept:
+            columns = (np.concatenate([getattr(part, name) for part in kept]) for name in ("users", "items", "ranks"))
+            yield (
+                key.stream.encode(),
+                (key.to_bytes(), HolderBatch(*columns, Names.union([part.names for part in kept]))),
+            )

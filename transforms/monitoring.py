@@ -1,0 +1,110 @@
+"""The monitor of each stream: candidates in, heavy hitters out, with a counter per person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import NoiseSource
+from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.user_counters import Charges, UserCounters
+from privstream.transforms.batches import HolderBatch, Names, StepKey
+from privstream.transforms.domain import Domain
+from privstream.transforms.ordered import NONE, Handled, OrderedSteps
+from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.steps import Steps
+
+SEGMENT = 65_536
+
+
+class MonitorStream(OrderedSteps):
+    """Per stream: decide each step once, publish its hits, and log who was charged."""
+
+    PENDING = BagStateSpec("monitor_stream_pending", BytesCoder())  # step key and batch of open steps
+    LOG = BagStateSpec("monitor_stream_log", BytesCoder())  # segments of the ledger, in order
+    HEAD = ReadModifyWriteStateSpec("monitor_stream_head", BytesCoder())  # encoded Head
+    DUE = TimerSpec("monitor_stream_due", TimeDomain.WATERMARK)  # tagged by step
+
+    def __init__(
+        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
+    ) -> None:
+        super().__init__(steps=steps, stage=stage, domain=domain)
+        self.monitor = monitor
+        self.noise = noise
+        self.hits = Metrics.counter("privstream", "hits_published")
+
+    def process(
+        self,
+        element: tuple[bytes, tuple[bytes, HolderBatch]],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, pending, head, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: bytes = beam.DoFn.KeyParam,
+        time: Timestamp = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        log: Any = beam.DoFn.StateParam(LOG),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.handle_due(key, time, pending, log, head, due)
+
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
+    ) -> Handled:
+        """Run one step of the mechanism."""
+        held = [batch for _, batch in batches if len(batch.users)]
+        columns = {
+            name: np.concatenate([getattr(batch, name) for batch in held]) if held else np.empty(0, dtype)
+            for name, dtype in (("users", np.uint64), ("items", np.uint64), ("ranks", np.uint16))
+        }
+        names = Names.union([batch.names for batch in held])
+        stream = key.decode()
+        hits, charges = self.monitor.decide(ledger, Holdings(step=step, **columns), self.noise.derive("stream", stream))
+        self.hits.inc(len(hits.items))
+        start, end = self.steps.bounds(step)
+        rows = [
+            HeavyHitter(
+                stream=stream,
+                window_start=start,
+                window_end=end,
+                item=names[item] if self.domain is None else self.domain[item],
+                count=count,
+                count_stddev=self.monitor.count_stddev,
+            )
+            for item, count in zip(hits.items.tolist(), hits.counts.tolist(), strict=True)
+        ]
+        segment = charges.to_bytes() if len(charges) else None
+        return Handled(ledger.charge(charges), segment, len(charges), rows)
+
+    def next_visit(self, key: bytes, after: int) -> int:
+        """With a known domain, absent items can be hits: return the next step that has such a hit."""
+        if self.domain is None or self.steps.end is None:
+            return NONE
+        noise = self.noise.derive("stream", key.decode())
+        found = self.monitor.next_absent_hit(after + 1, self.steps.end, noise)
+        return NONE if found is None else found
+
+    def restore(self, segments: list[bytes]) -> UserCounters:
+        """Add up the log."""
+        return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
+
+    def compact(self, ledger: UserCounters) -> tuple[list[bytes], int]:
+        """Write one entry per person."""
+        charges = ledger.compact()
+        chunks = range(0, len(charges), SEGMENT)
+        return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks], len(charges)

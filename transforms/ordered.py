@@ -1,0 +1,205 @@
+"""A stateful stage that handles the steps of one key strictly in order, and remembers what it did to people."""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import HolderBatch, StepKey, decode, encode
+from privstream.transforms.domain import Domain
+from privstream.transforms.late import late_events
+from privstream.transforms.steps import Steps
+
+CACHED_KEYS = 64
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Head:
+    """The small part of a key's state, read and written every time.
+
+    Attributes:
+        version: random; new whenever any state of the key changes.
+        decided: the last step handled, or NONE.
+        visit: the next step to handle even if nothing is pending for it, or NONE.
+        pending: bytes in the bag of pending batches, and
+        handled: how many of them belong to steps that have been handled.
+        log: entries in the log, and
+        compacted: entries after its last compaction.
+    """
+
+    version: bytes = b""
+    decided: int = NONE
+    visit: int = NONE
+    pending: int = 0
+    handled: int = 0
+    log: int = 0
+    compacted: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return pack("head", 1, vars(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Head:
+        """Decode; nothing stored yet is the initial head."""
+        return cls() if data is None else cls(**unpack("head", 1, data))  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class Memory:
+    """A key's state, decoded: what the log says, and the pending batches (encoded) by step."""
+
+    version: bytes
+    ledger: Any
+    pending: dict[int, list[bytes]] = field(default_factory=dict)
+
+
+class OrderedSteps(beam.DoFn):
+    """Handle the pending batches of each step once, in order of steps, when the step's decision time has come.
+
+    What must be remembered for ever is a *ledger*, kept in state as an append-only log: a step writes only what it
+    changed. The log and the bag of pending batches are rewritten when at least half of them is out of date, so that
+    all writing is amortised over what changed. Decoded state is cached in the worker, under a random version that is
+    written to state with every change: a bundle that was rolled back, or a key that moved, never meets a stale cache.
+
+    Batches of a step that has been handled are late: counted, described in the dead-letter output, never used.
+
+    A subclass declares its states and its timer, under names of its own (a runner may fuse two stages, and then
+    confuses timers of one name), and passes them on to `keep` and `handle_due`.
+    """
+
+    def __init__(self, *, steps: Steps, stage: int, domain: Domain | None = None) -> None:
+        self.steps = steps
+        self.stage = stage
+        self.domain = domain
+        self.late = Metrics.counter("privstream", "events_late")
+        self.handled = Metrics.counter("privstream", "steps_handled")
+        self._cache: OrderedDict[bytes, Memory] = OrderedDict()
+
+    @abstractmethod
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Any) -> Handled:
+        """Handle one step: a function of the arguments alone."""
+
+    @abstractmethod
+    def restore(self, segments: list[bytes]) -> Any:
+        """Return the ledger that the log describes."""
+
+    @abstractmethod
+    def compact(self, ledger: Any) -> tuple[list[bytes], int]:
+        """Return a short log that describes the ledger, and its number of entries."""
+
+    def next_visit(self, key: bytes, after: int) -> int:
+        """Return the next step to handle even if nothing is pending for it, or NONE."""
+        return NONE
+
+    def keep(
+        self, element: tuple[bytes, tuple[bytes, HolderBatch]], pending: Any, head: Any, timer: Any
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is handled."""
+        key, (step_key, batch) = element
+        step = StepKey.from_bytes(step_key).step
+        now = Head.from_bytes(head.read())
+        if step <= now.decided:
+            self.late.inc(len(batch.users))
+            yield from late_events(self.steps, StepKey.from_bytes(step_key), batch, self.domain)
+            return
+        record = pack("pending", 1, {"key": step_key, "batch": encode(batch)})
+        pending.add(record)
+        self._await(timer, step)
+        memory = self._take(key, now)
+        now = replace(now, version=secrets.token_bytes(12), pending=now.pending + len(record))
+        head.write(now.to_bytes())
+        if memory is not None:
+            memory.pending.setdefault(step, []).append(record)
+            self._keep(key, memory, now)
+
+    def handle_due(self, key: bytes, time: Timestamp, pending: Any, log: Any, head: Any, timer: Any) -> Iterator[Any]:
+        """Handle all steps whose time has come; runners may deliver the timers of a key in any order."""
+        now = Head.from_bytes(head.read())
+        memory = self._take(key, now) or self._load(pending, log, now)
+        awaited = {*memory.pending, now.visit} - {NONE}
+        due = sorted(step for step in awaited if self.steps.decision_time(step, self.stage) <= time)
+        for step in due:
+            records = memory.pending.pop(step, [])
+            result = self.handle(key, step, [_open(record) for record in records], memory.ledger)
+            yield from result.outputs
+            memory.ledger = result.ledger
+            if result.segment is not None:
+                log.add(result.segment)
+            handled = now.handled + sum(len(record) for record in records)
+            now = replace(now, decided=step, log=now.log + result.entries, handled=handled)
+        if due:
+            self.handled.inc(len(due))
+            now = self._tidy(now, memory, pending, log)
+            visit = self.next_visit(key, now.decided)
+            if visit != NONE:
+                self._await(timer, visit)
+            now = replace(now, visit=visit, version=secrets.token_bytes(12))
+            head.write(now.to_bytes())
+        self._keep(key, memory, now)
+
+    def _await(self, timer: Any, step: int) -> None:
+        """Set the timer of a step: one for each, since not every runner lets a later setting replace an earlier."""
+        timer.set(self.steps.decision_time(step, self.stage), dynamic_timer_tag=str(step))
+
+    def _tidy(self, now: Head, memory: Memory, pending: Any, log: Any) -> Head:
+        """Rewrite what is mostly out of date."""
+        if 2 * now.handled >= now.pending:
+            pending.clear()
+            for records in memory.pending.values():
+                for record in records:
+                    pending.add(record)
+            now = replace(now, pending=now.pending - now.handled, handled=0)
+        if now.log > 2 * now.compacted + 1024:
+            log.clear()
+            segments, entries = self.compact(memory.ledger)
+            for segment in segments:
+                log.add(segment)
+            now = replace(now, log=entries, compacted=entries)
+        return now
+
+    def _take(self, key: bytes, now: Head) -> Memory | None:
+        """Take the decoded state out of the cache, if it is the current one; an error leaves nothing cached."""
+        memory = self._cache.pop(key, None)
+        return memory if memory is not None and memory.version == now.version else None
+
+    def _load(self, pending: Any, log: Any, now: Head) -> Memory:
+        """Decode the state."""
+        memory = Memory(now.version, self.restore(list(log.read())))
+        for record in pending.read():
+            step = StepKey.from_bytes(unpack("pending", 1, record)["key"]).step  # type: ignore[arg-type]
+            if step > now.decided:
+                memory.pending.setdefault(step, []).append(record)
+        return memory
+
+    def _keep(self, key: bytes, memory: Memory, now: Head) -> None:
+        """Cache the decoded state as of `now`, for so many keys."""
+        memory.version = now.version
+        self._cache[key] = memory
+        if len(self._cache) > CACHED_KEYS:
+            self._cache.popitem(last=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Handled:
+    """What handling one step gave: the ledger after it, what to append to the log, and the outputs."""
+
+    ledger: Any
+    segment: bytes | None
+    entries: int
+    outputs: Iterable[Any]
+
+
+def _open(record: bytes) -> tuple[StepKey, HolderBatch]:
+    """Decode a pending batch."""
+    found = unpack("pending", 1, record)
+    return StepKey.from_bytes(found["key"]), decode(HolderBatch, found["batch"])  # type: ignore[arg-type]
