@@ -52,7 +52,7 @@ bench: $(READY) ## run every benchmark; results go to benchmarks/results
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script" $(ARGS); done
 
 flink-test: $(READY) ## the tests on Flink; needs Java and Maven
-	deploy/get_flink_job_server.sh
+	PYTHON=$(VENV)/bin/python deploy/get_flink_job_server.sh
 	PRIVSTREAM_REQUIRE_RUNNERS=1 $(VENV)/bin/pytest -m flink $(ARGS)
 
 clean: ## remove everything that these commands made

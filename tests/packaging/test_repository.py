@@ -19,6 +19,7 @@ README_MAX_LINES = 150
 
 # Where documents may point. Packages come from wherever the machine is set up to fetch them: no file names a registry.
 LINKS = {
+    "127.0.0.1",
     "arxiv.org",
     "beam.apache.org",
     "doi.org",
@@ -47,7 +48,7 @@ REGISTRIES = tuple(
     )
 )
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|private|mnt)/|\b[A-Z]:\\\\?Users")
-URL = re.compile(r"https?://[^\s\"'<>)`\]]+")
+URL = re.compile(r"https?://(?![{$])[^\s\"'<>)`\]]+")  # a host that is put in when the program runs is not named
 
 
 def text_files() -> Iterator[Path]:
