@@ -1,0 +1,272 @@
+"""What every mechanism must do. A mechanism is an exported class that steps; each needs an example below."""
+
+import copy
+import dataclasses
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import privstream.mechanisms
+import pytest
+from privstream.mechanisms import (
+    AboveThreshold,
+    Holdings,
+    KeyedNoise,
+    NumericSparse,
+    PrivacyGuarantee,
+    SeededNoise,
+    Sparse,
+    ThresholdMonitor,
+)
+from privstream.mechanisms.errors import SnapshotError
+
+METHODS = ("initial_state", "step", "snapshot", "restore")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A mechanism, and the inputs of at least four steps, with hits, misses and cases that noise decides."""
+
+    mechanism: Any
+    inputs: Callable[[], list[Any]]
+
+
+def queries():
+    """Misses, one sure hit, and values so near to the threshold 1000 that noise decides: at most 16 hits."""
+    steps = [np.full(20, -1000), np.arange(5), np.full(8, 1000), np.full(7, 990)]
+    steps[1][2] = 10**6
+    return steps
+
+
+def queries_with_one_hit():
+    return [np.full(20, -1000), np.arange(5), np.full(3, -1000), np.full(90, 1000)]
+
+
+def holdings():
+    people = np.arange(1, 3001, dtype=np.uint64)
+    return [Holdings(step=i, users=people.copy(), items=people % np.uint64(2 + 700 * (i % 2))) for i in range(4)]
+
+
+EXAMPLES = {
+    AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
+    Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
+    NumericSparse: Example(NumericSparse(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, integer=True), queries),
+    ThresholdMonitor: Example(
+        ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
+    ),
+}
+
+# Tests that a mechanism is excused from, each with the reason.
+EXEMPTIONS: dict[tuple[type, str], str] = {}
+
+
+def discovered():
+    """Return the exported classes that have all methods of a mechanism."""
+    exported = [getattr(privstream.mechanisms, name) for name in privstream.mechanisms.__all__]
+    return [c for c in exported if isinstance(c, type) and all(callable(getattr(c, m, None)) for m in METHODS)]
+
+
+@pytest.fixture(params=discovered(), ids=lambda mechanism: mechanism.__name__)
+def example(request):
+    name = request.function.__name__
+    if (request.param, name) in EXEMPTIONS:
+        pytest.skip(EXEMPTIONS[request.param, name])
+    assert request.param in EXAMPLES, f"{request.param.__name__} needs an example in this file"
+    return EXAMPLES[request.param]
+
+
+def test_discovery_finds_what_is_exported():
+    assert {AboveThreshold, Sparse, NumericSparse, ThresholdMonitor} <= set(discovered())
+    assert set(EXAMPLES) <= set(discovered())
+    assert all(mechanism in EXAMPLES and hasattr(TestEveryMechanism, name) for mechanism, name in EXEMPTIONS)
+
+
+def plain(value):
+    """Return any output or state as nested lists that compare by value."""
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), value.shape, value.tobytes()]
+    if dataclasses.is_dataclass(value):
+        return [type(value).__name__, *(plain(getattr(value, field.name)) for field in dataclasses.fields(value))]
+    if isinstance(value, dict):
+        return [[plain(key), plain(item)] for key, item in value.items()]
+    if isinstance(value, tuple | list):
+        return [type(value).__name__, *map(plain, value)]
+    assert value is None or isinstance(value, bool | int | float | str | bytes | np.generic), type(value)
+    return repr(value)
+
+
+def arrays(value):
+    """Return all arrays within an input, an output or a state."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [array for item in value for array in arrays(item)] if isinstance(value, tuple | list) else []
+
+
+def run(mechanism, inputs, noise, state=None):
+    """Return the states after the steps, and their outputs."""
+    states, outputs = [mechanism.initial_state() if state is None else state], []
+    for given in inputs:
+        state, output = mechanism.step(states[-1], given, noise)
+        states.append(state)
+        outputs.append(output)
+    return states, outputs
+
+
+class TestEveryMechanism:
+    def test_parameters_cannot_change(self, example):
+        mechanism = example.mechanism
+        for field in dataclasses.fields(mechanism):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(mechanism, field.name, getattr(mechanism, field.name))
+        with pytest.raises(TypeError, match="positional"):
+            type(mechanism)(1.0)
+
+    def test_parameters_have_values(self, example):
+        mechanism = example.mechanism
+        twin = dataclasses.replace(mechanism)
+        assert twin == mechanism
+        assert hash(twin) == hash(mechanism)
+        assert pickle.loads(pickle.dumps(mechanism)) == mechanism
+        assert "epsilon=1.0" in repr(mechanism)
+        assert dataclasses.replace(mechanism, epsilon=0.5) != mechanism
+
+    def test_states_cannot_change(self, example):
+        mechanism = example.mechanism
+        states, _ = run(mechanism, example.inputs(), SeededNoise(1))
+        for state in states:
+            for field in dataclasses.fields(state):
+                with pytest.raises(dataclasses.FrozenInstanceError):
+                    setattr(state, field.name, None)
+
+    def test_step_leaves_the_old_state_as_it_was(self, example):
+        mechanism, state = example.mechanism, example.mechanism.initial_state()
+        for given in example.inputs():
+            before = mechanism.snapshot(state)
+            following, _ = mechanism.step(state, given, SeededNoise(1))
+            assert mechanism.snapshot(state) == before
+            state = following
+
+    def test_the_example_has_hits_and_misses(self, example):
+        _, outputs = run(example.mechanism, example.inputs(), SeededNoise(1))
+        assert len(outputs) >= 4
+        assert len({str(plain(output)) for output in outputs}) > 1
+
+    def test_same_state_same_output(self, example):
+        mechanism, key = example.mechanism, b"a key for tests only"
+        once = run(mechanism, example.inputs(), KeyedNoise(key, "contract"))
+        twice = run(dataclasses.replace(mechanism), example.inputs(), KeyedNoise(key, "contract"))
+        assert plain(once) == plain(twice)
+
+    def test_a_step_can_be_repeated_later(self, example):
+        mechanism, inputs, noise = example.mechanism, example.inputs(), SeededNoise(2)
+        states, outputs = run(mechanism, inputs, noise)
+        for i in reversed(range(len(inputs))):
+            assert plain(mechanism.step(states[i], inputs[i], noise)) == plain((states[i + 1], outputs[i]))
+
+    def test_snapshot_round_trip_in_mid_stream(self, example):
+        mechanism, inputs, noise = example.mechanism, example.inputs(), SeededNoise(3)
+        states, outputs = run(mechanism, inputs, noise)
+        for i, state in enumerate(states):
+            data = mechanism.snapshot(state)
+            assert isinstance(data, bytes)
+            restored = dataclasses.replace(mechanism).restore(data)
+            assert mechanism.snapshot(restored) == data
+            _, rest = run(mechanism, inputs[i:], noise, restored)
+            assert plain(rest) == plain(outputs[i:])
+
+    def test_snapshot_is_not_pickle_and_is_checked(self, example):
+        mechanism = example.mechanism
+        data = mechanism.snapshot(run(mechanism, example.inputs(), SeededNoise(1))[0][-1])
+        with pytest.raises(pickle.UnpicklingError):
+            pickle.loads(data)
+        for bad in (b"", data[:-1], data + b"x", b"x" + data[1:], pickle.dumps(mechanism.initial_state())):
+            with pytest.raises(SnapshotError, match="snapshot must"):
+                mechanism.restore(bad)
+
+    def test_snapshots_of_other_mechanisms_are_refused(self, example):
+        for other in EXAMPLES.values():
+            if other is not example:
+                with pytest.raises(SnapshotError, match="snapshot kind must be"):
+                    example.mechanism.restore(other.mechanism.snapshot(other.mechanism.initial_state()))
+
+    def test_inputs_are_left_alone_and_not_aliased(self, example):
+        mechanism, state, noise = example.mechanism, example.mechanism.initial_state(), SeededNoise(4)
+        for given in example.inputs():
+            before = plain(given)
+            state, output = mechanism.step(state, given, noise)
+            assert plain(given) == before
+            kept = mechanism.snapshot(state), plain(output)
+            for array in arrays(given):
+                array[...] = 1
+            for shared in arrays(state) + arrays(output):
+                assert not any(np.shares_memory(shared, array) for array in arrays(given))
+            assert (mechanism.snapshot(state), plain(output)) == kept
+
+    def test_outputs_are_not_part_of_the_state(self, example):
+        mechanism, state, noise = example.mechanism, example.mechanism.initial_state(), SeededNoise(4)
+        for given in example.inputs():
+            state, output = mechanism.step(state, given, noise)
+            before = mechanism.snapshot(state)
+            for array in arrays(output):
+                if array.flags.writeable:
+                    array[...] = 1
+            assert mechanism.snapshot(state) == before
+
+    def test_random_generators_of_the_process_are_not_used(self, example):
+        before = copy.deepcopy(np.random.get_state())
+        run(example.mechanism, example.inputs(), SeededNoise(1))
+        assert plain(np.random.get_state()) == plain(before)
+
+    def test_noise_is_used(self, example):
+        outputs = [str(plain(run(example.mechanism, example.inputs(), SeededNoise(seed))[1])) for seed in range(20)]
+        assert len(set(outputs)) > 1
+
+    def test_guarantee(self, example):
+        guarantee = example.mechanism.guarantee
+        assert isinstance(guarantee, PrivacyGuarantee)
+        assert guarantee.epsilon == example.mechanism.epsilon
+        assert guarantee.delta == getattr(example.mechanism, "delta", 0.0)
+        assert guarantee.neighbouring == example.mechanism.neighbouring
+        assert guarantee.limits
+        assert guarantee.public
+        assert "epsilon = 1," in guarantee.paragraph()
+        assert guarantee.curve is not None
+        assert guarantee.curve.delta(1.0) <= guarantee.delta * (1 + 1e-6) + 1e-12
+        assert guarantee == dataclasses.replace(example.mechanism).guarantee
+
+    @pytest.mark.parametrize(
+        ("value", "error", "message"),
+        [
+            (math.nan, ValueError, "epsilon must be finite and > 0, got nan"),
+            (math.inf, ValueError, "epsilon must be finite and > 0, got inf"),
+            (0, ValueError, "epsilon must be finite and > 0, got 0"),
+            (-1.5, ValueError, "epsilon must be finite and > 0, got -1.5"),
+            (True, TypeError, "epsilon must be a number, got bool"),
+            ("1", TypeError, "epsilon must be a number, got str"),
+            (None, TypeError, "epsilon must be a number, got NoneType"),
+        ],
+    )
+    def test_errors_are_worded(self, example, value, error, message):
+        with pytest.raises(error) as caught:
+            dataclasses.replace(example.mechanism, epsilon=value)
+        assert str(caught.value) == message
+
+    @pytest.mark.parametrize("field", ["delta", "max_hits", "neighbouring"])
+    def test_errors_name_the_field(self, example, field):
+        if not hasattr(example.mechanism, field):
+            pytest.skip(f"no {field}")
+        for value in (-1, math.nan, "x", True, None):
+            with pytest.raises((TypeError, ValueError), match=f"^{field} must be "):
+                dataclasses.replace(example.mechanism, **{field: value})
+
+    def test_documentation(self, example):
+        text = type(example.mechanism).__doc__
+        for section in ("Privacy:", "Accuracy:", "Example:", "Source:"):
+            assert section in text
