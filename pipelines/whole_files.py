@@ -1,0 +1,86 @@
+"""Files that appear whole or not at all."""
+
+import glob
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+PARTIAL = ".partial"
+
+
+def check_destination(path: str, option: str = "--output") -> None:
+    """Check before a run that a file can be written, and remove what a killed run has left of it.
+
+    Raises:
+        ValueError: with the option's name and the path.
+    """
+    if not path:
+        raise ValueError(f"{option} must not be empty")
+    if FileSystems.get_scheme(path) is not None:
+        try:
+            FileSystems.get_filesystem(path)
+        except ValueError as error:
+            raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
+        return
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise ValueError(f"{option} must be a file, but {path} is a folder")
+    if not os.path.isdir(folder):
+        raise ValueError(f"{option} must be in a folder that exists: there is no folder {folder}")
+    for stale in glob.glob(_partial(glob.escape(path), "*")):
+        with suppress(OSError):
+            os.remove(stale)
+    probe = _partial(path, secrets.token_hex(8))
+    try:
+        with open(probe, "xb"):
+            pass
+        os.remove(probe)
+    except OSError as error:
+        raise ValueError(f"{option} must be writable: {folder}: {error.strerror}") from None
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[BinaryIO]:
+    """Write a file under a name of its own in the same folder, and rename it when it is complete.
+
+    If the block fails, a file that was there before stays as it was.
+    """
+    partial = _partial(path, secrets.token_hex(8))
+    try:
+        with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            yield stream
+            stream.flush()
+        if FileSystems.get_scheme(path) is None:
+            os.replace(partial, path)
+        else:
+            _replace(partial, path)
+    except BaseException:
+        with suppress(OSError, BeamIOError):
+            FileSystems.delete([partial])
+        raise
+
+
+def write_json(path: str, value: Any) -> None:
+    """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    with whole_file(path) as stream:
+        stream.write(text.encode() + b"\n")
+
+
+def _partial(path: str, token: str) -> str:
+    """Return the name under which a file is written."""
+    folder, name = FileSystems.split(path) if os.path.dirname(path) else ("", path)
+    return FileSystems.join(folder, f".{name}.{token}{PARTIAL}") if folder else f".{name}.{token}{PARTIAL}"
+
+
+def _replace(partial: str, path: str) -> None:
+    """Rename on a filesystem that may refuse to overwrite."""
+    if FileSystems.exists(path):
+        FileSystems.delete([path])
+    FileSystems.rename([partial], [path])
