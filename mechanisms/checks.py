@@ -2,27 +2,32 @@
 
 import math
 from numbers import Integral, Real
+from typing import TypeGuard
 
 
 def real(name: str, value: object) -> float:
     """Return `value` as a finite float."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not _is_number(value):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
     return float(value)
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def positive(name: str, value: object) -> float:
     """Return `value` as a finite float above zero."""
-    if isinstance(value, Real) and not isinstance(value, bool) and not (math.isfinite(value) and value > 0):
+    if _is_number(value) and not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be finite and > 0, got {value}")
     return real(name, value)
 
 
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a finite float of at least zero."""
-    if isinstance(value, Real) and not isinstance(value, bool) and not (math.isfinite(value) and value >= 0):
+    if _is_number(value) and not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be finite and >= 0, got {value}")
     return real(name, value)
 
@@ -30,7 +35,7 @@ def non_negative(name: str, value: object) -> float:
 def probability(name: str, value: object, *, zero: bool = False) -> float:
     """Return `value` as a float in (0, 1), or in [0, 1) with `zero`."""
     interval = "[0, 1)" if zero else "(0, 1)"
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if _is_number(value):
         inside = 0 <= value < 1 if zero else 0 < value < 1
         if not inside:
             raise ValueError(f"{name} must be in {interval}, got {value}")

@@ -94,6 +94,16 @@ class EventBatch:
     times: np.ndarray
     names: Names
 
+    @classmethod
+    def join(cls, parts: Sequence[EventBatch]) -> EventBatch:
+        """Put events together."""
+        return cls(
+            users=np.concatenate([part.users for part in parts]),
+            items=np.concatenate([part.items for part in parts]),
+            times=np.concatenate([part.times for part in parts]),
+            names=Names.union([part.names for part in parts]),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class HolderBatch:
@@ -103,6 +113,16 @@ class HolderBatch:
     items: np.ndarray
     ranks: np.ndarray
     names: Names
+
+    @classmethod
+    def join(cls, parts: Sequence[HolderBatch]) -> HolderBatch:
+        """Put holdings together."""
+        return cls(
+            users=np.concatenate([np.empty(0, np.uint64), *(part.users for part in parts)]),
+            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
+            ranks=np.concatenate([np.empty(0, np.uint16), *(part.ranks for part in parts)]),
+            names=Names.union([part.names for part in parts]),
+        )
 
     def take(self, rows: np.ndarray) -> HolderBatch:
         """Keep some rows, and the names that they need."""
@@ -157,21 +177,15 @@ for _kind in BatchCoder.KINDS:
 def encode(batch: EventBatch | HolderBatch) -> bytes:
     """Encode a batch as bytes."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
-    names = {f.name: getattr(batch.names, f.name) for f in fields(Names)}
-    return pack(type(batch).__name__, 1, columns | {f"names.{name}": column for name, column in names.items()})
+    names = {f"names.{f.name}": getattr(batch.names, f.name) for f in fields(Names)}
+    return pack(type(batch).__name__, 1, columns | names)
 
 
 def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
-    found = unpack(kind.__name__, 1, data)
+    found: dict[str, Any] = unpack(kind.__name__, 1, data)
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
-
-
-def concatenate(batches: Sequence[EventBatch]) -> EventBatch:
-    """Join batches of one key."""
-    columns = (np.concatenate([getattr(b, name) for b in batches]) for name in ("users", "items", "times"))
-    return EventBatch(*columns, Names.union([b.names for b in batches]))
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,8 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.mechanisms.noise import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, string_buffers
@@ -47,7 +48,7 @@ class GatherRows(beam.DoFn):
             row = _row(element, timestamp)
         except (TypeError, AttributeError, ValueError) as error:
             self.malformed.inc()
-            yield beam.pvalue.TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "", "", repr(element)))
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "", "", repr(element)))
             return
         self._rows.append(row)
         self._window = window
@@ -71,7 +72,7 @@ class GatherRows(beam.DoFn):
 
 def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
     """Return user, item, microseconds and stream of an element, or raise with the rule that it breaks."""
-    if hasattr(element, "_fields") or isinstance(element, beam.Row):
+    if hasattr(element, "_fields") or isinstance(element, Row):
         user, item, time = element.user, element.item, element.time
         stream = getattr(element, "stream", "")
         micros = time if isinstance(time, int) else time.micros

@@ -11,7 +11,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, concatenate
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
 from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
@@ -117,7 +117,7 @@ class BoundItems(CollectStep):
     @on_timer(DUE)
     def on_due(
         self,
-        key: bytes = beam.DoFn.KeyParam,
+        key: Any = beam.DoFn.KeyParam,
         batches: Any = beam.DoFn.StateParam(BATCHES),
         closed: Any = beam.DoFn.StateParam(CLOSED),
         forget: Any = beam.DoFn.TimerParam(FORGET),
@@ -132,7 +132,7 @@ class BoundItems(CollectStep):
 
     def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, Any]]:
         """Bound one step of one shard of people."""
-        events = concatenate(batches)
+        events = EventBatch.join(batches)
         rows, ranks = bound_items(
             events.users,
             events.items,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Duration
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, decode, encode
+from privstream.transforms.batches import StepKey, decode, encode
 from privstream.transforms.domain import Domain
 from privstream.transforms.late import late_events
 from privstream.transforms.steps import Steps
@@ -28,9 +28,7 @@ class CollectStep(beam.DoFn):
     timers of one name), and passes them on to `keep` and `close_step`.
     """
 
-    def __init__(
-        self, kind: type[EventBatch] | type[HolderBatch], *, steps: Steps, stage: int, domain: Domain | None = None
-    ) -> None:
+    def __init__(self, kind: type[Any], *, steps: Steps, stage: int, domain: Domain | None = None) -> None:
         self.kind = kind
         self.steps = steps
         self.stage = stage

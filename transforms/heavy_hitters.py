@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, cast
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.noise import NoiseSource
@@ -30,11 +32,11 @@ ROWS = "rows"
 class Published(NamedTuple):
     """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
 
-    rows: beam.PCollection
-    dead_letters: beam.PCollection
+    rows: PCollection[Any]
+    dead_letters: PCollection[Any]
 
 
-class ShiftingHeavyHitters(beam.PTransform):
+class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
     """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
@@ -172,13 +174,13 @@ class ShiftingHeavyHitters(beam.PTransform):
         other._dead_letters = True
         return other
 
-    def expand(self, events: beam.PCollection) -> beam.PCollection | Published:
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
         """Build the stages."""
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         domain = self.domain if self._tests_domain else None
-        dead: list[beam.PCollection] = []
+        dead: list[PCollection[Any]] = []
 
-        def stage(source: beam.PCollection, fn: beam.DoFn, output: Any) -> beam.PCollection:
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
@@ -204,7 +206,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             by_people=limits,
             domain=domain,
         )
-        everywhere = events | "InOneWindow" >> beam.WindowInto(beam.window.GlobalWindows())
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         batches = stage(everywhere, GatherRows(), pa.RecordBatch)
         held = stage(stage(batches, split, tuple[bytes, EventBatch]), bound, by_key if limits else by_step)
         if limits:
@@ -223,7 +225,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         rows = stage(candidates, MonitorStream(**common, stage=3, monitor=self.monitor, domain=domain), HeavyHitter)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
-    def _first_visits(self, events: beam.PCollection) -> beam.PCollection:
+    def _first_visits(self, events: PCollection[Any]) -> PCollection[Any]:
         """Open each public stream of a known domain, so that its monitor runs from the first window on."""
         nobody = HolderBatch(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint16), Names.none())
         first = cast(int, self.steps.first)

@@ -8,12 +8,12 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import HolderBatch, Names, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
@@ -55,7 +55,7 @@ class TestItems(CollectStep):
     @on_timer(DUE)
     def on_due(
         self,
-        key: bytes = beam.DoFn.KeyParam,
+        key: Any = beam.DoFn.KeyParam,
         batches: Any = beam.DoFn.StateParam(BATCHES),
         closed: Any = beam.DoFn.StateParam(CLOSED),
         forget: Any = beam.DoFn.TimerParam(FORGET),
@@ -77,8 +77,4 @@ class TestItems(CollectStep):
         self.kept.inc(len(candidates))
         kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
         if kept:
-            columns = (np.concatenate([getattr(part, name) for part in kept]) for name in ("users", "items", "ranks"))
-            yield (
-                key.stream.encode(),
-                (key.to_bytes(), HolderBatch(*columns, Names.union([part.names for part in kept]))),
-            )
+            yield key.stream.encode(), (key.to_bytes(), HolderBatch.join(kept))

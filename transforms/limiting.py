@@ -9,10 +9,9 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.user_counters import Charges, UserCounters
@@ -82,8 +81,8 @@ class LimitPeople(OrderedSteps):
     @on_timer(DUE)
     def on_due(
         self,
-        key: bytes = beam.DoFn.KeyParam,
-        time: Timestamp = beam.DoFn.TimestampParam,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
         pending: Any = beam.DoFn.StateParam(PENDING),
         log: Any = beam.DoFn.StateParam(LOG),
         head: Any = beam.DoFn.StateParam(HEAD),
@@ -108,7 +107,7 @@ class LimitPeople(OrderedSteps):
         admitted, charges = self._admit(people, lots, ledger)
         kept = admitted[taking_part]
         self.left_out.inc(int(len(kept) - kept.sum()))
-        outputs = []
+        outputs: list[Any] = []
         ends = np.cumsum([len(batch.users) for _, batch in held])[:-1]
         for (code, batch), keep in zip(held, np.split(kept, ends), strict=True):
             step_key = StepKey(streams[code], step, 0)

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.coders import BytesCoder
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.user_counters import Charges, UserCounters
-from privstream.transforms.batches import HolderBatch, Names, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.domain import Domain
 from privstream.transforms.ordered import NONE, Handled, OrderedSteps
 from privstream.transforms.rows import HeavyHitter
@@ -53,8 +51,8 @@ class MonitorStream(OrderedSteps):
     @on_timer(DUE)
     def on_due(
         self,
-        key: bytes = beam.DoFn.KeyParam,
-        time: Timestamp = beam.DoFn.TimestampParam,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
         pending: Any = beam.DoFn.StateParam(PENDING),
         log: Any = beam.DoFn.StateParam(LOG),
         head: Any = beam.DoFn.StateParam(HEAD),
@@ -67,14 +65,10 @@ class MonitorStream(OrderedSteps):
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
     ) -> Handled:
         """Run one step of the mechanism."""
-        held = [batch for _, batch in batches if len(batch.users)]
-        columns = {
-            name: np.concatenate([getattr(batch, name) for batch in held]) if held else np.empty(0, dtype)
-            for name, dtype in (("users", np.uint64), ("items", np.uint64), ("ranks", np.uint16))
-        }
-        names = Names.union([batch.names for batch in held])
+        held = HolderBatch.join([batch for _, batch in batches])
+        holdings = Holdings(step=step, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
-        hits, charges = self.monitor.decide(ledger, Holdings(step=step, **columns), self.noise.derive("stream", stream))
+        hits, charges = self.monitor.decide(ledger, holdings, self.noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         rows = [
@@ -82,7 +76,7 @@ class MonitorStream(OrderedSteps):
                 stream=stream,
                 window_start=start,
                 window_end=end,
-                item=names[item] if self.domain is None else self.domain[item],
+                item=held.names[item] if self.domain is None else self.domain[item],
                 count=count,
                 count_stddev=self.monitor.count_stddev,
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, StepKey, decode, encode

@@ -1,0 +1,102 @@
+"""Runs a pipeline on the runner that was asked for, and tells how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.runners.runner import PipelineState
+from rich.console import Console
+
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.pipelines.command import RunError, UsageError
+
+LOCAL_RUNNER = "FnApiRunner"
+
+
+def parse_beam_options(arguments: list[str]) -> PipelineOptions:
+    """Return Beam's options; the default runner is the in-process FnApiRunner, chosen by name.
+
+    Raises:
+        UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
+    """
+    known = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
+    for options in PipelineOptions.__subclasses__():
+        if options.__module__.startswith("apache_beam."):
+            options._add_argparse_args(known)
+    try:
+        _, unknown = known.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from None
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+    options = PipelineOptions(arguments)
+    standard = options.view_as(StandardOptions)
+    if standard.runner is None:
+        standard.runner = LOCAL_RUNNER
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
+        raise UsageError(
+            "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
+            "outdated state, and people would be charged wrongly"
+        )
+    return options
+
+
+def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
+    """Return the noise source that the options name, or one with a new random key, and say so."""
+    if file is not None and variable is not None:
+        raise UsageError("noise_key_file and noise_key_variable must not both be given")
+    if file is not None:
+        return KeyedNoise.from_file(file, run_id)
+    if variable is not None:
+        return KeyedNoise.from_environment(variable, run_id)
+    _say("noise key: a new random one, for this launch only; give --noise_key_file to be able to repeat the run")
+    return KeyedNoise.random(run_id)
+
+
+def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict[str, int]:
+    """Build and run a pipeline to its end; return its counters.
+
+    Raises:
+        RunError: the run failed; the message is that of the error, without the runner's own words.
+    """
+    runner = options.view_as(StandardOptions).runner
+    console = Console(stderr=True)
+    began = time.monotonic()
+    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    try:
+        with console.status(f"running on {runner} …"):
+            pipeline = beam.Pipeline(options=options)
+            build(pipeline)
+            result = pipeline.run()
+            state = result.wait_until_finish()
+    except (KeyboardInterrupt, UsageError):
+        raise
+    except Exception as error:
+        raise RunError(_cause(error)) from error
+    if state not in (None, PipelineState.DONE):
+        raise RunError(f"the run on {runner} ended in state {state}")
+    _say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
+    counters: dict[str, int] = {}
+    for counter in result.metrics().query().get("counters", []):
+        if counter.key.metric.namespace == "privstream":
+            name = counter.key.metric.name
+            counters[name] = counters.get(name, 0) + (counter.committed or 0)
+    return counters
+
+
+def _cause(error: BaseException) -> str:
+    """Return the message of an error inside a stage, without the stage's name that Beam adds."""
+    return str(error).strip().splitlines()[-1].split(" [while running")[0]
+
+
+def _say(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(text, file=sys.stderr)
