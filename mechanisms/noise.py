@@ -128,7 +128,7 @@ class KeyedNoise(PrfNoise):
         True
     """
 
-    __slots__ = ("_run_id",)
+    __slots__ = ("_origin", "_run_id")
 
     def __init__(self, secret_key: bytes, run_id: str = "") -> None:
         if not isinstance(secret_key, bytes):
@@ -138,23 +138,34 @@ class KeyedNoise(PrfNoise):
         _check_length("secret_key", secret_key)
         super().__init__(Prf.from_secret(secret_key, run_id))
         self._run_id = run_id
+        self._origin: tuple[str, str] | None = None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
-        """Read the key from a file; one newline at its end does not count."""
+        """Read the key from a file; one newline at its end does not count.
+
+        A pickle holds the path, not the key: each worker reads the file for itself, and refuses to run with another key.
+        """
         try:
             content = Path(path).read_bytes()
         except OSError as error:
             raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
-        return cls(_check_length("noise_key_file", _strip_newline(content)), run_id)
+        noise = cls(_check_length("noise_key_file", _strip_newline(content)), run_id)
+        noise._origin = ("from_file", os.path.abspath(path))
+        return noise
 
     @classmethod
     def from_environment(cls, name: str, run_id: str = "") -> Self:
-        """Take the key from the environment variable `name`; one newline at its end does not count."""
+        """Take the key from the environment variable `name`; one newline at its end does not count.
+
+        A pickle holds the name, not the key: each worker needs the variable, and refuses to run with another key.
+        """
         content = os.environ.get(name)
         if content is None:
             raise ValueError(f"environment variable {name} must be set, got none")
-        return cls(_check_length(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
+        noise = cls(_check_length(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
+        noise._origin = ("from_environment", name)
+        return noise
 
     @classmethod
     def random(cls, run_id: str = "") -> Self:
@@ -165,7 +176,13 @@ class KeyedNoise(PrfNoise):
         return f"KeyedNoise(<key>, run_id={self._run_id!r})"
 
     def __reduce__(self) -> Any:
+        if self._origin is not None:
+            return _load_keyed, (*self._origin, self._run_id, self._fingerprint())
         return _restore_keyed, (self._prf, self._run_id)
+
+    def _fingerprint(self) -> int:
+        """Return a public number that tells keys apart, and nothing else about them."""
+        return int(self.derive("fingerprint").words(1)[0, 0, 0])
 
 
 class SeededNoise(PrfNoise):
@@ -186,7 +203,14 @@ class SeededNoise(PrfNoise):
 
 def _restore_keyed(prf: Prf, run_id: str) -> KeyedNoise:
     noise = KeyedNoise.__new__(KeyedNoise)
-    noise._prf, noise._run_id = prf, run_id
+    noise._prf, noise._run_id, noise._origin = prf, run_id, None
+    return noise
+
+
+def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: int) -> KeyedNoise:
+    noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
+    if noise._fingerprint() != fingerprint:
+        raise ValueError(f"noise key must be the same on every worker as at launch, {place} holds another")
     return noise
 
 

@@ -228,3 +228,25 @@ def test_argument_errors():
             NOISE.hash_bytes(np.zeros(2, np.uint8), np.array(offsets, np.int64))
     with pytest.raises(ValueError, match="seed must be >= 0, got -1"):
         SeededNoise(-1)
+
+
+def test_pickles_of_a_key_from_a_file_hold_its_path_only(tmp_path):
+    path = tmp_path / "key"
+    secret = b"0123456789abcdef-secret"
+    path.write_bytes(secret)
+    noise = KeyedNoise.from_file(path, "run")
+    data = pickle.dumps(noise)
+    assert secret not in data
+    assert len(data) < 300
+    assert np.array_equal(pickle.loads(data).words(3), noise.words(3))
+    path.write_bytes(b"another key, long enough")
+    with pytest.raises(ValueError, match="noise key must be the same on every worker as at launch"):
+        pickle.loads(data)
+
+
+def test_pickles_of_a_key_from_the_environment_hold_its_name_only(monkeypatch):
+    monkeypatch.setenv("PRIVSTREAM_TEST_KEY", "0123456789abcdef-secret")
+    noise = KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY")
+    data = pickle.dumps(noise)
+    assert b"secret" not in data
+    assert np.array_equal(pickle.loads(data).words(3), noise.words(3))
