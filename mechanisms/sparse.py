@@ -138,7 +138,7 @@ class Sparse:
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"The run halts at its {self.max_hits}th hit.",),
+            limits=(f"The run halts when it has hit {self.max_hits} times.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
             curve=self.curve,

@@ -1,0 +1,199 @@
+"""Attacks on the sparse vector family: ours must stand, the published broken variants must fall."""
+
+import broken_sparse_vector as broken
+import numpy as np
+import pytest
+from empirical_privacy import lower_delta, lower_epsilon
+from privstream.mechanisms.above_threshold import AboveThreshold
+from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse import Sparse
+
+pytestmark = pytest.mark.slow
+
+SURE = 10**6  # hits whatever the noise
+
+# Neighbouring worlds at threshold 0: in the second one the misses are likelier and the hit after them is too.
+BEFORE = np.zeros(9, dtype=np.int64)
+AFTER = np.append(np.full(8, -1), 1)
+
+
+def independent_runs(mechanism, values, thresholds, runs, seed):
+    """Return hits, shape (runs, queries), and numbers (0 for misses) of runs made one after the other in one long run.
+
+    A sure hit after each run redraws the threshold, so the next one starts afresh; `mechanism` pays for all hits.
+    """
+    size = len(values) + 1
+    queries, bars = np.tile(np.append(values, SURE), runs), np.tile(np.append(thresholds, 0), runs)
+    _, answers = mechanism.step(mechanism.initial_state(), queries, SeededNoise(seed), thresholds=bars)
+    assert answers.answered == runs * size
+    numbers = np.zeros(runs * size)
+    if isinstance(mechanism, NumericSparse):
+        numbers[answers.hits] = answers.values
+    return answers.hits.reshape(runs, size)[:, :-1], numbers.reshape(runs, size)[:, :-1]
+
+
+def extended(mechanism, hits):
+    """Return the mechanism with the same noise and money for so many hits."""
+    assert type(mechanism) in (Sparse, NumericSparse)
+    base = type(mechanism)(epsilon=1.0, max_hits=hits)
+    longer = type(mechanism)(epsilon=base.noise_scale / mechanism.noise_scale, max_hits=hits, integer=mechanism.integer)
+    assert longer.noise_scale == pytest.approx(mechanism.noise_scale, rel=1e-9)
+    if isinstance(mechanism, NumericSparse):
+        assert longer.value_scale == pytest.approx(mechanism.value_scale, rel=1e-9)
+    return longer
+
+
+def hit_positions(hits, max_hits):
+    """Code the positions of the first `max_hits` hits of each run as one integer."""
+    base, code = hits.shape[1] + 1, np.zeros(len(hits), dtype=np.int64)
+    left = hits.copy()
+    rows = np.arange(len(hits))
+    for _ in range(max_hits):
+        first = np.where(left.any(axis=1), left.argmax(axis=1), base - 1)
+        code = code * base + first
+        left[rows, np.minimum(first, base - 2)] = False
+    return code
+
+
+def sparse_outcomes(mechanism, values, runs, seed):
+    longer = extended(mechanism, runs * (len(values) + 1))
+    hits, _ = independent_runs(longer, values, 0 * values, runs, seed)
+    return hit_positions(hits, mechanism.max_hits)
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_above_threshold(integer):
+    claimed, runs = 2.0, 15_000
+
+    def outcomes(mechanism, values, seed):
+        sources = (SeededNoise(seed).derive(run) for run in range(runs))
+        ends = [mechanism.step(mechanism.initial_state(), values, source)[0] for source in sources]
+        return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
+
+    mechanism, weaker = (AboveThreshold(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
+    found = lower_epsilon(outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2))
+    print(f"\nAboveThreshold integer={integer}: {found:.3f} of {claimed}")
+    assert 0.2 * claimed < found <= claimed
+    # The same attack convicts the mechanism with a quarter of the noise.
+    found = lower_epsilon(outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4))
+    print(f"a quarter of the noise: {found:.3f}")
+    assert found > claimed
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("max_hits", [1, 2])
+def test_sparse(max_hits, integer):
+    claimed, runs = 1.0 * max_hits, 100_000
+    mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)
+    weaker = Sparse(epsilon=4 * claimed, max_hits=max_hits, integer=integer)
+    values = [np.tile(world, max_hits) for world in (BEFORE, AFTER)]
+    one, other = (sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values))
+    found = lower_epsilon(one, other)
+    print(f"\nSparse c={max_hits} integer={integer}: {found:.3f} of {claimed}")
+    assert 0.2 * claimed < found <= claimed
+    for epsilon in np.linspace(0, claimed, 4):
+        assert lower_delta(one, other, epsilon) <= mechanism.curve.delta(epsilon)
+    found = lower_epsilon(*(sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)))
+    print(f"a quarter of the noise: {found:.3f}")
+    assert found > claimed
+
+
+def test_sparse_with_delta():
+    """Many hits: the curve of advanced composition is not crossed, and less noise is convicted."""
+    max_hits, runs, claimed, delta = 10, 30_000, 4.0, 0.01
+    mechanism = Sparse(epsilon=claimed, delta=delta, max_hits=max_hits, integer=True)
+    weaker = Sparse(epsilon=10 * claimed, max_hits=max_hits, integer=True)
+
+    def outcomes(mechanism, world, seed):
+        # How many of the first hits fall on the queries that are likelier to hit in the second world.
+        values, special = np.tile(world, 2 * max_hits), np.tile([False, False, True], 2 * max_hits)
+        thresholds = np.full(len(values), round(2 * mechanism.noise_scale))
+        longer = extended(mechanism, runs * (len(values) + 1))
+        hits, _ = independent_runs(longer, values, thresholds, runs, seed)
+        hits &= np.cumsum(hits, axis=1) <= max_hits
+        return hits[:, special].sum(axis=1) * (max_hits + 1) + hits[:, ~special].sum(axis=1)
+
+    one, other = (outcomes(mechanism, world, seed) for seed, world in enumerate(([0, 0, 0], [-1, -1, 1])))
+    for epsilon in (0.0, 0.5, 1.0, claimed):
+        found = lower_delta(one, other, epsilon)
+        print(f"\nSparse with delta, epsilon {epsilon}: {found:.4f} of {mechanism.curve.delta(epsilon):.4f}")
+        assert found <= mechanism.curve.delta(epsilon)
+    assert lower_delta(outcomes(weaker, [0, 0, 0], 3), outcomes(weaker, [-1, -1, 1], 4), claimed) > delta
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_numeric_sparse(integer):
+    claimed, runs = 2.0, 100_000
+
+    def outcomes(mechanism, world, seed):
+        longer = extended(mechanism, runs * (len(world) + 1))
+        hits, numbers = independent_runs(longer, world, 0 * world, runs, seed)
+        first = hit_positions(hits, 1)
+        value = np.append(numbers, np.zeros((runs, 1)), axis=1)[np.arange(runs), first]
+        bins = np.clip(np.floor(value / 2) + 10, 0, 19).astype(np.int64)
+        return np.where(first < len(world), first * 20 + bins, 20 * len(world))
+
+    mechanism, weaker = (NumericSparse(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
+    one, other = outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)
+    found = lower_epsilon(one, other)
+    print(f"\nNumericSparse integer={integer}: {found:.3f} of {claimed}")
+    assert 0.2 * claimed < found <= claimed
+    for epsilon in np.linspace(0, claimed, 4):
+        assert lower_delta(one, other, epsilon) <= mechanism.guarantee.curve.delta(epsilon)
+    found = lower_epsilon(outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4))
+    print(f"a quarter of the noise: {found:.3f}")
+    assert found > claimed
+
+
+def counts(answers):
+    """Code the number of hits in the first and in the second half of the queries."""
+    middle = answers.shape[1] // 2
+    return answers[:, :middle].sum(axis=1) * (middle + 1) + answers[:, middle:].sum(axis=1)
+
+
+def halves(size):
+    """Return neighbouring worlds that differ by opposite shifts in the two halves of their queries."""
+    return np.zeros(2 * size), np.repeat([1, -1], size)
+
+
+def test_the_private_variant_of_lyu_su_li_stands():
+    rng, claimed, runs = np.random.default_rng(1), 1.0, 100_000
+    one, other = (counts(broken.sparse_vector(world, claimed, 5, runs, rng)) for world in halves(10))
+    assert 0.05 < lower_epsilon(one, other) <= claimed
+
+
+def test_algorithm_3_is_caught():
+    """The published value reveals that the threshold lies below it, hence how unlikely the misses before it were."""
+    rng, claimed, runs = np.random.default_rng(3), 2.0, 200_000
+
+    def outcomes(misses, last):
+        values = np.append(np.full(10, misses), last)
+        numbers = broken.algorithm_3(values, claimed, 1, runs, rng)[:, -1]
+        bins = np.clip(np.floor(2 * np.nan_to_num(numbers)) + 10, 0, 20)
+        return np.where(np.isnan(numbers), 21, bins).astype(np.int64)
+
+    found = lower_epsilon(outcomes(0, -0.5), outcomes(-1, 0.5))
+    print(f"\nAlgorithm 3: {found:.2f} against {claimed} claimed")
+    assert found > claimed
+
+
+def test_algorithm_4_is_caught():
+    rng, claimed, runs = np.random.default_rng(4), 1.0, 100_000
+    found = lower_epsilon(*(counts(broken.algorithm_4(w, claimed, 50, runs, rng)) for w in halves(25)))
+    print(f"\nAlgorithm 4: {found:.2f} against {claimed} claimed")
+    assert found > claimed
+
+
+def test_algorithm_5_is_caught():
+    rng, claimed, runs = np.random.default_rng(5), 1.0, 200_000
+    found = lower_epsilon(*(counts(broken.algorithm_5(w, claimed, runs, rng)) for w in ([0, 1], [1, 0])))
+    print(f"\nAlgorithm 5: {found:.2f} against {claimed} claimed")
+    assert found > 5 * claimed
+
+
+def test_algorithm_6_is_caught():
+    rng, claimed, runs = np.random.default_rng(6), 1.0, 100_000
+    found = lower_epsilon(*(counts(broken.algorithm_6(w, claimed, runs, rng)) for w in halves(50)))
+    print(f"\nAlgorithm 6: {found:.2f} against {claimed} claimed")
+    assert found > 3 * claimed
