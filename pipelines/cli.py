@@ -9,14 +9,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from privstream.pipelines import demo, heavy_hitters, plan, plot, simulate_command
+from privstream.pipelines import heavy_hitters, simulate_command
 from privstream.pipelines.command import Command, RunError, UsageError
 
 COMMANDS: tuple[Command, ...] = (
-    demo.COMMAND,
     heavy_hitters.COMMAND,
-    plan.COMMAND,
-    plot.COMMAND,
     simulate_command.COMMAND,
 )
 

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import apache_beam as beam
-
 from privstream.pipelines import launch
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.options import add_events, add_heavy_hitters, add_privacy, fields

@@ -12,10 +12,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineState
-from rich.console import Console
-
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
+from rich.console import Console
 
 LOCAL_RUNNER = "FnApiRunner"
 
