@@ -1,0 +1,383 @@
+import json
+import re
+from datetime import UTC, datetime
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import avro_events, csv_lines, json_lines
+from privstream.pipelines.event_files import Damage, InputFileError, Part
+from privstream.pipelines.fields import FieldMapping
+from privstream.pipelines.readers import ReadEvents
+
+GOOD = {"user": "u", "item": "i", "time": 1}
+SCHEMA = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "user", "type": "string"},
+        {"name": "item", "type": "string"},
+        {"name": "time", "type": "long"},
+    ],
+}
+
+
+def launch(path, **fields):
+    return ReadEvents(str(path), FieldMapping(**fields))
+
+
+def write_avro(path, events, **options):
+    with path.open("wb") as stream:
+        fastavro.writer(stream, SCHEMA, events, **options)
+
+
+def many(count):
+    return [{"user": f"u{number}", "item": "i", "time": number} for number in range(count)]
+
+
+def blocks_of(path):
+    with path.open("rb") as stream:
+        return [(block.offset, block.size, block.num_records) for block in fastavro.block_reader(stream)]
+
+
+@pytest.mark.parametrize("pattern", ["nothing.avro", "nothing-*.parquet", "no/folder/*.csv", ""])
+def test_no_match_is_an_error_at_launch(pattern, tmp_path):
+    with pytest.raises(InputFileError, match=r"--input must match at least one file: nothing matches"):
+        launch(str(tmp_path / pattern) if pattern else "")
+
+
+@pytest.mark.parametrize("name", ["events.txt", "events", "events.avro.gz", "events.parquet.bz2"])
+def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .ndjson, .csv")):
+        launch(tmp_path / name)
+
+
+def test_an_unknown_filesystem_is_an_error_at_launch():
+    with pytest.raises(InputFileError, match=r"--input must be readable: cannot list nofs://x/e\.avro"):
+        launch("nofs://x/e.avro")
+
+
+@pytest.mark.parametrize("format", ["avro", "parquet"])
+def test_zero_bytes_are_no_avro_and_no_parquet(format, tmp_path):
+    (tmp_path / f"a.{format}").write_bytes(b"")
+    with pytest.raises(InputFileError, match=rf"a\.{format} is empty: it has 0 bytes"):
+        launch(tmp_path / f"a.{format}")
+
+
+@pytest.mark.parametrize(
+    ("format", "content"),
+    [
+        *[(format, content) for format in ("jsonl", "csv") for content in (b"", b"\n\n", b"\xef\xbb\xbf")],
+        ("csv", b"user,item,time\n"),
+    ],
+)
+def test_text_without_events_is_no_error(format, content, tmp_path, read):
+    (tmp_path / f"a.{format}").write_bytes(content)
+    assert read(tmp_path / f"a.{format}") == ([], [], {})
+
+
+@pytest.mark.parametrize("format", ["avro", "parquet"])
+def test_files_without_rows_are_no_error(format, tmp_path, read):
+    if format == "avro":
+        write_avro(tmp_path / "a.avro", [])
+    else:
+        pq.write_table(
+            pa.table({"user": pa.array([], pa.string()), "item": pa.array([], pa.string()), "time": [1][:0]}),
+            tmp_path / "a.parquet",
+        )
+    assert read(tmp_path / f"a.{format}", time_unit="s") == ([], [], {})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no such thing" * 20, b"Obj\x01", b"PAR1", b"Obj\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"PAR1" * 50],
+)
+@pytest.mark.parametrize("format", ["avro", "parquet"])
+def test_other_files_are_named_at_launch(format, content, tmp_path):
+    (tmp_path / f"a.{format}").write_bytes(content)
+    with pytest.raises(InputFileError, match=rf"a\.{format} is not an? (Avro|Parquet) file, or"):
+        launch(tmp_path / f"a.{format}")
+
+
+def test_avro_of_other_things_than_records_is_refused(tmp_path):
+    with (tmp_path / "a.avro").open("wb") as stream:
+        fastavro.writer(stream, "string", ["secret"])
+    with pytest.raises(InputFileError, match=r"a\.avro must hold records"):
+        launch(tmp_path / "a.avro")
+
+
+def test_a_truncated_parquet_file_is_named(tmp_path):
+    pq.write_table(pa.Table.from_pylist(many(1000)), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
+    with pytest.raises(InputFileError, match=r"b\.parquet is not a Parquet file, or is damaged"):
+        launch(tmp_path / "b.parquet", time_unit="s")
+
+
+def test_a_damaged_page_in_parquet_ends_the_run_and_names_the_file(tmp_path, read):
+    events = [event | {"item": f"secret {number}"} for number, event in enumerate(many(1000))]
+    pq.write_table(pa.Table.from_pylist(events), tmp_path / "a.parquet", compression="snappy", use_dictionary=False)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[40:2000] = b"\xff" * 1960
+    (tmp_path / "a.parquet").write_bytes(bytes(content))
+    with pytest.raises(InputFileError, match=r"a\.parquet is not a Parquet file, or is damaged") as error:
+        read(tmp_path / "a.parquet", time_unit="s")
+    assert "secret" not in str(error.value)
+
+
+def test_events_before_the_cut_of_a_truncated_avro_file_are_kept(tmp_path, read):
+    write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000)
+    offset, size, records = blocks_of(tmp_path / "a.avro")[-1]
+    content = (tmp_path / "a.avro").read_bytes()
+    (tmp_path / "a.avro").write_bytes(content[: offset + size // 2])
+    outcome = read(tmp_path / "a.avro", time_unit="s")
+    assert len(outcome.rows) == 1000 - records
+    (letter,) = outcome.letters
+    assert letter.reason == "block must be complete and decodable Avro"
+    assert letter.position == f"byte {offset} to the end of the file"
+    assert outcome.counters["events_malformed_damaged_block"] == outcome.counters["events_malformed"] == 1
+
+
+def test_an_avro_file_cut_anywhere_gives_whole_blocks_or_a_named_error(tmp_path):
+    write_avro(tmp_path / "a.avro", many(60), sync_interval=200)
+    content, blocks = (tmp_path / "a.avro").read_bytes(), blocks_of(tmp_path / "a.avro")
+    for length in range(1, len(content)):
+        (tmp_path / "b.avro").write_bytes(content[:length])
+        whole = [records for offset, size, records in blocks if offset + size <= length]
+        if length < blocks[0][0]:
+            with pytest.raises(InputFileError, match="header is damaged"):
+                list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
+            continue
+        found = list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
+        damages = [part for part in found if isinstance(part, Damage)]
+        users = [user for part in found if not isinstance(part, Damage) for user in part.columns["user"]]
+        assert users == [f"u{number}" for number in range(sum(whole))]
+        at_end = length in {blocks[0][0], *(offset + size for offset, size, _ in blocks)}
+        assert len(damages) == (0 if at_end else 1)
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_only_the_damaged_block_of_an_avro_file_is_lost(codec, tmp_path, read):
+    write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000, codec=codec)
+    blocks = blocks_of(tmp_path / "a.avro")
+    offset, size, records = blocks[2]
+    content = bytearray((tmp_path / "a.avro").read_bytes())
+    content[offset + 4 : offset + size - 16] = b"\xff" * (size - 20)
+    (tmp_path / "a.avro").write_bytes(bytes(content))
+    outcome = read(tmp_path / "a.avro", time_unit="s")
+    assert len(outcome.rows) == 1000 - records
+    (letter,) = outcome.letters
+    assert letter.position == f"block at byte {offset} with {records} records"
+
+
+def test_a_broken_sync_marker_costs_what_it_ends(tmp_path, read):
+    write_avro(tmp_path / "a.avro", many(1000), sync_interval=1000)
+    blocks = blocks_of(tmp_path / "a.avro")
+    content = bytearray((tmp_path / "a.avro").read_bytes())
+    content[blocks[3][0] - 1] ^= 1
+    (tmp_path / "a.avro").write_bytes(bytes(content))
+    outcome = read(tmp_path / "a.avro", time_unit="s")
+    lost = blocks[2][2] + blocks[3][2]
+    assert len(outcome.rows) == 1000 - lost
+    assert [letter.position for letter in outcome.letters] == [f"byte {blocks[2][0]} to byte {blocks[4][0]}"]
+
+
+def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
+    write_avro(tmp_path / "a.avro", [GOOD, GOOD | {"item": "QQQQ"}, GOOD])
+    (tmp_path / "a.avro").write_bytes((tmp_path / "a.avro").read_bytes().replace(b"QQQQ", b"Q\xff\xfeQ"))
+    outcome = read(tmp_path / "a.avro", time_unit="s")
+    assert len(outcome.rows) == 2
+    (letter,) = outcome.letters
+    assert letter.reason == "item must be valid UTF-8"
+    assert letter.position.endswith(", record 2")
+    assert json.loads(letter.record)["user"] == "u"
+
+
+@pytest.mark.parametrize("format", ["avro", "parquet", "jsonl", "csv"])
+def test_unknown_fields_are_named_at_launch(format, tmp_path):
+    path = tmp_path / f"a.{format}"
+    if format == "avro":
+        write_avro(path, [GOOD])
+    elif format == "parquet":
+        pq.write_table(pa.Table.from_pylist([GOOD]), path)
+    else:
+        path.write_text(json.dumps(GOOD) if format == "jsonl" else "user,item,time\nu,i,1\n")
+    message = rf"--item_field must name a field of .*a\.{format}: no `query` there, only: item, time, user"
+    with pytest.raises(ValueError, match=message):
+        launch(path, item="query", time_unit="s")
+
+
+def test_a_csv_without_header_is_not_quoted(tmp_path):
+    (tmp_path / "a.csv").write_text("secret-user,secret-item,2024-01-01\n")
+    with pytest.raises(
+        ValueError, match=r"the first line of .*a\.csv must be a header with the fields user, item, time"
+    ) as error:
+        launch(tmp_path / "a.csv")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("format", ["avro", "parquet", "jsonl", "csv"])
+def test_numbers_without_a_unit_are_an_error_at_launch(format, tmp_path):
+    path = tmp_path / f"a.{format}"
+    if format == "avro":
+        write_avro(path, [GOOD])
+    elif format == "parquet":
+        pq.write_table(pa.Table.from_pylist([GOOD]), path)
+    else:
+        path.write_text(json.dumps(GOOD | {"time": "1.5"}) if format == "jsonl" else "user,item,time\nu,i,1\n")
+    with pytest.raises(
+        ValueError, match=r"--time_unit must be one of s, ms, us, ns: field `time` of .* holds plain numbers"
+    ):
+        launch(path)
+
+
+@pytest.mark.parametrize("value", [1.5, True, ["x"], {"x": 1}])
+def test_types_that_cannot_be_users_are_an_error_at_launch(value, tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD | {"user": value}))
+    pq.write_table(pa.Table.from_pylist([GOOD | {"user": value}]), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        with pytest.raises(TypeError, match=r"field `user` of .* must be text or an integer, got"):
+            launch(tmp_path / name, time_unit="s")
+
+
+def test_unions_of_several_types_are_refused_at_launch(tmp_path):
+    fields = [{"name": "user", "type": ["string", "long"]}, *SCHEMA["fields"][1:]]
+    with (tmp_path / "a.avro").open("wb") as stream:
+        fastavro.writer(stream, SCHEMA | {"fields": fields}, [GOOD])
+    with pytest.raises(TypeError, match=r"field `user` of .*a\.avro must be text or an integer, got dense_union"):
+        launch(tmp_path / "a.avro", time_unit="s")
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_a_later_file_with_other_fields_ends_the_run_and_is_named(format, tmp_path, read):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
+    if format == "csv":
+        (tmp_path / "b.csv").write_text("user,thing,time\nu,i,1\n")
+    else:
+        pq.write_table(pa.table({"user": ["u"], "thing": ["i"], "time": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=rf"--item_field must name a field of .*b\.{format}: no `item` there"):
+        read(tmp_path / "*", time_unit="s")
+
+
+def test_a_later_file_with_streams_is_not_taken_as_one_without(tmp_path, read):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
+    (tmp_path / "b.csv").write_text("user,item,time,stream\nu,i,1,s\n")
+    with pytest.raises(ValueError, match=r"field `stream` of .*b\.csv is missing in the first file"):
+        read(tmp_path / "*", time_unit="s")
+    assert len(read(tmp_path / "*", time_unit="s", stream="").rows) == 2
+
+
+BAD_LINES = {
+    "null": "line must be one JSON object",
+    "5": "line must be one JSON object",
+    "[1]": "line must be one JSON object",
+    '{"user":"u"': "line must be one JSON object",
+    '{"user":"u"}}': "line must be one JSON object",
+    '{"user":"u"},{"user":"v"}': "line must be one JSON object",
+    '{"user":"u"} null': "line must be one JSON object",
+    "[" * 100_000: "line must be one JSON object",
+    "{}": "user must be present and not empty",
+    '{"user":"u","item":"","time":1}': "item must be present and not empty",
+    '{"user":"u","item":"i"}': "time must be present and not empty",
+    '{"user":"u","item":"i","time":NaN}': "time must be finite",
+    '{"user":"u","item":"i","time":-1}': "time must be between 1970-01-01 and 2200-01-01",
+    '{"user":"u","item":"i","time":7258118400}': "time must be between 1970-01-01 and 2200-01-01",
+    '{"user":"u","item":"i","time":"soon"}': "time must be a number or ISO 8601 text",
+    '{"user":true,"item":"i","time":1}': "user must be text or an integer",
+    '{"user":"u","item":1.5,"time":1}': "item must be text or an integer",
+    '{"user":"u","item":["i"],"time":1}': "item must be text or an integer",
+    '{"user":"\\ud800","item":"i","time":1}': "user must be valid UTF-8",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:40])
+def test_a_bad_json_line_costs_only_itself(line, tmp_path, read):
+    good = json.dumps(GOOD)
+    (tmp_path / "a.jsonl").write_text(f"{good}\n\n{line}\r\n{good}\n")
+    outcome = read(tmp_path / "a.jsonl", time_unit="s")
+    assert len(outcome.rows) == 2
+    (letter,) = outcome.letters
+    assert (letter.reason, letter.position) == (BAD_LINES[line], "line 3")
+    assert letter.record.startswith(line[:1000])
+    assert outcome.counters["events_read"] == 2
+    assert outcome.counters["events_malformed"] == 1
+
+
+def test_a_json_file_whose_first_line_is_null_is_read(tmp_path, read):
+    (tmp_path / "a.jsonl").write_text(f"null\n{json.dumps(GOOD)}\n")
+    assert len(read(tmp_path / "a.jsonl", time_unit="s").rows) == 1
+
+
+def test_json_lines_in_another_encoding_are_refused_line_by_line(tmp_path, read):
+    latin = json.dumps(GOOD | {"item": "é"}, ensure_ascii=False).encode("latin-1")
+    (tmp_path / "a.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n" + latin + b"\n")
+    outcome = read(tmp_path / "a.jsonl", time_unit="s")
+    assert len(outcome.rows) == 1
+    assert outcome.letters[0].record == '{"user": "u", "item": "\\xe9", "time": 1}'
+
+
+@pytest.mark.parametrize("line", ["u,i", "u,i,1,2", 'u,"i,1', "x", 'u,"i\n2",1'])
+def test_a_bad_csv_line_costs_only_itself(line, tmp_path, read):
+    good = "u,i,1\n" * 50
+    (tmp_path / "a.csv").write_text(f"user,item,time\n{good}{line}\n{good}")
+    outcome = read(tmp_path / "a.csv", time_unit="s")
+    assert len(outcome.rows) == 100
+    assert {letter.reason for letter in outcome.letters} == {"line must be one CSV record with 3 fields"}
+    assert [letter.record for letter in outcome.letters] == line.split("\n")
+    assert [letter.position for letter in outcome.letters] == [f"line {52 + n}" for n in range(line.count("\n") + 1)]
+
+
+def test_csv_text_that_is_not_utf_8_costs_only_its_line(tmp_path, read):
+    (tmp_path / "a.csv").write_bytes(b"user,item,time\nu,caf\xe9,1\nu,i,1\n,i,1\n")
+    outcome = read(tmp_path / "a.csv", time_unit="s")
+    assert len(outcome.rows) == 1
+    assert [letter.reason for letter in outcome.letters] == [
+        "item must be valid UTF-8",
+        "user must be present and not empty",
+    ]
+    assert outcome.letters[0].record == "u,caf\\xe9,1"
+
+
+def test_lines_without_end_are_an_error_and_not_a_full_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("privstream.pipelines.text_lines.MAX_LINE_BYTES", 1 << 21)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * (1 << 23))
+    with pytest.raises(InputFileError, match=r"a\.jsonl: a line must be at most 2097152 bytes"):
+        launch(tmp_path / "a.jsonl")
+
+
+def test_dead_letters_of_columns_name_row_and_values(tmp_path, read):
+    table = pa.table(
+        {"user": ["u", None], "item": ["i", "é"], "time": pa.array([1, 2], pa.timestamp("s")), "other": [1, 2]}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    outcome = read(tmp_path / "a.parquet")
+    (letter,) = outcome.letters
+    assert letter.source == str(tmp_path / "a.parquet")
+    assert letter.position == "row group 1, row 2"
+    assert json.loads(letter.record) == {"user": None, "item": "é", "time": "1970-01-01 00:00:02.000"}
+
+
+def test_huge_records_are_cut_in_their_dead_letter(tmp_path, read):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD | {"item": "x" * (1 << 21)}))
+    outcome = read(tmp_path / "a.jsonl", time_unit="s")
+    assert outcome.letters[0].reason == "item must be at most 1048576 bytes"
+    assert len(outcome.letters[0].record) == (1 << 16) + 1
+
+
+def test_a_file_that_vanishes_after_launch_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
+    for module in (json_lines, csv_lines, avro_events):
+        with pytest.raises(InputFileError, match=r"cannot read .*gone: No such file"):
+            list(module.read(str(tmp_path / "gone"), Part(0, 1), ["user"]))
+
+
+def test_a_timestamp_column_with_bad_rows_keeps_the_good_ones(tmp_path, read):
+    times = pa.array(
+        [datetime(1960, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC), None, datetime(2300, 1, 1, tzinfo=UTC)]
+    )
+    pq.write_table(pa.table({"user": ["u"] * 4, "item": ["i"] * 4, "time": times}), tmp_path / "a.parquet")
+    outcome = read(tmp_path / "a.parquet")
+    assert len(outcome.rows) == 1
+    counters = {name: count for name, count in outcome.counters.items() if name.startswith("events_malformed_")}
+    assert counters == {"events_malformed_time_range": 2, "events_malformed_time_missing": 1}

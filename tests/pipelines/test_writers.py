@@ -1,0 +1,246 @@
+import io
+import json
+import math
+import os
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import apache_beam as beam
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.row_files import read_row_file, write_row_file
+from privstream.pipelines.whole_files import check_destination, write_json
+from privstream.pipelines.writers import HEAVY_HITTER_ORDER, WriteRows, file_or_terminal, print_rows, sort_rows
+from privstream.transforms.dead_letters import DeadLetter
+from privstream.transforms.rows import HeavyHitter
+from rich.console import Console
+
+FORMATS = ["avro", "parquet", "jsonl"]
+
+
+def hitter(stream="", hour=0, item="tea", count=5, stddev=1.5):
+    start = 1_704_067_200 + 3600 * hour
+    return HeavyHitter(stream, Timestamp(start), Timestamp(start + 3600), item, count, stddev)
+
+
+SORTED = [
+    hitter("a", 0, "tea", 9),
+    hitter("a", 0, "日本 é e\u0301", 7),
+    hitter("a", 1, "apple", 100),
+    hitter("a", 1, "pear", 100),
+    hitter("b", 0, "line\nbreak", -3),
+]
+
+
+class Unwritable(NamedTuple):
+    values: list
+
+
+def run(rows, transform, windowed=False):
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    created = pipeline | beam.Create(rows).with_output_types(HeavyHitter)
+    if windowed:
+        stamped = created | beam.Map(lambda row: TimestampedValue(row, row.window_start))
+        created = stamped.with_output_types(HeavyHitter) | beam.WindowInto(FixedWindows(60))
+    created | transform
+    pipeline.run().wait_until_finish()
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_run_writes_one_sorted_file(format, windowed, tmp_path):
+    path = tmp_path / f"out.{format}"
+    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=HEAVY_HITTER_ORDER), windowed)
+    assert read_row_file(str(path), HeavyHitter) == SORTED
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_run_without_rows_writes_an_empty_file_with_its_schema(format, tmp_path):
+    path = tmp_path / f"out.{format}"
+    run([], WriteRows(str(path), HeavyHitter))
+    assert read_row_file(str(path), HeavyHitter) == []
+    if format == "parquet":
+        assert pq.read_schema(path).names == list(HeavyHitter._fields)
+    if format == "avro":
+        with path.open("rb") as stream:
+            assert [field["name"] for field in fastavro.reader(stream).writer_schema["fields"]] == list(
+                HeavyHitter._fields
+            )
+
+
+def test_times_are_timestamps_for_other_readers(tmp_path):
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    for format in FORMATS:
+        write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, [hitter()])
+    with (tmp_path / "out.avro").open("rb") as stream:
+        assert next(iter(fastavro.reader(stream)))["window_start"] == start
+    assert str(pq.read_schema(tmp_path / "out.parquet").field("window_start").type) == "timestamp[us, tz=UTC]"
+    assert pq.read_table(tmp_path / "out.parquet")["window_start"].to_pylist() == [start]
+    assert json.loads((tmp_path / "out.jsonl").read_text())["window_start"] == "2024-01-01T00:00:00Z"
+
+
+def test_fractions_of_seconds_survive(tmp_path):
+    row = HeavyHitter("", Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1, 0.0)
+    for format in FORMATS:
+        write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, [row])
+        assert read_row_file(str(tmp_path / f"out.{format}"), HeavyHitter) == [row]
+
+
+def test_dead_letters_are_written_as_json_lines(tmp_path):
+    letters = [DeadLetter("reason", "source", f"line {n}", '{"user":\n"é"}') for n in range(3)]
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    pipeline | beam.Create(letters) | WriteRows(str(tmp_path / "dead.jsonl"), DeadLetter)
+    pipeline.run().wait_until_finish()
+    lines = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert sorted(line["position"] for line in lines) == ["line 0", "line 1", "line 2"]
+    assert lines[0]["record"] == '{"user":\n"é"}'
+
+
+def failing(row):
+    raise RuntimeError("the run fails")
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_failed_run_leaves_what_was_there(before, tmp_path):
+    path = tmp_path / "out.avro"
+    if before:
+        path.write_text(before)
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    rows = pipeline | beam.Create([hitter()]) | beam.Map(failing).with_output_types(HeavyHitter)
+    rows | WriteRows(str(path), HeavyHitter)
+    with pytest.raises(RuntimeError, match="the run fails"):
+        pipeline.run().wait_until_finish()
+    assert os.listdir(tmp_path) == ([path.name] if before else [])
+    if before:
+        assert path.read_text() == before
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_write_that_fails_midway_leaves_nothing(format, tmp_path):
+    def rows():
+        yield from [hitter()] * 50_000
+        raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError, match="midway"):
+        write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, rows())
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
+    path = tmp_path / "out.jsonl"
+    path.write_text("old")
+    (tmp_path / ".out.jsonl.0123.partial").write_text("killed")
+    (tmp_path / ".other.jsonl.0123.partial").write_text("of another run")
+    run(SORTED, WriteRows(str(path), HeavyHitter, order=HEAVY_HITTER_ORDER))
+    assert read_row_file(str(path), HeavyHitter) == SORTED
+    assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out", "out.csv"])
+def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
+    with pytest.raises(ValueError, match=r"--output must end in \.avro, \.parquet, \.jsonl, got .*out"):
+        WriteRows(str(tmp_path / name), HeavyHitter)
+
+
+def test_destinations_are_checked_at_launch(tmp_path):
+    (tmp_path / "folder.avro").mkdir()
+    with pytest.raises(ValueError, match=r"--output must be a file, but .*folder\.avro is a folder"):
+        WriteRows(str(tmp_path / "folder.avro"), HeavyHitter)
+    with pytest.raises(ValueError, match=r"--dead_letter must be in a folder that exists: there is no folder .*nix"):
+        WriteRows(str(tmp_path / "nix" / "out.jsonl"), DeadLetter, option="--dead_letter")
+    with pytest.raises(ValueError, match="--output must be on a filesystem that Beam knows, got nofs://x/out.avro"):
+        check_destination("nofs://x/out.avro")
+    with pytest.raises(ValueError, match="--output must not be empty"):
+        check_destination("")
+    with pytest.raises(ValueError, match="--output_format must be one of avro, parquet, jsonl, got 'csv'"):
+        WriteRows(str(tmp_path / "x"), HeavyHitter, format="csv")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder in which nobody may write")
+def test_an_unwritable_folder_is_an_error_at_launch():
+    with pytest.raises(ValueError, match=r"--output must be writable: /proc/self: "):
+        check_destination("/proc/self/out.avro")
+
+
+def test_a_name_without_folder_is_written_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_destination("out.avro")
+    write_row_file("out.avro", HeavyHitter, SORTED)
+    assert read_row_file("out.avro", HeavyHitter) == SORTED
+
+
+def test_rows_and_orders_are_checked(tmp_path):
+    with pytest.raises(TypeError, match="field `values` of Unwritable must be str, int, float, bool or Timestamp"):
+        WriteRows(str(tmp_path / "out.avro"), Unwritable)
+    with pytest.raises(ValueError, match="order must name fields of HeavyHitter, got -size"):
+        WriteRows(str(tmp_path / "out.avro"), HeavyHitter, order=("item", "-size"))
+
+
+def test_unbounded_rows_are_refused(tmp_path):
+    pipeline = beam.Pipeline()
+    with pytest.raises(ValueError, match="WriteRows must get a bounded collection"):
+        pipeline | TestStream() | WriteRows(str(tmp_path / "out.avro"), HeavyHitter)
+
+
+def test_sorting_is_by_stream_window_count_and_item():
+    assert sort_rows(SORTED[::-1], HEAVY_HITTER_ORDER) == SORTED
+
+
+def test_json_is_written_whole_and_without_nan(tmp_path):
+    path = tmp_path / "out.guarantee.json"
+    write_json(str(path), {"epsilon": 1.0, "unit": "é"})
+    assert json.loads(path.read_text()) == {"epsilon": 1.0, "unit": "é"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(str(path), {"epsilon": math.nan})
+    assert json.loads(path.read_text())["epsilon"] == 1.0
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def printed(rows, row_type=HeavyHitter, **options):
+    console = Console(file=io.StringIO(), width=160, force_terminal=False)
+    print_rows(rows, row_type, console=console, **options)
+    return console.file.getvalue()
+
+
+def test_the_terminal_table_shows_times_counts_and_error_bars():
+    text = printed([hitter(count=1234, stddev=56.4)], title="Found")
+    assert "Found" in text
+    assert "2024-01-01T00:00:00Z" in text
+    assert "1,234 ± 56" in text
+    assert "stream" not in text
+    assert "stream" in printed([hitter("b")])
+
+
+def test_the_terminal_table_escapes_markup_and_control_characters():
+    text = printed([hitter(item="[red]x[/red]\x1b[2J\u202e")])
+    assert "[red]x[/red]\\x1b[2J\\u202e" in text
+    assert "\x1b" not in text
+
+
+def test_the_terminal_table_says_how_much_it_leaves_out():
+    text = printed([hitter(item=f"item {number}") for number in range(1200)], limit=100)
+    assert "item 99 " in text
+    assert "item 100" not in text
+    assert "and 1,100 more" in text
+
+
+def test_a_dash_prints_after_the_run_and_a_path_does_not(tmp_path, capsys):
+    with file_or_terminal("-", HeavyHitter, "Found") as path:
+        write_row_file(path, HeavyHitter, SORTED)
+        assert capsys.readouterr().out == ""
+    assert "apple" in capsys.readouterr().out
+    assert not os.path.exists(path)
+    with file_or_terminal(str(tmp_path / "out.avro"), HeavyHitter) as path:
+        assert path == str(tmp_path / "out.avro")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_failed_run_prints_nothing(capsys):
+    with pytest.raises(RuntimeError, match="fails"), file_or_terminal("-", HeavyHitter):
+        raise RuntimeError("fails")
+    assert capsys.readouterr().out == ""
