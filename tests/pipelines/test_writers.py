@@ -9,7 +9,7 @@ import apache_beam as beam
 import fastavro
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.row_files import read_row_file, write_row_file
@@ -44,8 +44,8 @@ def run(rows, transform, windowed=False):
     pipeline = beam.Pipeline(runner="FnApiRunner")
     created = pipeline | beam.Create(rows).with_output_types(HeavyHitter)
     if windowed:
-        stamped = created | beam.Map(lambda row: TimestampedValue(row, row.window_start))
-        created = stamped.with_output_types(HeavyHitter) | beam.WindowInto(FixedWindows(60))
+        stamp = beam.Map(lambda row: TimestampedValue(row, row.window_start)).with_output_types(HeavyHitter)
+        created = created | "Stamp" >> stamp | beam.WindowInto(FixedWindows(60))
     created | transform
     pipeline.run().wait_until_finish()
 
@@ -153,7 +153,7 @@ def test_destinations_are_checked_at_launch(tmp_path):
         WriteRows(str(tmp_path / "folder.avro"), HeavyHitter)
     with pytest.raises(ValueError, match=r"--dead_letter must be in a folder that exists: there is no folder .*nix"):
         WriteRows(str(tmp_path / "nix" / "out.jsonl"), DeadLetter, option="--dead_letter")
-    with pytest.raises(ValueError, match="--output must be on a filesystem that Beam knows, got nofs://x/out.avro"):
+    with pytest.raises(ValueError, match=r"--output must be on a filesystem that Beam knows, got nofs://x/out\.avro"):
         check_destination("nofs://x/out.avro")
     with pytest.raises(ValueError, match="--output must not be empty"):
         check_destination("")
@@ -184,7 +184,7 @@ def test_rows_and_orders_are_checked(tmp_path):
 def test_unbounded_rows_are_refused(tmp_path):
     pipeline = beam.Pipeline()
     with pytest.raises(ValueError, match="WriteRows must get a bounded collection"):
-        pipeline | TestStream() | WriteRows(str(tmp_path / "out.avro"), HeavyHitter)
+        pipeline | test_stream.TestStream() | WriteRows(str(tmp_path / "out.avro"), HeavyHitter)
 
 
 def test_sorting_is_by_stream_window_count_and_item():
