@@ -1,0 +1,132 @@
+"""Flink's jars, settings and JVM options for a cluster on loopback."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+FLINK_VERSION = "1.20.5"
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "flink"
+HOST = "127.0.0.1"
+# What Flink's own configuration template asks of Java 17.
+JAVA_OPTIONS = [
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in (
+        "java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "sun.nio.ch", "java.text", "java.time",
+        "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks")),
+    *(f"--add-exports={package}=ALL-UNNAMED" for package in (
+        "java.base/sun.net.util", "java.rmi/sun.rmi.registry", "java.security.jgss/sun.security.krb5")),
+]  # fmt: skip
+LOG4J = """rootLogger.level = INFO
+rootLogger.appenderRef.out.ref = out
+appender.out.name = out
+appender.out.type = CONSOLE
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1} - %m%n
+"""
+
+
+class ClusterError(Exception):
+    """Something the user can put right; the message says what to do."""
+
+
+def install() -> Path:
+    """Return the folder of Flink's jars, fetched on first use."""
+    folder = CACHE / f"flink-{FLINK_VERSION}"
+    if not (folder / "lib").is_dir():
+        print(f"Fetching Flink {FLINK_VERSION} (230 MB)", file=sys.stderr)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            package = f"apache-flink-libraries=={FLINK_VERSION}"
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "--no-deps",
+                "--no-binary=:all:",
+                "-d",
+                scratch,
+                package,
+            ]
+            if subprocess.run(command, check=False).returncode:
+                raise ClusterError(f"pip could not fetch {package}; see its message above")
+            (archive,) = Path(scratch).glob("*.tar.gz")
+            with tarfile.open(archive) as unpacked:
+                unpacked.extractall(scratch, filter="data")
+            shutil.move(Path(scratch, archive.name.removesuffix(".tar.gz"), "deps"), folder)
+    return folder
+
+
+def java() -> str:
+    """Return the Java command."""
+    home = os.environ.get("JAVA_HOME")
+    command = shutil.which("java", path=f"{home}/bin" if home else None)
+    if command is None:
+        raise ClusterError("Java is not installed; install a Java runtime, 11 or 17, or set JAVA_HOME to one")
+    return command
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+def configuration(run: Path, rest_port: int, slots: int) -> dict[str, object]:
+    """Return Flink's settings: loopback everywhere, RocksDB state, checkpoints that survive cancellation."""
+    return {
+        "jobmanager.rpc.address": HOST,
+        "jobmanager.rpc.port": free_port(),
+        "jobmanager.bind-host": HOST,
+        "jobmanager.memory.process.size": "1g",
+        "rest.address": HOST,
+        "rest.bind-address": HOST,
+        "rest.port": rest_port,
+        "taskmanager.host": HOST,
+        "taskmanager.bind-host": HOST,
+        "taskmanager.memory.process.size": "1536m",
+        "taskmanager.numberOfTaskSlots": slots,
+        "blob.server.port": 0,
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": True,
+        "execution.checkpointing.dir": (run / "checkpoints").as_uri(),
+        "execution.checkpointing.savepoint-dir": (run / "savepoints").as_uri(),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        # Slots of a killed task manager are offered until its heartbeat times out, so a few quick attempts are used up
+        # before it is gone: restart for ever, with growing pauses.
+        "heartbeat.interval": 2000,
+        "heartbeat.timeout": 10000,
+        "restart-strategy.type": "exponential-delay",
+        "restart-strategy.exponential-delay.initial-backoff": "1s",
+        "restart-strategy.exponential-delay.max-backoff": "10s",
+        "io.tmp.dirs": str(run / "tmp"),
+        "env.java.opts.all": " ".join(JAVA_OPTIONS),
+    }
+
+
+def memory_options(flink: Path, conf: Path, what: str) -> tuple[list[str], list[str]]:
+    """Ask Flink for the JVM options and the settings that its memory model derives from the configuration."""
+    classes = f"{flink}/bin/bash-java-utils.jar{os.pathsep}{flink}/lib/*"
+    command = [
+        java(),
+        "-cp",
+        classes,
+        "org.apache.flink.runtime.util.bash.BashJavaUtils",
+        what,
+        "--configDir",
+        str(conf),
+    ]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    marker = "BASH_JAVA_UTILS_EXEC_RESULT:"
+    lines = [line.removeprefix(marker).split() for line in answer.stdout.splitlines() if line.startswith(marker)]
+    if answer.returncode or len(lines) != 2:
+        raise ClusterError(
+            f"Flink refused its configuration in {conf}:\n{answer.stdout[-1000:]}{answer.stderr[-1000:]}"
+        )
+    return lines[0], lines[1]

@@ -1,0 +1,75 @@
+"""Serves Python workers to a cluster on this machine (environment type EXTERNAL), on loopback only.
+
+Beam's own `worker_pool_main` listens on every interface and hands each worker a pipe that nobody reads, which stops a
+worker that prints much. Workers started here run this Python, so the pipeline's packages must be installed in it.
+"""
+
+import argparse
+import logging
+import subprocess
+import sys
+import threading
+from concurrent import futures
+
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+
+WORKER = """
+import sys
+from apache_beam.runners.worker.sdk_worker import SdkHarness
+SdkHarness(sys.argv[1], worker_id=sys.argv[2], state_cache_size=int(sys.argv[3])).run()
+"""
+STOP_SECONDS = 10
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """Starts one worker process per request and ends it when asked."""
+
+    def __init__(self, state_cache_bytes: int) -> None:
+        self._state_cache_bytes = state_cache_bytes
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def StartWorker(self, request, context):  # noqa: N802 (the protocol's name)
+        """Start a worker for the cluster's control endpoint; its output goes to this process's output."""
+        control = request.control_endpoint.url
+        logging.info("Starting worker %s for %s", request.worker_id, control)
+        command = [sys.executable, "-c", WORKER, control, request.worker_id, str(self._state_cache_bytes)]
+        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._workers[request.worker_id] = worker
+        threading.Thread(target=_report_end, args=(request.worker_id, worker), daemon=True).start()
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(self, request, context):  # noqa: N802 (the protocol's name)
+        """End a worker, kindly and then by force."""
+        worker = self._workers.pop(request.worker_id, None)
+        if worker is not None:
+            worker.terminate()
+            try:
+                worker.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+
+def _report_end(worker_id: str, worker: subprocess.Popen[bytes]) -> None:
+    logging.info("Worker %s ended with code %d", worker_id, worker.wait())
+
+
+def main() -> None:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument(
+        "--state_cache_bytes", type=int, default=100 << 20, help="per worker; 0 asks the runner each time"
+    )
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
+    server = grpc.server(futures.ThreadPoolExecutor())
+    beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(arguments.state_cache_bytes), server)
+    server.add_insecure_port(f"127.0.0.1:{arguments.port}")
+    server.start()
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    main()
