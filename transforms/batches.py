@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.coders import Coder
+from apache_beam.coders.typecoders import registry
 from privstream.mechanisms.snapshots import pack, unpack
 
 
@@ -134,7 +135,7 @@ class HolderBatch:
 Batch = TypeVar("Batch", EventBatch, HolderBatch)
 
 
-class BatchCoder(beam.coders.Coder):
+class BatchCoder(Coder):
     """Columns as raw little-endian bytes behind a checked header; no pickling."""
 
     KINDS: ClassVar[tuple[type, ...]] = (EventBatch, HolderBatch)
@@ -159,7 +160,7 @@ class BatchCoder(beam.coders.Coder):
         return self.kind
 
     @classmethod
-    def from_type_hint(cls, typehint: Any, registry: Any) -> BatchCoder:
+    def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
         """Make the coder for a type of batch."""
         return cls(typehint)
 
@@ -171,7 +172,7 @@ class BatchCoder(beam.coders.Coder):
 
 
 for _kind in BatchCoder.KINDS:
-    beam.coders.registry.register_coder(_kind, BatchCoder)
+    registry.register_coder(_kind, BatchCoder)
 
 
 def encode(batch: EventBatch | HolderBatch) -> bytes:

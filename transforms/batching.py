@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,22 +156,20 @@ class SplitEvents(beam.DoFn):
         users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
         codes, items, texts = self._encode_items(batch["item"])
         streams = batch["stream"].dictionary_encode()
-        keys, group = _group(streams.indices.to_numpy()[rows], steps, users % np.uint64(self.shards))
-        codes = codes[rows]
-        order = np.lexsort((codes, group))
-        group, codes = group[order], codes[order]
-        users, times = users[order], times[rows[order]]
-        starts = np.searchsorted(group, np.arange(len(keys) + 1))
-        named = np.ones(len(codes), bool)
-        named[1:] = (codes[1:] != codes[:-1]) | (group[1:] != group[:-1])
-        named_codes = codes[named]
-        named_starts = np.searchsorted(group[named], np.arange(len(keys) + 1))
-        for i, (stream, step, shard) in enumerate(keys):
-            part = slice(starts[i], starts[i + 1])
-            held = named_codes[named_starts[i] : named_starts[i + 1]]
+        shard = (users % np.uint64(self.shards)).astype(np.int64)
+        step_codes = _codes(steps)
+        group = streams.indices.to_numpy()[rows] * (int(step_codes.max()) + 1) + step_codes
+        order = _order(group * self.shards + shard, codes[rows], len(items))
+        rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
+        codes, times, stream = codes[rows], times[rows], streams.indices.to_numpy()[rows]
+        starts = _run_starts(stream, steps, shard)
+        named = _run_starts(stream, steps, shard, codes)
+        named_starts = np.searchsorted(named, starts)
+        for i, (start, end) in enumerate(itertools.pairwise([*starts.tolist(), len(rows)])):
+            held = codes[named[named_starts[i] : named_starts[i + 1] if i + 1 < len(starts) else None]]
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
-            key = StepKey(streams.dictionary[stream].as_py(), step, shard).to_bytes()
-            yield key, EventBatch(users[part], items[codes[part]], times[part], names)
+            key = StepKey(streams.dictionary[stream[start]].as_py(), int(steps[start]), int(shard[start]))
+            yield key.to_bytes(), EventBatch(users[start:end], items[codes[start:end]], times[start:end], names)
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""
@@ -227,15 +226,23 @@ def _cast(field: pa.Field, column: pa.Array) -> pa.Array:
     return column.cast(pa.string())
 
 
-def _group(*columns: np.ndarray) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """Return the distinct rows of integer columns, in order, and for each row its number among them."""
-    number = np.zeros(len(columns[0]), np.int64)
-    values = []
-    for column in columns:
-        distinct, code = np.unique(column, return_inverse=True)
-        values.append(distinct)
-        number = number * len(distinct) + code
-    present, group = np.unique(number, return_inverse=True)
-    indices = np.unravel_index(present, [len(distinct) for distinct in values])
-    rows = zip(*(distinct[index].tolist() for distinct, index in zip(values, indices, strict=True)), strict=True)
-    return list(rows), group
+def _codes(column: np.ndarray) -> np.ndarray:
+    """Return small codes, from 0 on, in the order of the integers (int64) that they stand for."""
+    least = column.min()
+    if int(column.max()) - int(least) < 4 * len(column) + 1024:
+        return np.subtract(column, least)
+    _, codes = np.unique(column, return_inverse=True)
+    return codes
+
+
+def _order(group: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
+    """Return the order by group, and within it by code, of which there are so many."""
+    if (int(group.max()) + 1) * codes < 2**63:
+        return np.argsort(group * codes + code, kind="stable")  # three times as fast as sorting by two keys
+    return np.lexsort((code, group))
+
+
+def _run_starts(*columns: np.ndarray) -> np.ndarray:
+    """Return the rows of sorted columns at which one of them changes, the first row included."""
+    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-import apache_beam as beam
+from apache_beam.coders import RowCoder
+from apache_beam.coders.typecoders import registry
 
 DEAD_LETTERS = "dead_letters"
 """Tag of the output for records that cannot be used."""
@@ -27,4 +28,4 @@ class DeadLetter(NamedTuple):
     record: str
 
 
-beam.coders.registry.register_coder(DeadLetter, beam.coders.RowCoder)
+registry.register_coder(DeadLetter, RowCoder)

@@ -184,7 +184,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
-            return outputs[ROWS]
+            return cast(PCollection[Any], outputs[ROWS])
 
         by_step = tuple[bytes, HolderBatch]
         by_key = tuple[bytes, tuple[bytes, HolderBatch]]
@@ -231,4 +231,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         first = cast(int, self.steps.first)
         visits = [(s.encode(), (StepKey(s, first, 0).to_bytes(), nobody)) for s in self.streams or ("",)]
         visits_type = tuple[bytes, tuple[bytes, HolderBatch]]
-        return events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(visits_type)
+        return cast(
+            PCollection[Any],
+            events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(visits_type),
+        )

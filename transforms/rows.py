@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-import apache_beam as beam
+from apache_beam.coders import RowCoder
+from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
 
 
@@ -22,8 +23,8 @@ class HeavyHitter(NamedTuple):
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: int
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
 
 
-beam.coders.registry.register_coder(HeavyHitter, beam.coders.RowCoder)
+registry.register_coder(HeavyHitter, RowCoder)
