@@ -133,7 +133,12 @@ def parameters(mechanism: Any) -> bytes:
     """
     values = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
     plain: dict[str, int | float | bytes | NDArray[Any]] = {
-        name: value.encode() if isinstance(value, str) else int(value) if isinstance(value, bool) else float(value)
+        # Adding 0 makes one zero of the two: equal mechanisms have equal bytes.
+        name: value.encode()
+        if isinstance(value, str)
+        else int(value)
+        if isinstance(value, bool)
+        else float(value) + 0.0
         for name, value in values.items()
     }
     return pack(type(mechanism).__name__, _VERSION, plain)
