@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.metadata
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
-from privstream.pipelines import heavy_hitters, simulate_command
 from privstream.pipelines.command import Command, RunError, UsageError
 
-COMMANDS: tuple[Command, ...] = (
-    heavy_hitters.COMMAND,
-    simulate_command.COMMAND,
-)
+COMMANDS = {
+    "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
+    "heavy-hitters": ("heavy_hitters", "report the items that many people hold, window by window"),
+    "plan": ("plan", "say what a privacy budget finds, before any data is touched"),
+    "plot": ("plot", "draw results, with error bars and, where it is known, the truth"),
+    "simulate": ("simulate_command", "write simulated events, and the truth about them"),
+}
+"""Name -> module and one line of help. Only the chosen command's module is imported: Beam takes seconds to load."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 on success, 1 if the run failed, 2 if it was not started for a usage error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     parser = argparse.ArgumentParser(
         prog="privstream", description="Differentially private monitoring of event streams.", allow_abbrev=False
     )
+    version = f"%(prog)s {importlib.metadata.version('privstream')}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        added = commands.add_parser(
-            command.name, help=command.help, description=command.description, allow_abbrev=False
-        )
-        added.add_argument("--traceback", action="store_true", help="show where an error comes from")
-        command.add_arguments(added)
-    known, others = parser.parse_known_args(arguments)
-    (command,) = (command for command in COMMANDS if command.name == known.command)
+    command: Command | None = None
+    for name, (module, text) in COMMANDS.items():
+        added = commands.add_parser(name, help=text, allow_abbrev=False)
+        if given[:1] == [name]:
+            command = load(module)
+            added.description = command.description
+            added.add_argument("--traceback", action="store_true", help="show where an error comes from")
+            command.add_arguments(added)
+    known, others = parser.parse_known_args(given)
+    if command is None:
+        parser.error(f"{known.command} must come first")
     if others and not command.takes_beam_options:
-        commands.choices[command.name].error(f"unknown option {others[0]}")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+        commands.choices[known.command].error(f"unknown option {others[0]}")
+    return _run(command, known, others)
+
+
+def load(module: str) -> Command:
+    """Import a command's module, without what other libraries have to say when they are loaded."""
+    logging.disable(logging.WARNING)
+    try:
+        command: Command = importlib.import_module(f"privstream.pipelines.{module}").COMMAND
+    finally:
+        logging.disable(logging.NOTSET)
+    return command
+
+
+def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
+    """Run a command that has been parsed."""
     try:
         command.run(known, others)
+        sys.stdout.flush()
     except UsageError as error:
         return _fail(known, error, 2)
     except BrokenPipeError:

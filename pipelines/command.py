@@ -17,14 +17,12 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name, what it says of itself, its options, and what it does.
+    """A subcommand: what it says of itself, its options, and what it does.
 
     `run` gets the parsed options and the arguments that are not its own, which only a command that
     `takes_beam_options` may have.
     """
 
-    name: str
-    help: str
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, list[str]], None]

@@ -44,11 +44,13 @@ def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         def build(pipeline: beam.Pipeline) -> None:
             events = pipeline | "Read" >> read
             published = events.events | "ShiftingHeavyHitters" >> hitters.with_dead_letters()
-            published.rows | "Write" >> write  # type: ignore[operator]
+            published.rows | "Write" >> write
             if letters:
                 dead = (events.dead_letters, published.dead_letters) | "AllDeadLetters" >> beam.Flatten()
                 dead | "WriteDeadLetters" >> letters
 
+        if arguments.noise_key_file is None and arguments.noise_key_variable is None:
+            launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
         counters = launch.run(options, build)
     if arguments.output != TERMINAL:
         write_json(guarantee_file, promise(hitters))
@@ -126,8 +128,6 @@ def _report(arguments: argparse.Namespace, hitters: ShiftingHeavyHitters, counte
 
 
 COMMAND = Command(
-    name="heavy-hitters",
-    help="items that many people hold, window by window",
     description="Reports the items that many people hold in each window. The guarantee holds for each person over the "
     "whole run. Any option of Apache Beam may be added, such as --runner.",
     add_arguments=add_arguments,

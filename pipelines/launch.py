@@ -10,7 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+    _BeamArgumentParser,
+)
 from apache_beam.runners.runner import PipelineState
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
@@ -25,10 +30,10 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     Raises:
         UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
     """
-    known = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
-    for options in PipelineOptions.__subclasses__():
-        if options.__module__.startswith("apache_beam."):
-            options._add_argparse_args(known)
+    known = _BeamArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
+    for group in PipelineOptions.__subclasses__():
+        if group.__module__.startswith("apache_beam."):
+            group._add_argparse_args(known)
     try:
         _, unknown = known.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -49,14 +54,13 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
 
 
 def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
-    """Return the noise source that the options name, or one with a new random key, and say so."""
+    """Return the noise source that the options name, or one with a new random key."""
     if file is not None and variable is not None:
         raise UsageError("noise_key_file and noise_key_variable must not both be given")
     if file is not None:
         return KeyedNoise.from_file(file, run_id)
     if variable is not None:
         return KeyedNoise.from_environment(variable, run_id)
-    _say("noise key: a new random one, for this launch only; give --noise_key_file to be able to repeat the run")
     return KeyedNoise.random(run_id)
 
 
@@ -82,7 +86,7 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
         raise RunError(_cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
-    _say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
+    say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
     counters: dict[str, int] = {}
     for counter in result.metrics().query().get("counters", []):
         if counter.key.metric.namespace == "privstream":
@@ -96,6 +100,6 @@ def _cause(error: BaseException) -> str:
     return str(error).strip().splitlines()[-1].split(" [while running")[0]
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Tell the person at the terminal."""
     print(text, file=sys.stderr)

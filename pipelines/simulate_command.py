@@ -98,8 +98,6 @@ def _summary(arguments: argparse.Namespace, written: Written) -> str:
 
 
 COMMAND = Command(
-    name="simulate",
-    help="write simulated events, and the truth about them",
     description="Writes simulated events to try things out on; nothing in them is private.",
     add_arguments=add_arguments,
     run=run,
