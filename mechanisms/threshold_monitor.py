@@ -9,14 +9,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import cast
 
-import mpmath
 import numpy as np
 from privstream.mechanisms import checks, clock, paper_monitor, target_charging
 from privstream.mechanisms.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.discrete import DiscreteGaussian
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.guarantee import PrivacyGuarantee
-from privstream.mechanisms.integer_law import IntegerLaw
+from privstream.mechanisms.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.paper_monitor import PaperCalibration
 from privstream.mechanisms.snapshots import pack, unpack
@@ -24,8 +23,11 @@ from privstream.mechanisms.user_counters import Charges, UserCounters
 
 CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "target_charging": target_charging, "paper": paper_monitor}
 MAX_HITS = 65_535
+MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
 SCAN = 4096
+COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16", "weights": "float64"}
+WEIGHT_UNITS = 2.0**20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,13 +35,17 @@ class Holdings:
     """Who holds what at one step: parallel columns, each pair of person and item at most once.
 
     Attributes:
-        step: public number of the step; steps are decided in increasing order, each once.
+        step: public number of the step, >= 0; steps are decided in increasing order, each once.
         users: uint64, shape (n,): keyed hashes of people.
         items: uint64, shape (n,): keyed hashes of items; with a known domain, positions in the domain.
         ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
             nothing but the person, the step and the person's own items. With c charges left a person takes part in
             the items ranked below c.
-        weights: float64 in [0, 1], shape (n,), or None (all one): values of linear queries (calibration "paper").
+        weights: float64 in [0, 1], shape (n,), or None (all one): values of linear queries (calibration "paper",
+            without counts). They are rounded to multiples of 2^-20, so that sums are exact in any order.
+
+    Raises:
+        ValueError, TypeError: a column has another shape or type, or a weight is out of range.
     """
 
     step: int
@@ -49,10 +55,16 @@ class Holdings:
     weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name in ("users", "items", "ranks", "weights"):
+        checks.integer("step", self.step, minimum=0)
+        for name, dtype in COLUMNS.items():
             column = getattr(self, name)
-            if column is not None and column.shape != self.users.shape:
-                raise ValueError(f"{name} must have shape {self.users.shape}, got {column.shape}")
+            if column is None and name in ("ranks", "weights"):
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype:
+                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {dtype}, got {found}")
+            if column.shape != (len(self.users),):
+                raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
         if self.weights is not None and not np.all((self.weights >= 0) & (self.weights <= 1)):
             raise ValueError("weights must be in [0, 1]")
 
@@ -213,17 +225,19 @@ class ThresholdMonitor:
         """Return the hits of a step, and whom they charge (not for publication)."""
         number = self._number(holdings.step)
         self._check(holdings)
+        real = holdings.weights is not None
         order = np.argsort(holdings.items, kind="stable")
         users, items = holdings.users[order], holdings.items[order]
-        weights = None if holdings.weights is None else holdings.weights[order]
-        left = self.max_hits - counters.charged(users).astype(np.float64 if weights is not None else np.int64)
-        active = (0 if holdings.ranks is None else holdings.ranks[order]) < left
+        weights = None if holdings.weights is None else np.rint(holdings.weights[order] * WEIGHT_UNITS) / WEIGHT_UNITS
+        active = (0 if holdings.ranks is None else holdings.ranks[order]) < self.max_hits - counters.charged(users)
         distinct, first, held = np.unique(items, return_index=True, return_counts=True)
         entered = active if weights is None else np.where(active, weights, 0.0)
-        totals = np.add.reduceat(entered, first, dtype=entered.dtype if weights is not None else np.int64)
+        totals = np.add.reduceat(entered, first, dtype=np.float64 if real else np.int64)
         source = self._source(noise)
-        hit = totals >= self._thresholds(holdings.step, number, distinct, source, real=weights is not None)
-        absent = self._absent_hits(holdings.step, source)
+        hit = totals >= self._thresholds(holdings.step, number, distinct, source, real=real)
+        if self.domain_size is None:
+            hit &= totals > 0
+        absent = self._absent_hits(holdings.step, source, real=real)
         hit |= np.isin(distinct, absent)
         rows = np.repeat(hit, held) & active
         charges = Charges.of(users[rows], None if weights is None else weights[rows])
@@ -235,7 +249,8 @@ class ThresholdMonitor:
     def may_hit(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Tell which items could be hits if `counts` (int64, all holders, dropped or not) people hold them.
 
-        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
+        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step` (without
+        weights).
         """
         source = self._source(noise)
         thresholds = self._thresholds(step, self._number(step), items, source)
@@ -287,6 +302,8 @@ class ThresholdMonitor:
         """Refuse holdings that would let one person count more than the guarantee allows."""
         if holdings.weights is not None and self.calibration != "paper":
             raise ValueError(f"weights must be None with calibration {self.calibration}")
+        if holdings.weights is not None and self.count_share:  # small weights pay for more hits than counts can
+            raise ValueError(f"weights must be None unless count_share is 0, got {self.count_share}")
         if self.domain_size is not None and np.any(holdings.items >= np.uint64(self.domain_size)):
             raise ValueError(f"items must be < domain_size {self.domain_size}")
         ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
@@ -320,20 +337,29 @@ class ThresholdMonitor:
         """Law of the number of items, among all of a known domain, that are hits even if nobody holds them."""
         size = self.domain_size or 0
         chance = self.calibrated.absent_hit_probability()
-        with mpmath.workprec(400):
-            p = mpmath.mpf(chance.numerator) / chance.denominator
+        if size * chance > MAX_ABSENT:
+            least = math.ceil(self._budget.tests * size * chance / MAX_ABSENT)
+            raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
+        p = PRECISE.mpf(chance.numerator) / chance.denominator
+        mass = below = (1 - p) ** size
+        cumulative: list[int] = []
+        while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
+            mass *= p / (1 - p) * (size - len(cumulative)) / (len(cumulative) + 1)
+            below += mass
+            cumulative.append(word)
+        return IntegerLaw.from_cumulative(0, cumulative)
 
-            def survival(k: int) -> mpmath.mpf:
-                return mpmath.betainc(k + 1, size - k, 0, p, regularized=True) if k < size else mpmath.mpf(0)
-
-            return IntegerLaw.from_survival(0, survival)
-
-    def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
+    def _absent_hits(self, step: int, source: NoiseSource, *, real: bool = False) -> np.ndarray:
         """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody holds them.
 
         They are drawn without looking at the data, and the thresholds of the others given that these are at least
-        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
+        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling). The real
+        thresholds of linear queries have another law, and are all visited.
         """
+        if real:
+            everything = np.arange(self.domain_size or 0, dtype=np.uint64)
+            thresholds = self._thresholds(step, self._number(step), everything, source, real=True)
+            return everything[thresholds <= 0]
         chosen: set[int] = set()
         if self.domain_size is not None:
             number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])

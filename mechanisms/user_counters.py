@@ -18,7 +18,7 @@ class Charges:
 
     Attributes:
         users: uint64, shape (n,), strictly increasing.
-        amounts: uint16 (hits) or float64 (weights of linear queries), shape (n,).
+        amounts: shape (n,): uint16 (hits; wider only if one does not fit), or float64 (weights of linear queries).
     """
 
     users: np.ndarray
@@ -34,7 +34,7 @@ class Charges:
         """Add up the amounts of each person; without amounts every mention counts one."""
         if amounts is None:
             distinct, times = np.unique(users, return_counts=True)
-            return cls(distinct, times.astype(np.uint16))
+            return cls(distinct, _narrow(times))
         distinct, inverse = np.unique(users, return_inverse=True)
         return cls(distinct, np.bincount(inverse, weights=amounts, minlength=len(distinct)))
 
@@ -50,7 +50,8 @@ class Charges:
         first = np.ones(len(users), bool)
         np.not_equal(users[1:], users[:-1], out=first[1:])
         if len(users):
-            amounts = np.add.reduceat(amounts, np.flatnonzero(first), dtype=amounts.dtype)
+            wide = np.float64 if amounts.dtype.kind == "f" else np.int64
+            amounts = _narrow(np.add.reduceat(amounts, np.flatnonzero(first), dtype=wide))
         return Charges(users[first], amounts)
 
     def slice(self, start: int, stop: int) -> Charges:
@@ -96,11 +97,11 @@ class UserCounters:
         return UserCounters((*runs, charges))
 
     def charged(self, users: np.ndarray) -> np.ndarray:
-        """Return what each of `users` (uint64, any order, repeats allowed) has been charged."""
-        total = np.zeros(len(users), self.runs[0].amounts.dtype if self.runs else np.uint16)
+        """Return what each of `users` (uint64, any order, repeats allowed) has been charged: int64 or float64."""
+        total: np.ndarray = np.zeros(len(users), np.int64)
         for run in self.runs:
             place = np.minimum(np.searchsorted(run.users, users), len(run) - 1)
-            total += np.where(run.users[place] == users, run.amounts[place], total.dtype.type(0))
+            total = total + np.where(run.users[place] == users, run.amounts[place], run.amounts.dtype.type(0))
         return total
 
     def compact(self) -> Charges:
@@ -113,3 +114,10 @@ class UserCounters:
     def __len__(self) -> int:
         """Count the entries held; a person may have one in several runs."""
         return sum(len(run) for run in self.runs)
+
+
+def _narrow(amounts: np.ndarray) -> np.ndarray:
+    """Store integers in two bytes where they fit: a counter that wrapped round would let a person in again."""
+    if amounts.dtype.kind == "f":
+        return amounts
+    return amounts.astype(np.min_scalar_type(max(int(amounts.max(initial=0)), np.iinfo(np.uint16).max)))
