@@ -21,7 +21,9 @@ Divergences = Callable[[Floats], tuple[Floats, Floats]]
 TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
 LARGEST_EPSILON = 1e4
 MAX_GRID = 4_000_000
-ROUNDING = 1e-9  # relative room that solvers leave for floating-point rounding
+LARGEST_EXPONENT = 600.0  # e^600 is still a float
+ROUNDING = 1e-9  # relative room that solvers leave for rounded parameters
+FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 
 
 def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
@@ -72,6 +74,12 @@ def connect_dots(divergences: Divergences, interval: float) -> tuple[pld_pmf.PLD
         for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
     )
     return remove, add
+
+
+def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
+    """Return likely - e^epsilon unlikely, at least zero, rounded up by what the tail probabilities may be wrong."""
+    weight = np.exp(np.minimum(epsilon, LARGEST_EXPONENT)) * (1 - FUNCTION_ERROR)
+    return np.maximum(0.0, likely * (1 + FUNCTION_ERROR) - weight * unlikely)
 
 
 class PairCurve(ABC):

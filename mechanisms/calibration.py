@@ -17,7 +17,6 @@ from privstream.mechanisms.integer_law import WORD_BITS
 from privstream.mechanisms.noise import Labels, NoiseSource
 
 LARGEST_COUNT = 1 << 62
-LARGEST_EXPONENT = 600.0  # e^600 is still a float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +117,7 @@ class MonitorBudget:
             sentences.append(f"Each person takes part in at most {self.tests_per_person:,} tests{where}.")
         elif self.domain == "unknown":
             sentences.append(f"Each person holds at most {self.items_per_step:,} items per step{where}.")
+        sentences.append("People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta.")
         return tuple(sentences)
 
 
@@ -197,10 +197,7 @@ class Calibration(ABC):
 
     @functools.cached_property
     def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run.
-
-        It does not include users/2^64, which those add to delta who identify people by 64-bit hashes.
-        """
+        """The guarantee for one person over the whole run, without the chance that two people's hashes collide."""
         counts = "" if self.count_sigma is None else " and their noisy counts"
         return PrivacyGuarantee(
             unit="one person over the whole run",

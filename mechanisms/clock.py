@@ -13,8 +13,8 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks, noisy_counts
-from privstream.mechanisms.accounting import ROUNDING, PairCurve, largest
-from privstream.mechanisms.calibration import LARGEST_EXPONENT, Calibration, MonitorBudget
+from privstream.mechanisms.accounting import LARGEST_EXPONENT, ROUNDING, PairCurve, excess, largest
+from privstream.mechanisms.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise import Labels, NoiseSource
 from scipy import special, stats
@@ -44,9 +44,8 @@ class ClockCurve(PairCurve):
         k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
         late = np.maximum(0.0, epsilon + k * self.eta) / growth
         early = np.maximum(0.0, k * self.eta - epsilon) / growth
-        weight = np.exp(np.minimum(epsilon, LARGEST_EXPONENT))
-        without = special.gammaincc(k, late) - weight * special.gammaincc(k, rate * late)
-        within = special.gammainc(k, rate * early) - weight * special.gammainc(k, early)
+        within = excess(special.gammainc(k, rate * early), epsilon, special.gammainc(k, early))
+        without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
         return within, without
 
     def replaced(self, epsilon: float) -> float:
@@ -56,7 +55,7 @@ class ClockCurve(PairCurve):
         wins = np.arange(k)
         fast = stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
         slow = stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
-        return float(fast.sum() - math.exp(min(epsilon, LARGEST_EXPONENT)) * slow.sum())
+        return float(excess(fast.sum(), np.asarray(epsilon), slow.sum()))
 
 
 @dataclass(frozen=True, kw_only=True)

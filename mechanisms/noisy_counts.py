@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from privstream.mechanisms import checks
-from privstream.mechanisms.accounting import ROUNDING, smallest
+from privstream.mechanisms.accounting import ROUNDING
 from privstream.mechanisms.guarantee import PrivacyCurve
+from scipy import optimize
 
 if TYPE_CHECKING:
     from privstream.mechanisms.calibration import MonitorBudget
 
 SIGMA_PRECISION = 1e-3
+SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
 
 
@@ -88,13 +92,23 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     interval = grid(epsilon, releases)
     spent = hits.to_pld(interval)
 
-    def accept(sigma: float) -> bool:
-        counts = count_curve(sigma, charges, neighbouring).to_pld(interval)
-        return bool(spent.get_delta_for_epsilon_for_composed_pld(counts, epsilon) <= delta * (1 - ROUNDING))
+    @functools.cache
+    def excess(log_sigma: float) -> float:
+        """Return the logarithm of delta over its goal."""
+        counts = count_curve(math.exp(log_sigma), charges, neighbouring).to_pld(interval)
+        found = spent.get_delta_for_epsilon_for_composed_pld(counts, epsilon)
+        return math.log(max(found, sys.float_info.min)) - math.log(delta * (1 - ROUNDING))
 
-    high = max(1.0, math.sqrt(releases) / epsilon)
-    while not accept(high):
-        high *= 2
-        if high > LARGEST_SIGMA:
-            raise ValueError(f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget")
-    return smallest(accept, high / 2 if high > 1 else 0.0, high, SIGMA_PRECISION)
+    high = math.log(SMALLEST_SIGMA + math.sqrt(releases) / epsilon)
+    if hits.delta(epsilon) < delta:
+        while excess(high) > 0 and high < math.log(LARGEST_SIGMA):
+            high += 1
+    if hits.delta(epsilon) >= delta or excess(high) > 0:
+        raise ValueError(f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget")
+    low = high
+    while excess(low) <= 0:
+        high, low = low, low - 1
+        if low < math.log(SMALLEST_SIGMA):
+            return math.exp(high)
+    root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
+    return math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))

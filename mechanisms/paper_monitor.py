@@ -83,7 +83,7 @@ class PaperCalibration(Calibration):
     @functools.cached_property
     def hits_curve(self) -> PointCurve:
         """The (epsilon, delta) of the paper's theorem."""
-        return PointCurve(self.budget.hits_epsilon, self.budget.hits_delta)
+        return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
 
     def _above(self, least: Floats) -> Floats:
         """Return Pr[w + min(v, Delta) >= least], `least` integer."""
@@ -162,6 +162,11 @@ def _scale_of_theorem_3_8(epsilon: float, delta: float, hits: int, share: float)
     return log * (75 * (math.floor(log) + 1) / log + 25) / each
 
 
+def _hits_delta(budget: MonitorBudget) -> float:
+    """Return the delta of hits alone: counts get the same share of delta as of epsilon."""
+    return budget.hits_delta * (1 - budget.count_share)
+
+
 def calibrate(budget: MonitorBudget) -> PaperCalibration:
     """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
 
@@ -175,7 +180,7 @@ def calibrate(budget: MonitorBudget) -> PaperCalibration:
 
     Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8; docs/proofs/paper_monitor.md.
     """
-    epsilon, delta = budget.hits_epsilon, budget.hits_delta
+    epsilon, delta = budget.hits_epsilon, _hits_delta(budget)
     if budget.neighbouring == "replace_one":
         epsilon, delta = epsilon / 2, delta / (1 + math.exp(epsilon / 2))
     hits = (budget.max_hits + 1) * budget.streams_per_person - 1

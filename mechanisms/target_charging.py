@@ -13,8 +13,8 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks, noisy_counts
-from privstream.mechanisms.accounting import ROUNDING, PairCurve, largest
-from privstream.mechanisms.calibration import LARGEST_EXPONENT, Calibration, MonitorBudget
+from privstream.mechanisms.accounting import ROUNDING, PairCurve, excess, largest
+from privstream.mechanisms.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise import Labels, NoiseSource
 from scipy import special, stats
@@ -43,12 +43,11 @@ class ResponseCurve(PairCurve):
     def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the divergences (with, without) and (without, with) of one added person."""
         k, low, high = self.hits, *self._odds()
-        weight = np.exp(np.minimum(epsilon, LARGEST_EXPONENT))
         late = np.floor(k + epsilon / self.epsilon_per_test)
         early = np.ceil(k - epsilon / self.epsilon_per_test) - 1
-        without = stats.nbinom.sf(late, k, low) - weight * stats.nbinom.sf(late, k, high)
-        within = stats.nbinom.cdf(early, k, high) - weight * stats.nbinom.cdf(early, k, low)
-        return np.maximum(0.0, within), np.maximum(0.0, without)
+        within = excess(stats.nbinom.cdf(early, k, high), epsilon, stats.nbinom.cdf(early, k, low))
+        without = excess(stats.nbinom.sf(late, k, low), epsilon, stats.nbinom.sf(late, k, high))
+        return within, without
 
     def replaced(self, epsilon: float) -> float:
         """Return the divergence of a replaced person for epsilon >= 0, as a difference of two negative binomials."""
@@ -57,8 +56,8 @@ class ResponseCurve(PairCurve):
         misses = np.arange(int(stats.nbinom.isf(NEGLIGIBLE, k, high)) + 1)
         forwards = stats.nbinom.pmf(misses, k, high) * stats.nbinom.sf(misses + lead, k, low)
         backwards = stats.nbinom.pmf(misses, k, low) * stats.nbinom.sf(misses + lead, k, high)
-        left_out = float(stats.nbinom.sf(misses[-1], k, high))
-        return left_out + float(forwards.sum() - math.exp(min(epsilon, LARGEST_EXPONENT)) * backwards.sum())
+        left_out = stats.nbinom.sf(misses[-1], k, high)
+        return float(left_out + excess(forwards.sum(), np.asarray(epsilon), backwards.sum()))
 
     def _odds(self) -> tuple[float, float]:
         """Return the chances of a hit without and with the person."""
