@@ -1,17 +1,14 @@
-"""Columnar batches between the stages, with one compact coder."""
+"""Columnar batches between the stages, and their compact encoding: what travels is bytes."""
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import Coder
-from apache_beam.coders.typecoders import registry
 from privstream.mechanisms.snapshots import pack, unpack
 
 
@@ -135,46 +132,6 @@ class HolderBatch:
 Batch = TypeVar("Batch", EventBatch, HolderBatch)
 
 
-class BatchCoder(Coder):
-    """Columns as raw little-endian bytes behind a checked header; no pickling."""
-
-    KINDS: ClassVar[tuple[type, ...]] = (EventBatch, HolderBatch)
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def encode(self, value: Any) -> bytes:
-        """Encode a batch."""
-        return encode(value)
-
-    def decode(self, encoded: bytes) -> Any:
-        """Decode a batch."""
-        return decode(self.kind, encoded)
-
-    def is_deterministic(self) -> bool:
-        """Equal batches have equal bytes."""
-        return True
-
-    def to_type_hint(self) -> type:
-        """Return the type of batch that this coder is for."""
-        return self.kind
-
-    @classmethod
-    def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
-        """Make the coder for a type of batch."""
-        return cls(typehint)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchCoder) and self.kind is other.kind
-
-    def __hash__(self) -> int:
-        return zlib.crc32(self.kind.__name__.encode())
-
-
-for _kind in BatchCoder.KINDS:
-    registry.register_coder(_kind, BatchCoder)
-
-
 def encode(batch: EventBatch | HolderBatch) -> bytes:
     """Encode a batch as bytes."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
@@ -187,6 +144,22 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     found: dict[str, Any] = unpack(kind.__name__, 1, data)
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
+
+
+def seal(key: StepKey, batch: HolderBatch) -> bytes:
+    """Encode a batch together with the key that it belongs to."""
+    label = key.to_bytes()
+    return len(label).to_bytes(4, "big") + label + encode(batch)
+
+
+def sealed_key(record: bytes) -> StepKey:
+    """Return the key of what `seal` returned."""
+    return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
+
+
+def unseal(record: bytes) -> HolderBatch:
+    """Return the batch of what `seal` returned."""
+    return decode(HolderBatch, record[4 + int.from_bytes(record[:4], "big") :])
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

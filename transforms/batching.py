@@ -14,7 +14,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.mechanisms.noise import NoiseSource
-from privstream.transforms.batches import EventBatch, Names, StepKey, string_buffers
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
@@ -93,7 +93,7 @@ def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
 
 
 class SplitEvents(beam.DoFn):
-    """Turn Arrow batches into `EventBatch`es, one per stream, step and shard of people that occurs.
+    """Turn Arrow batches into encoded `EventBatch`es, one per stream, step and shard of people that occurs.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
     lies outside of the public steps, streams or domain is counted and left out.
@@ -127,7 +127,7 @@ class SplitEvents(beam.DoFn):
         self._user_hash = self.noise.derive("user hash")
         self._item_hash = self.noise.derive("item hash")
 
-    def process(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, EventBatch]]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
         """Split one Arrow batch; see `normalise` for its columns."""
         self.events.inc(batch.num_rows)
         batch = normalise(batch)
@@ -147,7 +147,7 @@ class SplitEvents(beam.DoFn):
             batch = kept
         return batch
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, EventBatch]]:
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         self.outside.inc(len(times) - len(np.unique(rows)) if self.steps.overlap > 1 else len(times) - len(rows))
@@ -169,7 +169,8 @@ class SplitEvents(beam.DoFn):
             held = codes[named[named_starts[i] : named_starts[i + 1] if i + 1 < len(starts) else None]]
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             key = StepKey(streams.dictionary[stream[start]].as_py(), int(steps[start]), int(shard[start]))
-            yield key.to_bytes(), EventBatch(users[start:end], items[codes[start:end]], times[start:end], names)
+            events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names)
+            yield key.to_bytes(), encode(events)
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""

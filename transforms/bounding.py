@@ -11,7 +11,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, encode, seal
 from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
@@ -106,7 +106,7 @@ class BoundItems(CollectStep):
 
     def process(
         self,
-        element: tuple[bytes, Any],
+        element: tuple[bytes, bytes],
         batches: Any = beam.DoFn.StateParam(BATCHES),
         closed: Any = beam.DoFn.StateParam(CLOSED),
         due: Any = beam.DoFn.TimerParam(DUE),
@@ -130,7 +130,7 @@ class BoundItems(CollectStep):
         """Forget that the step has been closed."""
         closed.clear()
 
-    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, Any]]:
+    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
         """Bound one step of one shard of people."""
         events = EventBatch.join(batches)
         rows, ranks = bound_items(
@@ -143,15 +143,15 @@ class BoundItems(CollectStep):
         )
         held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names)
         if self.by_people:
-            yield key.shard.to_bytes(4, "big"), (key.to_bytes(), held)
+            yield key.shard.to_bytes(4, "big"), seal(key, held)
         else:
             yield from split_by_item(key, held, self.item_shards)
 
 
-def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, HolderBatch]]:
+def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, bytes]]:
     """Part holdings by shard of items."""
     shard = held.items % np.uint64(shards)
     for i in range(shards):
         rows = np.flatnonzero(shard == i)
         if len(rows):
-            yield StepKey(key.stream, key.step, i).to_bytes(), held.take(rows)
+            yield StepKey(key.stream, key.step, i).to_bytes(), encode(held.take(rows))

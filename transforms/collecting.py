@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Duration
-from privstream.transforms.batches import StepKey, decode, encode
+from privstream.transforms.batches import StepKey, decode
 from privstream.transforms.domain import Domain
 from privstream.transforms.late import late_events
 from privstream.transforms.steps import Steps
@@ -39,15 +39,16 @@ class CollectStep(beam.DoFn):
     def close(self, key: StepKey, batches: list[Any]) -> Iterable[Any]:
         """Return the outputs for a key, given all its batches; a function of nothing else."""
 
-    def keep(self, element: tuple[bytes, Any], batches: Any, closed: Any, due: Any) -> Iterator[Any]:
+    def keep(self, element: tuple[bytes, bytes], batches: Any, closed: Any, due: Any) -> Iterator[Any]:
         """Keep a batch until its step is due."""
-        key, batch = element
+        key, data = element
         step = StepKey.from_bytes(key)
         if closed.read() is not None:
+            batch = decode(self.kind, data)
             self.late.inc(len(batch.users))
             yield from late_events(self.steps, step, batch, self.domain)
             return
-        batches.add(encode(batch))
+        batches.add(data)
         due.set(self.steps.decision_time(step.step, self.stage))
 
     def close_step(self, key: bytes, batches: Any, closed: Any, forget: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey
+from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
 from privstream.transforms.batching import GatherRows, SplitEvents
 from privstream.transforms.bounding import SELECTIONS, BoundItems
 from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
@@ -186,8 +186,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             dead.append(outputs[DEAD_LETTERS])
             return cast(PCollection[Any], outputs[ROWS])
 
-        by_step = tuple[bytes, HolderBatch]
-        by_key = tuple[bytes, tuple[bytes, HolderBatch]]
+        keyed = tuple[bytes, bytes]
         split = SplitEvents(
             **common,
             shards=self.shards,
@@ -208,7 +207,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         )
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         batches = stage(everywhere, GatherRows(), pa.RecordBatch)
-        held = stage(stage(batches, split, tuple[bytes, EventBatch]), bound, by_key if limits else by_step)
+        held = stage(stage(batches, split, keyed) | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
         if limits:
             limit = LimitPeople(
                 **common,
@@ -218,8 +217,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
                 streams=self.streams_per_person,
                 domain=domain,
             )
-            held = stage(held, limit, by_step)
-        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor, domain=domain), by_key)
+            held = stage(held, limit, keyed)
+        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor, domain=domain), keyed)
         if domain is not None:
             candidates = (candidates, self._first_visits(events)) | "WithFirstVisits" >> beam.Flatten()
         rows = stage(candidates, MonitorStream(**common, stage=3, monitor=self.monitor, domain=domain), HeavyHitter)
@@ -229,9 +228,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         """Open each public stream of a known domain, so that its monitor runs from the first window on."""
         nobody = HolderBatch(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint16), Names.none())
         first = cast(int, self.steps.first)
-        visits = [(s.encode(), (StepKey(s, first, 0).to_bytes(), nobody)) for s in self.streams or ("",)]
-        visits_type = tuple[bytes, tuple[bytes, HolderBatch]]
+        visits = [(s.encode(), seal(StepKey(s, first, 0), nobody)) for s in self.streams or ("",)]
         return cast(
             PCollection[Any],
-            events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(visits_type),
+            events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(tuple[bytes, bytes]),
         )

@@ -13,7 +13,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import HolderBatch, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey, seal
 from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
@@ -44,7 +44,7 @@ class TestItems(CollectStep):
 
     def process(
         self,
-        element: tuple[bytes, Any],
+        element: tuple[bytes, bytes],
         batches: Any = beam.DoFn.StateParam(BATCHES),
         closed: Any = beam.DoFn.StateParam(CLOSED),
         due: Any = beam.DoFn.TimerParam(DUE),
@@ -68,7 +68,7 @@ class TestItems(CollectStep):
         """Forget that the step has been closed."""
         closed.clear()
 
-    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, tuple[bytes, HolderBatch]]]:
+    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
         """Test the items of one step of one shard."""
         items, counts = np.unique(np.concatenate([batch.items for batch in batches]), return_counts=True)
         noise = self.noise.derive("stream", key.stream)
@@ -77,4 +77,4 @@ class TestItems(CollectStep):
         self.kept.inc(len(candidates))
         kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
         if kept:
-            yield key.stream.encode(), (key.to_bytes(), HolderBatch.join(kept))
+            yield key.stream.encode(), seal(key, HolderBatch.join(kept))

@@ -70,7 +70,7 @@ class LimitPeople(OrderedSteps):
 
     def process(
         self,
-        element: tuple[bytes, tuple[bytes, HolderBatch]],
+        element: tuple[bytes, bytes],
         pending: Any = beam.DoFn.StateParam(PENDING),
         head: Any = beam.DoFn.StateParam(HEAD),
         due: Any = beam.DoFn.TimerParam(DUE),

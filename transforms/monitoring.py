@@ -40,7 +40,7 @@ class MonitorStream(OrderedSteps):
 
     def process(
         self,
-        element: tuple[bytes, tuple[bytes, HolderBatch]],
+        element: tuple[bytes, bytes],
         pending: Any = beam.DoFn.StateParam(PENDING),
         head: Any = beam.DoFn.StateParam(HEAD),
         due: Any = beam.DoFn.TimerParam(DUE),

@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, StepKey, decode, encode
+from privstream.transforms.batches import HolderBatch, StepKey, sealed_key, unseal
 from privstream.transforms.domain import Domain
 from privstream.transforms.late import late_events
 from privstream.transforms.steps import Steps
@@ -101,18 +101,16 @@ class OrderedSteps(beam.DoFn):
         """Return the next step to handle even if nothing is pending for it, or NONE."""
         return NONE
 
-    def keep(
-        self, element: tuple[bytes, tuple[bytes, HolderBatch]], pending: Any, head: Any, timer: Any
-    ) -> Iterator[Any]:
+    def keep(self, element: tuple[bytes, bytes], pending: Any, head: Any, timer: Any) -> Iterator[Any]:
         """Keep a batch until its step is handled."""
-        key, (step_key, batch) = element
-        step = StepKey.from_bytes(step_key).step
+        key, record = element
+        step = sealed_key(record).step
         now = Head.from_bytes(head.read())
         if step <= now.decided:
+            batch = unseal(record)
             self.late.inc(len(batch.users))
-            yield from late_events(self.steps, StepKey.from_bytes(step_key), batch, self.domain)
+            yield from late_events(self.steps, sealed_key(record), batch, self.domain)
             return
-        record = pack("pending", 1, {"key": step_key, "batch": encode(batch)})
         pending.add(record)
         self._await(timer, step)
         memory = self._take(key, now)
@@ -130,7 +128,7 @@ class OrderedSteps(beam.DoFn):
         due = sorted(step for step in awaited if self.steps.decision_time(step, self.stage) <= time)
         for step in due:
             records = memory.pending.pop(step, [])
-            result = self.handle(key, step, [_open(record) for record in records], memory.ledger)
+            result = self.handle(key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger)
             yield from result.outputs
             memory.ledger = result.ledger
             if result.segment is not None:
@@ -176,7 +174,7 @@ class OrderedSteps(beam.DoFn):
         """Decode the state."""
         memory = Memory(now.version, self.restore(list(log.read())))
         for record in pending.read():
-            step = StepKey.from_bytes(unpack("pending", 1, record)["key"]).step  # type: ignore[arg-type]
+            step = sealed_key(record).step
             if step > now.decided:
                 memory.pending.setdefault(step, []).append(record)
         return memory
@@ -197,9 +195,3 @@ class Handled:
     segment: bytes | None
     entries: int
     outputs: Iterable[Any]
-
-
-def _open(record: bytes) -> tuple[StepKey, HolderBatch]:
-    """Decode a pending batch."""
-    found = unpack("pending", 1, record)
-    return StepKey.from_bytes(found["key"]), decode(HolderBatch, found["batch"])  # type: ignore[arg-type]
