@@ -46,7 +46,7 @@ def add_heavy_hitters(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits for each person")
     limits.add_argument("--max_hits", type=int, required=True, help="hits that one person is charged for, then dropped")
     limits.add_argument(
-        "--horizon", type=_horizon, required=True, metavar="STEPS", help=f"windows of one person, or {UNBOUNDED}"
+        "--horizon", type=horizon_steps, required=True, metavar="STEPS", help=f"windows of one person, or {UNBOUNDED}"
     )
     limits.add_argument("--participation_cap", type=int, metavar="STEPS", help="windows of one person, counted")
     limits.add_argument("--items_per_step", type=int, default=1, help="items of one person in a window (default: 1)")
@@ -93,7 +93,7 @@ def _time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _horizon(text: str) -> int | None:
+def horizon_steps(text: str) -> int | None:
     """Return a number of steps, or None for no bound."""
     if text == UNBOUNDED:
         return None
