@@ -23,6 +23,7 @@ LARGEST_EPSILON = 1e4
 MAX_GRID = 4_000_000
 LARGEST_EXPONENT = 600.0  # e^600 is still a float
 ROUNDING = 1e-9  # relative room that solvers leave for rounded parameters
+SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
 
 
@@ -187,7 +188,7 @@ class ComposedCurve:
 
     def epsilon(self, delta: float) -> float:
         """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
-        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta)))
+        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the convolution of all distributions."""

@@ -153,7 +153,7 @@ def calibrate(budget: MonitorBudget) -> TargetChargingCalibration:
     Example:
         >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
         >>> calibrate(budget).detection_threshold(10**6, 0.01)
-        794
+        793
 
     Source: Cohen and Lyu (2023); exact form in docs/proofs/target_charging.md.
     """

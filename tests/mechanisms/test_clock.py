@@ -1,0 +1,164 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms import clock
+from privstream.mechanisms.calibration import MonitorBudget
+from privstream.mechanisms.clock import ClockCurve
+from privstream.mechanisms.noise import SeededNoise
+from scipy import integrate, stats
+
+HITS = (1, 4, 16, 64)
+MILLION, BILLION = 10**6, 10**9
+# Noise scale and detection thresholds at 1e6 and 1e9 tests; epsilon 1, beta 0.01.
+KNOWN = {1: (10.92, 241, 320), 4: (14.95, 330, 438), 16: (23.19, 512, 679), 64: (39.94, 881, 1169)}
+REPLACED = {1: (11.2, 247, 328), 4: (16.0, 353, 468), 16: (26.5, 586, 777), 64: (49.3, 1087, 1443)}
+SMALL_DELTA = {1: (17.4, 383, 508), 4: (22.4, 493, 655), 16: (32.9, 725, 962), 64: (54.5, 1202, 1595)}
+UNKNOWN = {1: (254, 257), 4: (340, 345), 16: (513, 520), 64: (857, 870)}
+
+
+def budget(**changes):
+    return MonitorBudget(**{"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "tests": MILLION, "beta": 0.01, **changes})
+
+
+def exact_divergences(eta, k, epsilon):
+    """Both hockey-stick divergences of k clocks, by finite and infinite sums of positive terms at 50 digits."""
+    with mpmath.workdps(50):
+        rate, weight = mpmath.exp(eta), mpmath.exp(epsilon)
+        late = (epsilon + k * mpmath.mpf(eta)) / (rate - 1)
+        early = max(mpmath.mpf(0), (k * mpmath.mpf(eta) - epsilon) / (rate - 1))
+        upper = lambda x: mpmath.exp(-x) * mpmath.fsum(x**j / mpmath.factorial(j) for j in range(k))  # noqa: E731
+        without = upper(late) - weight * upper(rate * late)
+        within = (1 - upper(rate * early)) - weight * (1 - upper(early))
+        return float(max(within, 0)), float(max(without, 0))
+
+
+# Real-valued thresholds of the tables are rounded up to people here: up to one more than printed.
+@pytest.mark.parametrize("hits", HITS)
+@pytest.mark.parametrize(
+    ("table", "changes"), [(KNOWN, {}), (REPLACED, {"neighbouring": "replace_one"}), (SMALL_DELTA, {"delta": 1e-9})]
+)
+def test_scales_and_detection_thresholds_are_those_of_the_tables(table, changes, hits):
+    scale, million, billion = table[hits]
+    found = [clock.calibrate(budget(max_hits=hits, tests=tests, **changes)) for tests in (MILLION, BILLION)]
+    assert found[0].noise_scale == pytest.approx(scale, abs=0.051 if table is not KNOWN else 0.0051)
+    assert 0 <= found[0].detection_threshold(MILLION, 0.01) - million <= 1
+    assert 0 <= found[1].detection_threshold(BILLION, 0.01) - billion <= 1
+
+
+@pytest.mark.parametrize("hits", HITS)
+def test_detection_thresholds_of_an_unknown_domain_are_those_of_the_table(hits):
+    found = clock.calibrate(budget(max_hits=hits, domain="unknown", tests_per_person=1000))
+    assert 0 <= found.detection_threshold(MILLION, 0.01) - UNKNOWN[hits][0] <= 1
+    assert 0 <= found.detection_threshold(BILLION, 0.01) - UNKNOWN[hits][1] <= 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(0.005, 2.0), st.sampled_from([1, 2, 5, 30]), st.floats(0.01, 5.0))
+def test_closed_form_is_the_divergence_and_never_below_it(eta, k, epsilon):
+    curve = ClockCurve(eta=eta, clocks=k)
+    for found, exact in zip(curve.one_way(np.array([epsilon])), exact_divergences(eta, k, epsilon), strict=True):
+        assert exact <= found[0] * (1 + 1e-15) + 1e-300
+        assert found[0] <= exact + 1e-10
+
+
+@pytest.mark.parametrize(("eta", "k", "epsilon"), [(0.2, 1, 0.5), (0.09, 4, 1.0), (0.5, 3, 2.0)])
+def test_replacing_is_the_divergence_of_a_difference_of_sums_of_clocks(eta, k, epsilon):
+    rate, s = math.exp(eta), epsilon / math.expm1(eta)
+    slow, fast = stats.gamma(k), stats.gamma(k, scale=1 / rate)
+    above = lambda late, early: integrate.quad(lambda y: early.pdf(y) * late.sf(s + y), 0, 200, limit=500)[0]  # noqa: E731
+    exact = above(slow, fast) - math.exp(epsilon) * above(fast, slow)
+    assert ClockCurve(eta=eta, clocks=k, neighbouring="replace_one").delta(epsilon) == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("hits", [1, 16])
+def test_delta_grows_with_eta_and_the_solver_uses_it_up(hits, neighbouring):
+    etas = np.geomspace(1e-3, 3, 60)
+    deltas = [ClockCurve(eta=eta, clocks=hits, neighbouring=neighbouring).delta(1.0) for eta in etas]
+    assert np.all(np.diff(deltas) >= -1e-11)
+    eta = clock.calibrate(budget(max_hits=hits, neighbouring=neighbouring)).eta
+    spent = ClockCurve(eta=eta, clocks=hits, neighbouring=neighbouring).delta(1.0)
+    assert 1e-6 * (1 - 1e-6) < spent <= 1e-6
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+def test_loss_distribution_is_pessimistic_and_close(neighbouring):
+    curve = ClockCurve(eta=0.0669, clocks=4, neighbouring=neighbouring)
+    pld = curve.to_pld(1e-3)
+    for epsilon in (0.1, 0.5, 1.0, 1.5):
+        exact = curve.delta(epsilon)
+        assert exact * (1 - 1e-6) - 1e-12 <= pld.get_delta_for_epsilon(epsilon) <= exact * 1.001 + 1e-11
+
+
+@pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}, {"domain": "unknown"}])
+def test_hazard_grows_by_no_more_than_one_person_may_add(changes):
+    found = clock.calibrate(budget(**changes))
+    counts = np.arange(0, 400)
+    for step in (1, 1000):
+        hazard = found.hazard(counts, step=step)
+        extra = found.budget.domain_hazard(step) if found.budget.domain == "unknown" else 0.0
+        assert np.all(hazard[1:] <= (math.exp(found.eta) * hazard[:-1] + extra) * (1 + 1e-12))
+        assert np.all(np.diff(hazard) >= 0)
+        assert (hazard[0] == 0) == (found.budget.domain == "unknown")
+
+
+def test_hazards_of_all_tests_of_one_person_sum_to_the_delta_of_the_domain():
+    bounded = budget(domain="unknown", tests_per_person=500, streams_per_person=3)
+    assert math.expm1(1500 * bounded.domain_hazard()) == pytest.approx(bounded.delta / 2)
+    open_ended = budget(domain="unknown", items_per_step=2)
+    octaves = sum(2 * 2**j * open_ended.domain_hazard(2**j) for j in range(400))
+    assert math.expm1(octaves) == pytest.approx(open_ended.delta / 2, rel=0.01)
+    assert math.expm1(octaves) < open_ended.delta / 2
+    assert open_ended.domain_hazard(4) == open_ended.domain_hazard(7) > open_ended.domain_hazard(8)
+
+
+@pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}])
+def test_law_of_hidden_thresholds_is_the_hit_probability(changes):
+    found = clock.calibrate(budget(max_hits=1, **changes))
+    counts = np.arange(1, 260)
+    absent = float(found.absent_hit_probability())
+    assert absent == pytest.approx(float(found.hit_probability(0)), rel=1e-9)
+    cdf = found.threshold_law().cdf(counts)
+    assert 1 - (1 - absent) * (1 - cdf) == pytest.approx(found.hit_probability(counts), rel=1e-9, abs=1e-15)
+    assert found.hit_probability(counts) + found.miss_probability(counts) == pytest.approx(1)
+
+
+def test_absent_items_are_reported_with_half_of_beta_at_most():
+    found = clock.calibrate(budget())
+    assert MILLION * float(found.absent_hit_probability()) <= 0.005 * (1 + 1e-9)
+
+
+def test_drawn_thresholds_follow_the_hit_probability():
+    found = clock.calibrate(budget())
+    drawn = found.draw_thresholds(SeededNoise(11), 100_000)
+    for count in (200, 280, 300):
+        p = float(found.hit_probability(count))
+        # Hoeffding: false alarm below 2 exp(-2 n x^2) = 1e-10.
+        assert abs(np.mean(drawn <= count) - p) < math.sqrt(math.log(2e10) / 2e5)
+
+
+def test_thresholds_without_a_bound_on_tests_rise_once_an_octave():
+    found = clock.calibrate(budget(domain="unknown"))
+    assert found.threshold_at(1) < found.threshold_at(2) == found.threshold_at(3) < found.threshold_at(4)
+    assert found.threshold_at(2**20) - found.threshold_at(1) < found.noise_scale * (math.log(2**20) + 6)
+    assert found.threshold_law(step=6) is found.threshold_law(step=5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0.0"),
+        ({"epsilon": math.nan}, "epsilon must be finite and > 0, got nan"),
+        ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
+        ({"max_hits": 0}, "max_hits must be >= 1, got 0"),
+        ({"domain": "open"}, "domain must be one of known, unknown, got 'open'"),
+        ({"count_share": 1.0}, r"count_share must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_budgets_out_of_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        budget(**changes)

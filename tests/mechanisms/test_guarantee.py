@@ -1,0 +1,59 @@
+import dataclasses
+import json
+import math
+
+import pytest
+from privstream.mechanisms import clock
+from privstream.mechanisms.calibration import MonitorBudget
+from privstream.mechanisms.guarantee import PrivacyGuarantee
+
+FIELDS = {"unit": "one event", "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"epsilon": -1.0}, ValueError, "epsilon must be finite and >= 0, got -1.0"),
+        ({"epsilon": math.inf}, ValueError, "epsilon must be finite and >= 0, got inf"),
+        ({"epsilon": True}, TypeError, "epsilon must be a number, got bool"),
+        ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\), got 1.0"),
+        ({"neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'swap'"),
+        ({"horizon": 0}, ValueError, "horizon must be >= 1, got 0"),
+    ],
+)
+def test_fields_are_checked(changes, error, message):
+    with pytest.raises(error, match=message):
+        PrivacyGuarantee(**{**FIELDS, **changes})
+
+
+def test_it_is_frozen_data_and_the_curve_does_not_count():
+    one = PrivacyGuarantee(**FIELDS, curve=clock.ClockCurve(eta=0.1, clocks=1))
+    assert one == PrivacyGuarantee(**FIELDS)
+    assert "curve" not in repr(one)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.epsilon = 2.0
+
+
+def test_json_holds_every_field_but_the_curve():
+    found = json.loads(json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), horizon=7).to_dict()))
+    assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve"}
+    assert found["limits"] == ["Few."]
+    assert found["horizon"] == 7
+
+
+def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_and_adversary():
+    budget = MonitorBudget(
+        epsilon=1.0, delta=1e-6, max_hits=4, tests=100, beta=0.1, domain="unknown", tests_per_person=50
+    )
+    paragraph = clock.calibrate(budget).guarantee.paragraph()
+    for part in (
+        "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run",
+        "adding or removing",
+        "charged for at most 4 hits",
+        "at most 50 tests",
+        "n / 2^64",
+        "Public: all parameters",
+        "adversary may choose",
+    ):
+        assert part in paragraph
+    assert "\n" not in paragraph
