@@ -56,7 +56,7 @@ def add_heavy_hitters(parser: argparse.ArgumentParser) -> None:
     tests.add_argument("--domain", metavar="PATH", help="file with a public list of items, one per line")
     tests.add_argument("--streams", metavar="A,B,..", help="public streams to monitor (default: all)")
     tests.add_argument("--count_share", type=float, default=0.25, help="share of epsilon for counts (default: 0.25)")
-    parser.add_argument("--shards", type=int, default=8, help="parallel shards; changes no answer (default: 8)")
+    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:

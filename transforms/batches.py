@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
+
+DIGEST_BYTES = 16
 
 
 class StepKey(NamedTuple):
@@ -146,6 +149,11 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
 
 
+def digest(data: bytes) -> bytes:
+    """Return bytes that stand for an encoded batch."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
 def seal(key: StepKey, batch: HolderBatch) -> bytes:
     """Encode a batch together with the key that it belongs to."""
     label = key.to_bytes()
@@ -153,12 +161,12 @@ def seal(key: StepKey, batch: HolderBatch) -> bytes:
 
 
 def sealed_key(record: bytes) -> StepKey:
-    """Return the key of what `seal` returned."""
+    """Return the key in what `seal` returned."""
     return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
 
 
 def unseal(record: bytes) -> HolderBatch:
-    """Return the batch of what `seal` returned."""
+    """Return the batch in what `seal` returned."""
     return decode(HolderBatch, record[4 + int.from_bytes(record[:4], "big") :])
 
 

@@ -8,14 +8,18 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.utils.timestamp import Duration
 from privstream.mechanisms.noise import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, encode, seal
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
 from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
+from privstream.transforms.late import late_events
 from privstream.transforms.steps import Steps
 
+LATE_MEMORY = Duration(seconds=7 * 24 * 3600)
 SELECTIONS = ("last", "first", "random")
 
 
@@ -78,10 +82,14 @@ class BoundItems(CollectStep):
     """Per stream, step and shard of people: events in, bounded holdings out.
 
     They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
+
+    A batch that comes after its step is late: it is counted and described in the dead-letter output, never used. What
+    tells it is one byte per key, kept for a week of event time, and only where the key had events in time; the monitor
+    itself refuses to decide a step twice, and counts what reaches it.
     """
 
     BATCHES = BagStateSpec("bound_items_batches", BytesCoder())  # encoded batches of a step that is still open
-    CLOSED = ReadModifyWriteStateSpec("bound_items_closed", BytesCoder())  # present once the step has been decided
+    CLOSED = ReadModifyWriteStateSpec("bound_items_closed", BytesCoder())  # present once the step has been closed
     DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
     FORGET = TimerSpec("bound_items_forget", TimeDomain.WATERMARK)
 
@@ -97,7 +105,9 @@ class BoundItems(CollectStep):
         by_people: bool = False,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(EventBatch, steps=steps, stage=stage, domain=domain)
+        super().__init__(EventBatch, steps=steps, stage=stage)
+        self.domain = domain
+        self.late = Metrics.counter("privstream", "events_late")
         self.noise = noise
         self.items_per_step = items_per_step
         self.selection = selection
@@ -112,7 +122,12 @@ class BoundItems(CollectStep):
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
         """Keep a batch until its step is due."""
-        yield from self.keep(element, batches, closed, due)
+        if closed.read() is None:
+            self.keep(element, batches, due)
+            return
+        late = decode(EventBatch, element[1])
+        self.late.inc(len(late.users))
+        yield from late_events(self.steps, StepKey.from_bytes(element[0]), late, self.domain)
 
     @on_timer(DUE)
     def on_due(
@@ -123,7 +138,9 @@ class BoundItems(CollectStep):
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
         """Close the step."""
-        yield from self.close_step(key, batches, closed, forget)
+        closed.write(b"1")
+        forget.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage) + LATE_MEMORY)
+        yield from self.close_step(key, batches)
 
     @on_timer(FORGET)
     def on_forget(self, closed: Any = beam.DoFn.StateParam(CLOSED)) -> None:

@@ -114,7 +114,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         neighbouring: str = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
-        shards: int = 8,
+        shards: int = 4,
     ) -> None:
         super().__init__()
         checks.one_of("selection", selection, SELECTIONS)
@@ -218,7 +218,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
                 domain=domain,
             )
             held = stage(held, limit, keyed)
-        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor, domain=domain), keyed)
+        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor), keyed)
         if domain is not None:
             candidates = (candidates, self._first_visits(events)) | "WithFirstVisits" >> beam.Flatten()
         rows = stage(candidates, MonitorStream(**common, stage=3, monitor=self.monitor, domain=domain), HeavyHitter)

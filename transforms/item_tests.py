@@ -10,12 +10,11 @@ import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
 from privstream.transforms.batches import HolderBatch, StepKey, seal
 from privstream.transforms.collecting import CollectStep
-from privstream.transforms.domain import Domain
 from privstream.transforms.steps import Steps
 
 
@@ -29,14 +28,10 @@ class TestItems(CollectStep):
     __test__ = False  # not a test case
 
     BATCHES = BagStateSpec("test_items_batches", BytesCoder())  # encoded batches of a step that is still open
-    CLOSED = ReadModifyWriteStateSpec("test_items_closed", BytesCoder())  # present once the step has been decided
     DUE = TimerSpec("test_items_due", TimeDomain.WATERMARK)
-    FORGET = TimerSpec("test_items_forget", TimeDomain.WATERMARK)
 
-    def __init__(
-        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
-    ) -> None:
-        super().__init__(HolderBatch, steps=steps, stage=stage, domain=domain)
+    def __init__(self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int) -> None:
+        super().__init__(HolderBatch, steps=steps, stage=stage)
         self.monitor = monitor
         self.noise = noise
         self.tested = Metrics.counter("privstream", "items_tested")
@@ -46,27 +41,15 @@ class TestItems(CollectStep):
         self,
         element: tuple[bytes, bytes],
         batches: Any = beam.DoFn.StateParam(BATCHES),
-        closed: Any = beam.DoFn.StateParam(CLOSED),
         due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
+    ) -> None:
         """Keep a batch until its step is due."""
-        yield from self.keep(element, batches, closed, due)
+        self.keep(element, batches, due)
 
     @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        batches: Any = beam.DoFn.StateParam(BATCHES),
-        closed: Any = beam.DoFn.StateParam(CLOSED),
-        forget: Any = beam.DoFn.TimerParam(FORGET),
-    ) -> Iterator[Any]:
+    def on_due(self, key: Any = beam.DoFn.KeyParam, batches: Any = beam.DoFn.StateParam(BATCHES)) -> Iterator[Any]:
         """Close the step."""
-        yield from self.close_step(key, batches, closed, forget)
-
-    @on_timer(FORGET)
-    def on_forget(self, closed: Any = beam.DoFn.StateParam(CLOSED)) -> None:
-        """Forget that the step has been closed."""
-        closed.clear()
+        yield from self.close_step(key, batches)
 
     def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
         """Test the items of one step of one shard."""

@@ -128,7 +128,9 @@ class OrderedSteps(beam.DoFn):
         due = sorted(step for step in awaited if self.steps.decision_time(step, self.stage) <= time)
         for step in due:
             records = memory.pending.pop(step, [])
-            result = self.handle(key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger)
+            result = self.handle(
+                key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger
+            )
             yield from result.outputs
             memory.ledger = result.ledger
             if result.segment is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
+STAGES = 10  # more than the dataflow has
+END_OF_TIME = int(GlobalWindow().max_timestamp().micros)  # the last moment at which a timer fires
 
 
 def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
@@ -77,11 +80,15 @@ class Steps:
         return -(-self.size // self.period)
 
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return row numbers and steps, int64, one pair for each step that each event (int64 microseconds) lies in."""
+        """Return row numbers and steps, int64, one pair for each step that each event (int64 microseconds) lies in.
+
+        Steps before 1970, and those decided only after the end of event time, are left out.
+        """
         newest = times // self.period
         rows = np.tile(np.arange(len(times)), self.overlap)
         steps = np.concatenate([newest - back for back in range(self.overlap)])
-        inside = (steps * self.period + self.size > times[rows]) & (steps >= 0)
+        inside = (steps >= 0) & (steps <= self.latest(END_OF_TIME, STAGES))
+        inside &= times[rows] - steps * self.period < self.size
         if self.first is not None:
             inside &= steps >= self.first
         if self.end is not None:
@@ -99,6 +106,10 @@ class Steps:
         acts one millisecond after the one before.
         """
         return Timestamp(micros=step * self.period + self.size + self.allowed_lateness + stage * MILLISECOND)
+
+    def latest(self, micros: int, stage: int = 0) -> int:
+        """Return the last step on which `stage` acts by the event time `micros`; may be negative."""
+        return (micros - self.size - self.allowed_lateness - stage * MILLISECOND) // self.period
 
 
 def _boundary(name: str, seconds: float, period: int, length: int) -> int:
