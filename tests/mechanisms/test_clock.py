@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -54,6 +55,54 @@ def test_detection_thresholds_of_an_unknown_domain_are_those_of_the_table(hits):
     found = clock.calibrate(budget(max_hits=hits, domain="unknown", tests_per_person=1000))
     assert 0 <= found.detection_threshold(MILLION, 0.01) - UNKNOWN[hits][0] <= 1
     assert 0 <= found.detection_threshold(BILLION, 0.01) - UNKNOWN[hits][1] <= 1
+
+
+def transcripts(budget, hit, others, old, new):
+    """Probabilities of all transcripts when a person holds the items `old`, and when `new`; one item a step.
+
+    `others[i]` is how many others hold the item of step i. Both worlds charge that person alone.
+    """
+    states = [((0, 0), (1.0, 1.0))]
+    for i, count in enumerate(others):
+        ahead = []
+        for (a, b), (p, q) in states:
+            pa, qa = (hit(count + (mine[i] and spent < budget.max_hits)) for mine, spent in ((old, a), (new, b)))
+            ahead.append(((a + old[i], b + new[i]), (p * pa, q * qa)))
+            ahead.append(((a, b), (p * (1 - pa), q * (1 - qa))))
+        states = ahead
+    return np.array([pair for _, pair in states])
+
+
+def leaked(made, found, others, old, new, epsilon):
+    hit = {c: float(found.hit_probability(c)) for count in others for c in (count, count + 1)}
+    p, q = transcripts(made, hit.__getitem__, others, old, new).T
+    return max(np.maximum(0, a - math.exp(epsilon) * b).sum() for a, b in ((p, q), (q, p)))
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("domain", ["known", "unknown"])
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_no_run_of_twelve_tests_leaks_more_than_the_guarantee(hits, domain, neighbouring):
+    made = budget(epsilon=0.7, delta=0.05, max_hits=hits, neighbouring=neighbouring, domain=domain, tests_per_person=12)
+    found = clock.calibrate(made)
+    rng = np.random.default_rng(hits)
+    for low in {0, *range(max(0, int(found.threshold) - 14), int(found.threshold) + 2)}:
+        others = rng.integers(low, low + 4, 12).tolist()
+        old = rng.integers(0, 2, 12).astype(bool)
+        new = ~old if neighbouring == "replace_one" else np.zeros(12, bool)
+        assert leaked(made, found, others, old.tolist(), new.tolist(), 0.7) <= 0.05
+        assert leaked(made, found, [low] * 12, [True] * 12, [False] * 12, 0.7) <= 0.05
+
+
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_the_guarantee_is_tight_and_less_noise_breaks_it(hits):
+    made = budget(epsilon=0.7, delta=0.05, max_hits=hits)
+    found = clock.calibrate(made)
+    runs = [[count] * 12 for count in range(max(0, int(found.threshold) - 14), int(found.threshold) + 3)]
+    everywhere, nowhere = [True] * 12, [False] * 12
+    assert 0.049 < max(leaked(made, found, run, everywhere, nowhere, 0.7) for run in runs) <= 0.05
+    broken = replace(found, eta=1.3 * found.eta)
+    assert max(leaked(made, broken, run, everywhere, nowhere, 0.7) for run in runs) > 0.08
 
 
 @settings(deadline=None, max_examples=60)
