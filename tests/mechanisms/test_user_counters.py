@@ -1,5 +1,6 @@
 """Counters per person: equal to a plain Counter, values that never change, small, and never wrapping round."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_bytes_slices_and_runs_add_up_to_the_same(steps, size):
 def test_runs_at_least_halve(steps):
     counters = added_up(steps)
     sizes = [len(run) for run in counters.runs]
-    assert all(before >= 2 * after for before, after in zip(sizes, sizes[1:], strict=False))
+    assert all(before >= 2 * after for before, after in itertools.pairwise(sizes))
     assert len(counters) == sum(sizes)
     assert 0 not in sizes
     for run in counters.runs:

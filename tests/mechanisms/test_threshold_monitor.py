@@ -1,0 +1,562 @@
+"""The threshold monitor against a slow reference, its pruning, its gates, its refusals, and what it must detect."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.discrete import DiscreteGaussian
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.user_counters import UserCounters
+from scipy import stats
+
+CALIBRATIONS = ("clock", "target_charging", "paper")
+DOMAIN = 6
+
+# Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.
+KNOWN = ThresholdMonitor(epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3)
+UNKNOWN = ThresholdMonitor(epsilon=8.0, delta=0.5, max_hits=3, horizon=6, first_step=0, items_per_step=3)
+UNBOUNDED = replace(UNKNOWN, horizon=None)
+NOISY = dict(epsilon=1.0, delta=1e-3)
+PAPER = dict(calibration="paper", epsilon=60.0, count_share=0.0, tests=2, items_per_step=1)
+MONITORS = {
+    "known": KNOWN,
+    "unknown": UNKNOWN,
+    "unbounded": UNBOUNDED,
+    "target known": replace(KNOWN, calibration="target_charging"),
+    "target unknown": replace(UNKNOWN, calibration="target_charging"),
+    "paper known": replace(KNOWN, calibration="paper", epsilon=60.0),
+    "no counts": replace(KNOWN, count_share=0.0),
+}
+monitors = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS.keys())
+
+
+def ids(values):
+    return np.asarray(values, dtype=np.uint64)
+
+
+def holdings(step, rows):
+    """Make holdings from triples of person, item and rank."""
+    users, items, ranks = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    return Holdings(step=step, users=ids(users), items=ids(items), ranks=np.array(ranks, np.uint16))
+
+
+@st.composite
+def streams(draw, steps=6, most_people=40):
+    """Draw what a few people hold at each step: up to three of six items, in an order of their own."""
+    people = draw(st.integers(0, most_people))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    stream = []
+    for _ in range(steps):
+        favourite = rng.integers(0, DOMAIN)  # held by many
+        rows = []
+        for person in range(people):
+            held = rng.permutation(DOMAIN)[: rng.integers(0, 4)]
+            if len(held) and rng.random() < 0.6 and favourite not in held:
+                held[0] = favourite
+            rows += [(person, item, rank) for rank, item in enumerate(rng.permutation(held))]
+        stream.append([rows[i] for i in rng.permutation(len(rows))])
+    return stream
+
+
+def reference_step(monitor, charged, step, rows, noise):
+    """Decide a step one test at a time, with a dict of counters: the items hit, and the count of each."""
+    tested = range(monitor.domain_size) if monitor.domain_size else sorted({item for _, item, _ in rows})
+    counts, charges = {}, []
+    for item in tested:
+        taking_part = [u for u, held, rank in rows if held == item and rank < monitor.max_hits - charged[u]]
+        if monitor.may_hit(step, ids([item]), np.array([len(taking_part)]), noise)[0]:
+            counts[item] = len(taking_part)
+            charges += taking_part
+    for user in charges:
+        charged[user] += 1
+    return counts
+
+
+def run(monitor, stream, noise, state=None):
+    states, outputs = [monitor.initial_state() if state is None else state], []
+    for given_step in stream:
+        state, hits = monitor.step(states[-1], given_step, noise)
+        states.append(state)
+        outputs.append(hits)
+    return states, outputs
+
+
+def same(one, other):
+    return np.array_equal(one.items, other.items) and np.array_equal(one.counts, other.counts)
+
+
+class TestAgainstAReference:
+    @monitors
+    @settings(max_examples=25)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_hits_and_charges(self, monitor, stream, seed):
+        noise, state, charged = SeededNoise(seed), monitor.initial_state(), defaultdict(int)
+        for step, rows in enumerate(stream):
+            state, hits = monitor.step(state, holdings(step, rows), noise)
+            expected = reference_step(monitor, charged, step, rows, noise)
+            assert hits.items.tolist() == sorted(expected)
+            people = sorted({user for user, _, _ in rows})
+            assert state.counters.charged(ids(people)).tolist() == [charged[user] for user in people]
+            assert max(charged.values(), default=0) <= monitor.max_hits
+            if monitor.domain_size is None:
+                assert all(expected.values())
+            assert len(hits.counts) == (len(hits.items) if monitor.count_share else 0)
+
+    @settings(max_examples=25)
+    @given(stream=streams(most_people=200), seed=st.integers(0, 2**32), known=st.booleans())
+    def test_linear_queries_follow_the_paper(self, stream, seed, known):
+        """Algorithm 5 to the letter, one query after the other, with the same noise: f(x) counts, and is charged."""
+        monitor = replace(KNOWN if known else UNKNOWN, **PAPER)
+        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
+        state, charged = monitor.initial_state(), defaultdict(float)
+        for step, rows in enumerate(stream):
+            first = [(user, item) for user, item, rank in rows if rank == 0]
+            weights = rng.integers(0, 9, len(first)) / 8
+            given_step = Holdings(
+                step=step,
+                users=ids([user for user, _ in first]),
+                items=ids([item for _, item in first]),
+                weights=weights,
+            )
+            state, hits = monitor.step(state, given_step, noise)
+            source = noise.derive("threshold monitor", monitor._parameters).derive("threshold", step)
+            expected = []
+            for item in range(DOMAIN) if known else sorted({item for _, item in first}):
+                holders = [(u, w) for (u, held), w in zip(first, weights, strict=True) if held == item]
+                value = sum(w for u, w in holders if charged[u] < monitor.max_hits)
+                threshold = monitor.calibrated.draw_real_thresholds(source, ids([item]))[0]
+                if value >= threshold and (known or value > 0):
+                    expected.append(item)
+                    for user, weight in holders:
+                        charged[user] += weight if charged[user] < monitor.max_hits else 0
+            assert hits.items.tolist() == expected
+            assert state.counters.charged(ids(sorted(charged))).tolist() == [charged[u] for u in sorted(charged)]
+            assert max(charged.values(), default=0) < monitor.max_hits + 1
+
+    def test_weights_and_hits_may_alternate(self):
+        monitor = replace(UNKNOWN, **PAPER)
+        people, size = ids(np.arange(40_000)), 40_000
+        state = monitor.initial_state()
+        for step, weights in enumerate([None, np.full(size, 0.5), None, np.full(size, 0.25), None, None]):
+            everybody = Holdings(step=step, users=people, items=people % np.uint64(2), weights=weights)
+            state, hits = monitor.step(state, everybody, SeededNoise(1))
+            assert len(hits.items) == (2 if step < 5 else 0)
+        assert set(state.counters.charged(people)) == {3.75}
+
+
+class TestInvariance:
+    @monitors
+    @settings(max_examples=15)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
+        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
+        states, outputs = run(monitor, [holdings(i, rows) for i, rows in enumerate(stream)], noise)
+        state = monitor.initial_state()
+        for i, rows in enumerate(stream):
+            state = replace(monitor).restore(monitor.snapshot(state))
+            state, hits = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
+            assert same(hits, outputs[i])
+            assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
+
+    def test_order_of_rows_and_snapshots_change_nothing_with_weights(self):
+        """Sums of weights are exact, so that neither the order of rows nor that of merges can turn a decision."""
+        monitor, rng = replace(UNKNOWN, **PAPER), np.random.default_rng(1)
+        weights = rng.random(5000)
+        rows = [Holdings(step=i, users=ids(np.arange(5000)), items=ids(np.arange(5000) % 4), weights=weights)
+                for i in range(6)]  # fmt: skip
+        shuffled = []
+        for row in rows:
+            order = rng.permutation(5000)
+            shuffled.append(replace(row, users=row.users[order], items=row.items[order], weights=weights[order]))
+        states, outputs = run(monitor, rows, SeededNoise(2))
+        others, others_outputs = run(monitor, shuffled[:3], SeededNoise(2))
+        rest, rest_outputs = run(monitor, shuffled[3:], SeededNoise(2), monitor.restore(monitor.snapshot(others[-1])))
+        assert any(len(hits.items) for hits in outputs)
+        assert all(same(*pair) for pair in zip(outputs, others_outputs + rest_outputs, strict=True))
+        assert monitor.snapshot(rest[-1]) == monitor.snapshot(states[-1])
+
+    @monitors
+    @settings(max_examples=25)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_early_pruning_changes_nothing(self, monitor, stream, seed):
+        """Items that even all their holders cannot lift are left out beforehand, as are empty steps."""
+        noise, full, pruned = SeededNoise(seed), monitor.initial_state(), monitor.initial_state()
+        for step, rows in enumerate(stream):
+            items, counts = np.unique(ids([item for _, item, _ in rows]), return_counts=True)
+            kept = set(items[monitor.may_hit(step, items, counts, noise)].tolist())
+            fewer = [row for row in rows if row[1] in kept]
+            full, hits = monitor.step(full, holdings(step, rows), noise)
+            if fewer or monitor.next_absent_hit(step, step + 1, noise) is not None:
+                pruned, found = monitor.step(pruned, holdings(step, fewer), noise)
+                assert same(hits, found)
+            else:
+                assert not len(hits.items)
+            assert pruned.counters.compact().to_bytes() == full.counters.compact().to_bytes()
+
+    def test_pruning_meets_absent_hits(self):
+        """The property above is about something: in this known domain, pruned and absent items are often hits."""
+        noise, pruned_hits, absent_hits = SeededNoise(5), 0, 0
+        for step in range(200):
+            absent = KNOWN.decide(UserCounters(), holdings(step, []), noise)[0].items
+            may = KNOWN.may_hit(step, ids(range(DOMAIN)), np.zeros(DOMAIN, np.int64), noise)
+            assert np.flatnonzero(may).tolist() == absent.tolist()
+            absent_hits += len(absent)
+            pruned_hits += len(absent) < DOMAIN
+        assert absent_hits > 100
+        assert pruned_hits > 100
+
+    def test_next_absent_hit(self):
+        monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=2, domain_size=50, tests=10_000, beta=0.9)
+        noise = SeededNoise(3)
+        steps = [s for s in range(6000) if len(monitor.decide(UserCounters(), holdings(s, []), noise)[0].items)]
+        assert steps
+        found, start = [], 0
+        while (step := monitor.next_absent_hit(start, 6000, noise)) is not None:
+            found.append(step)
+            start = step + 1
+        assert found == steps
+        assert UNKNOWN.next_absent_hit(0, 100, noise) is None
+
+    def test_streams_and_parameters_have_noise_of_their_own(self):
+        rows = [holdings(0, [(u, u % 6, 0) for u in range(60 + i)]) for i in range(1)]
+        outputs = {
+            str((hits.items, hits.counts))
+            for monitor in (KNOWN, replace(KNOWN, tests=2), replace(KNOWN, beta=0.89))
+            for noise in (SeededNoise(1).derive("stream", "a"), SeededNoise(1).derive("stream", "b"))
+            for hits in run(monitor, rows, noise)[1]
+        }
+        assert len(outputs) == 6
+
+
+class TestGates:
+    """Nobody is ever in more tests of a step than they have charges left."""
+
+    @pytest.mark.parametrize("charged", [0, 1, 2, 3])
+    def test_ranks(self, charged):
+        """With c charges left, a person counts for the items ranked below c, although all items are sure hits."""
+        crowd = [(100 * (item + 1) + i, item, 0) for item in range(3) for i in range(60)]
+        counters = UserCounters()
+        one = holdings(0, [(7, 0, 2), (7, 1, 0), (7, 2, 1)])
+        for step in range(charged):
+            rows = holdings(step, [(7, 0, 0), *[(900 + 100 * step + i, 0, 0) for i in range(60)]])
+            counters = counters.charge(UNKNOWN.decide(counters, rows, SeededNoise(1))[1])
+        assert counters.charged(ids([7])).tolist() == [charged]
+        both = replace(one, step=4, users=np.append(one.users, ids([row[0] for row in crowd])),
+                       items=np.append(one.items, ids([row[1] for row in crowd])),
+                       ranks=np.append(one.ranks, np.zeros(len(crowd), np.uint16)))  # fmt: skip
+        hits, charges = UNKNOWN.decide(counters, both, SeededNoise(1))
+        assert hits.items.tolist() == [0, 1, 2]
+        assert UserCounters().charge(charges).charged(ids([7])).tolist() == [3 - charged]
+
+    def test_a_dropped_person_changes_nothing(self):
+        rows = [holdings(i, [(u, 0, 0) for u in range(30)]) for i in range(3)]
+        states, outputs = run(UNKNOWN, rows, SeededNoise(1))
+        assert all(len(hits.items) for hits in outputs)
+        for noise in map(SeededNoise, range(50)):
+            fresh = [(100 + u, u % 2, 0) for u in range(8)]
+            dropped = [(u, 2 - u % 3, rank) for rank in range(1) for u in range(30)]
+            _, with_dropped = run(UNKNOWN, [holdings(3, fresh + dropped)], noise, states[-1])
+            _, without = run(UNKNOWN, [holdings(3, fresh)], noise, states[-1])
+            assert same(with_dropped[0], without[0])
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_weight_zero_is_absence(self, known):
+        """Also with linear queries, neither a weight of zero nor a dropped person shows."""
+        monitor = replace(KNOWN if known else UNKNOWN, **{**PAPER, "beta": 0.9})
+        for step, noise in enumerate(map(SeededNoise, range(300))):
+            nothing = np.zeros(1)
+            zero = Holdings(step=step % 6, users=ids([1]), items=ids([3]), weights=nothing)
+            nobody = Holdings(step=step % 6, users=ids([]), items=ids([]), weights=nothing[:0])
+            (one, charges), (other, _) = (monitor.decide(UserCounters(), h, noise) for h in (zero, nobody))
+            assert same(one, other)
+            assert not charges.amounts.any()
+            assert known or not len(one.items)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            ([(1, 2, 0), (1, 2, 1)], "items must be distinct for each person"),
+            ([(1, 2, 0), (1, 3, 0)], "ranks must be distinct for each person; a person without ranks holds one item"),
+            ([(1, 2, 3)], "ranks must be < items_per_step 3"),
+            ([(1, 6, 0)], "items must be < domain_size 6"),
+        ],
+    )
+    def test_holdings_that_break_the_bound(self, rows, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            KNOWN.step(KNOWN.initial_state(), holdings(0, rows), SeededNoise(1))
+
+    def test_without_ranks_a_person_holds_one_item(self):
+        two = Holdings(step=0, users=ids([1, 1]), items=ids([1, 2]))
+        for monitor in (KNOWN, replace(KNOWN, items_per_step=1)):
+            with pytest.raises(ValueError, match="ranks must be distinct"):
+                monitor.step(monitor.initial_state(), two, SeededNoise(1))
+
+    @pytest.mark.parametrize("weight", [np.nan, np.inf, -0.1, 1.1])
+    def test_weights_out_of_range(self, weight):
+        with pytest.raises(ValueError, match=r"weights must be in \[0, 1\]"):
+            Holdings(step=0, users=ids([1]), items=ids([1]), weights=np.array([weight]))
+
+    def test_weights_need_the_paper_and_no_counts(self):
+        weighted = Holdings(step=0, users=ids([1]), items=ids([1]), weights=np.ones(1))
+        with pytest.raises(ValueError, match="weights must be None with calibration clock"):
+            KNOWN.step(KNOWN.initial_state(), weighted, SeededNoise(1))
+        paper = replace(KNOWN, **{**PAPER, "count_share": 0.25})
+        with pytest.raises(ValueError, match=r"weights must be None unless count_share is 0, got 0\.25"):
+            paper.step(paper.initial_state(), weighted, SeededNoise(1))
+
+    @pytest.mark.parametrize(
+        ("columns", "error", "message"),
+        [
+            ({"users": np.zeros(2, np.int64)}, TypeError, "users must be an array of uint64, got int64"),
+            ({"items": np.zeros(2, np.float64)}, TypeError, "items must be an array of uint64, got float64"),
+            ({"items": [1, 2]}, TypeError, "items must be an array of uint64, got list"),
+            ({"ranks": np.zeros(2, np.int16)}, TypeError, "ranks must be an array of uint16, got int16"),
+            ({"weights": np.zeros(2, np.float32)}, TypeError, "weights must be an array of float64, got float32"),
+            ({"ranks": np.zeros(3, np.uint16)}, ValueError, r"ranks must have shape \(2,\), got \(3,\)"),
+            ({"users": np.zeros((2, 2), np.uint64)}, ValueError, r"users must have shape \(2,\), got \(2, 2\)"),
+            ({"step": -1}, ValueError, "step must be >= 0, got -1"),
+            ({"step": 1.0}, TypeError, "step must be an integer, got float"),
+        ],
+    )
+    def test_columns(self, columns, error, message):
+        with pytest.raises(error, match=f"^{message}$"):
+            Holdings(**{"step": 0, "users": ids([1, 2]), "items": ids([1, 2]), **columns})
+
+    def test_steps_out_of_order(self):
+        state, _ = UNKNOWN.step(UNKNOWN.initial_state(), holdings(2, []), SeededNoise(1))
+        for step in (0, 1, 2):
+            with pytest.raises(ValueError, match=f"step must be > the last step 2, got {step}"):
+                UNKNOWN.step(state, holdings(step, []), SeededNoise(1))
+            with pytest.raises(ValueError, match="step must be > the last step 2"):
+                UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(step, []), SeededNoise(1))
+
+    def test_horizon(self):
+        monitor = replace(UNKNOWN, first_step=5)
+        for step in (4, 11):
+            with pytest.raises(HorizonExceeded, match=f"step must be >= 5 and < 11, got {step}"):
+                monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
+            with pytest.raises(HorizonExceeded, match="step must be >= 5"):
+                monitor.may_hit(step, ids([1]), np.ones(1, np.int64), SeededNoise(1))
+        for step in (5, 10):
+            monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
+        with pytest.raises(HorizonExceeded, match="step must be >= 5, got 4"):
+            replace(monitor, horizon=None).step(monitor.initial_state(), holdings(4, []), SeededNoise(1))
+
+    def test_other_parameters(self):
+        data = KNOWN.snapshot(KNOWN.initial_state())
+        for other in (replace(KNOWN, max_hits=4), replace(KNOWN, beta=0.89), UNKNOWN):
+            with pytest.raises(SnapshotError, match="equal parameters"):
+                other.restore(data)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"calibration": "magic"}, "calibration must be one of clock, target_charging, paper, got 'magic'"),
+            ({"max_hits": 65_536}, "max_hits must be <= 65535, got 65536"),
+            ({"domain_size": None}, "horizon must be given unless first_step is public"),
+            ({"domain_size": None, "first_step": 0, "calibration": "paper"}, "horizon must be given with calibration"),
+            ({"domain_size": 0}, "domain_size must be >= 1, got 0"),
+            ({"items_per_step": 0}, "items_per_step must be >= 1, got 0"),
+            ({"streams_per_person": 0}, "streams_per_person must be >= 1, got 0"),
+            ({"beta": 1.0}, r"beta must be in \(0, 1\), got 1.0"),
+            ({"count_share": 1.0}, r"count_share must be in \[0, 1\), got 1.0"),
+            ({"first_step": -1}, "first_step must be >= 0, got -1"),
+            ({"tests": 0}, "tests must be >= 1, got 0"),
+        ],
+    )
+    def test_parameters(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            replace(KNOWN, **changes)
+
+    def test_absent_items_must_not_fill_the_output(self):
+        monitor = replace(KNOWN, domain_size=10**9)
+        with pytest.raises(ValueError, match="tests must be >= "):
+            monitor.step(monitor.initial_state(), holdings(0, []), SeededNoise(1))
+
+
+class TestUnboundedHorizon:
+    def test_thresholds_rise_with_the_public_step(self):
+        monitor = replace(UNBOUNDED, first_step=100, epsilon=1.0, delta=1e-6)
+        at = [monitor.calibrated.threshold_at(number) for number in (1, 2, 4, 1024, 2**40)]
+        assert at == sorted(set(at))
+        assert at[-1] < 5 * at[0]
+        users = ids(np.arange(math.ceil(at[2])))
+        late = replace(UNBOUNDED, first_step=0, epsilon=1.0, delta=1e-6)
+        hits = [
+            sum(late.may_hit(step, ids([9]), np.array([len(users)]), SeededNoise(s))[0] for s in range(100))
+            for step in (0, 2**40)
+        ]
+        assert hits[0] > 20
+        assert hits[1] == 0
+
+    def test_the_chances_of_a_lonely_person_add_up_to_their_share_of_delta(self):
+        """Over 2^20 steps, alone with three items in each: below delta / 2, and most of it."""
+        calibrated = UNBOUNDED.calibrated
+        hazard = sum(
+            2**octave * 3 * -np.log1p(-float(calibrated.hit_probability(1, step=2**octave))) for octave in range(20)
+        )
+        whole = -np.expm1(-hazard)
+        assert 0.8 * 0.2 < whole < UNBOUNDED.delta / 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "scales", "thresholds"),
+    [
+        (
+            {"calibration": "paper"},
+            (32_727, 49_487, 122_060, 449_509),
+            ((1.21e6, 1.66e6), (1.82e6, 2.51e6), (4.50e6, 6.18e6), (16.6e6, 22.8e6)),
+        ),
+        (
+            {"calibration": "target_charging"},
+            (15.7, 21.5, 33.2, 56.9),
+            ((582, 800), (794, 1092), (1224, 1684), (2098, 2884)),
+        ),
+        ({}, (10.9, 15.0, 23.2, 39.9), ((241, 320), (330, 438), (512, 679), (881, 1169))),
+        (
+            {"neighbouring": "replace_one"},
+            (11.2, 16.0, 26.5, 49.3),
+            ((247, 328), (353, 468), (586, 777), (1087, 1443)),
+        ),
+        (
+            {"domain_size": None, "horizon": 1000, "first_step": 0},
+            None,
+            ((254, 257), (340, 345), (513, 520), (857, 870)),
+        ),
+        ({"delta": 1e-9}, (17.4, 22.4, 32.9, 54.5), ((383, 508), (493, 655), (725, 962), (1202, 1595))),
+    ],
+    ids=["paper", "target", "clock", "replace", "unknown", "delta 1e-9"],
+)
+def test_noise_and_detection_thresholds(changes, scales, thresholds):
+    """Epsilon 1, delta 1e-6, beta 0.01: least counts are whole numbers, so they may differ from the figures by one."""
+    for i, max_hits in enumerate((1, 4, 16, 64)):
+        for tests, expected in zip((10**6, 10**9), thresholds[i], strict=True):
+            parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": max_hits, "beta": 0.01, "domain_size": 1000}
+            monitor = ThresholdMonitor(**{**parameters, "count_share": 0.0, "tests": tests, **changes})
+            allowed = 0.005 * expected if expected > 1e5 else 1
+            assert abs(monitor.detection_threshold - expected) <= allowed
+            if scales:
+                assert monitor.calibrated.noise_scale == pytest.approx(scales[i], rel=0.005)
+
+
+def test_count_stddev():
+    assert replace(KNOWN, count_share=0.0).count_stddev == 0
+    small = replace(KNOWN, epsilon=30.0, items_per_step=1, max_hits=1)
+    for monitor in (KNOWN, small):
+        sigma = monitor.calibrated.count_sigma
+        k = np.arange(-200, 201)
+        mass = np.exp(-(k**2) / (2 * sigma**2))
+        assert monitor.count_stddev == pytest.approx(np.sqrt(mass @ k**2 / mass.sum()), rel=1e-9)
+
+
+FALSE_ALARM = 1e-10
+
+
+def rejected(observed, probabilities):
+    """Tell whether counts of outcomes contradict their probabilities (Pearson; every expected count is large)."""
+    observed, expected = np.asarray(observed, float), np.sum(observed) * np.asarray(probabilities, float)
+    assert expected.min() > 20
+    statistic = np.sum((observed - expected) ** 2 / expected)
+    return stats.chi2.sf(statistic, len(observed) - 1) < FALSE_ALARM
+
+
+def crowds(counts, repeats):
+    """Return holdings in which each count occurs in `repeats` items, and the count of each item."""
+    held = np.tile(counts, repeats)
+    people = np.arange(held.sum(), dtype=np.uint64)
+    return Holdings(step=0, users=people, items=np.repeat(np.arange(len(held), dtype=np.uint64), held)), held
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+def test_hit_frequencies(calibration, known):
+    """Hits occur as often as stated at each count, and contradict the law of 30% more noise, or less."""
+    repeats = 3000
+    monitor = replace(KNOWN if known else UNKNOWN, calibration=calibration, items_per_step=1, count_share=0.0)
+    monitor = replace(monitor, tests=30, **(dict(epsilon=100.0, delta=0.9) if calibration == "paper" else NOISY))
+    reach = np.arange(2000)
+    stated = monitor.calibrated.hit_probability(reach)
+    counts = np.searchsorted(stated, (0.1, 0.5, 0.8))
+    if known:
+        monitor = replace(monitor, domain_size=3 * repeats)
+    given_step, held = crowds(counts, repeats)
+    hits, _ = monitor.decide(UserCounters(), given_step, SeededNoise(11))
+    found = np.array([np.count_nonzero(held[hits.items.astype(np.int64)] == count) for count in counts])
+    for factor in (1, 1.3, 1 / 1.3):
+        chances = np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated)
+        statistic = np.sum((found - repeats * chances) ** 2 / (repeats * chances * (1 - chances)))
+        assert (stats.chi2.sf(statistic, len(counts)) < FALSE_ALARM) == (factor != 1)
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+def test_absent_hits_have_the_law_of_one_test_per_item(calibration):
+    """The 2^4 outcomes of a step of a known domain, two items held and two absent, occur as independent tests give."""
+    steps, held = 15_000, (0, 2, 0, 1)
+    monitor = replace(KNOWN, calibration=calibration, domain_size=4, count_share=0.0, items_per_step=1)
+    monitor = replace(monitor, epsilon=100.0 if calibration == "paper" else 1.0)
+    given_step = Holdings(step=0, users=ids([1, 2, 3]), items=ids([1, 1, 3]))
+    outcomes = np.zeros(steps, np.int64)
+    for step in range(steps):
+        hits, _ = monitor.decide(UserCounters(), replace(given_step, step=step), SeededNoise(12))
+        outcomes[step] = np.sum(1 << hits.items.astype(np.int64))
+    chances = monitor.calibrated.hit_probability(held)
+    bits = np.arange(16)[:, None] >> np.arange(4) & 1
+    law = np.prod(np.where(bits, chances, 1 - chances), axis=1)
+    observed = np.bincount(outcomes, minlength=16)
+    assert not rejected(observed, law)
+    tested_twice = 1 - (1 - chances) * (1 - np.where(np.array(held) > 0, chances[0], 0))
+    assert rejected(observed, np.prod(np.where(bits, tested_twice, 1 - tested_twice), axis=1))
+
+
+def test_absent_hits_are_uniform():
+    """Each item of a larger domain is hit as often as any other, and as many at once as independent tests give."""
+    monitor = replace(KNOWN, domain_size=100, tests=10, count_share=0.0)
+    found = [monitor.decide(UserCounters(), holdings(s, []), SeededNoise(13))[0].items for s in range(10_000)]
+    chance = float(monitor.calibrated.hit_probability(0))
+    per_item = np.bincount(np.concatenate(found).astype(np.int64), minlength=100)
+    statistic = np.sum((per_item - 10_000 * chance) ** 2) / (10_000 * chance * (1 - chance))
+    assert stats.chi2.sf(statistic, 100) > FALSE_ALARM
+    numbers = np.minimum([len(items) for items in found], 9)
+    law = stats.binom.pmf(np.arange(9), 100, chance)
+    assert not rejected(np.bincount(numbers, minlength=10), np.append(law, 1 - law.sum()))
+    law = stats.poisson.pmf(np.arange(9), 130 * chance)
+    assert rejected(np.bincount(numbers, minlength=10), np.append(law, 1 - law.sum()))
+
+
+def test_noisy_counts_have_the_law_of_the_discrete_gaussian():
+    monitor = replace(UNKNOWN, items_per_step=1, epsilon=2.0)
+    sigma, sure = monitor.calibrated.count_sigma, 60
+    assert monitor.calibrated.miss_probability(sure) < 1e-12
+    given_step, held = crowds(np.array([sure, sure + 7]), 10_000)
+    hits, _ = monitor.decide(UserCounters(), given_step, SeededNoise(14))
+    noise = hits.counts - held[hits.items.astype(np.int64)]
+    reach = math.ceil(2 * sigma)
+    observed = np.bincount(np.clip(noise, -reach, reach) + reach, minlength=2 * reach + 1)
+    for factor in (1, 1.3, 1 / 1.3):
+        law = DiscreteGaussian(factor * sigma)
+        inner = law.pmf(np.arange(-reach + 1, reach))
+        tail = (1 - inner.sum()) / 2
+        assert rejected(observed, [tail, *inner, tail]) == (factor != 1)
+    assert np.std(noise) == pytest.approx(monitor.count_stddev, rel=0.05)
+
+
+def test_noise_of_counts_depends_on_the_count():
+    """A replay of the same data repeats the answer; other data draws fresh noise, and exposes no exact difference."""
+    monitor = replace(UNKNOWN, items_per_step=1, epsilon=2.0)
+    differences = []
+    for seed in range(300):
+        results = []
+        for count in (60, 60, 65):
+            rows = Holdings(step=0, users=ids(range(count)), items=ids([9] * count))
+            results.append(int(monitor.decide(UserCounters(), rows, SeededNoise(seed))[0].counts[0]))
+        assert results[0] == results[1]
+        differences.append(results[2] - results[0])
+    assert len(set(differences)) > 10
