@@ -178,10 +178,10 @@ def _print(budget: MonitorBudget, items: str, answer: dict[str, Any]) -> None:
         table.add_row(NAMES[name], *cells, *([_number(found.get("count_stddev"))] if budget.count_share else []))
     console.print(table)
     reasons = [f"{NAMES[name]}: {found['reason']}" for name, found in methods.items() if "reason" in found]
-    for sentence in [*reasons, _best(budget, methods), _sharpest(budget, answer)]:
+    rising = ["These are the thresholds of the first step; they rise slowly, with the logarithm of time."]
+    sentences = [*reasons, *(rising if items == UNENDING else []), _best(budget, methods), _sharpest(budget, answer)]
+    for sentence in sentences:
         console.print(sentence, highlight=False, soft_wrap=not console.is_terminal)
-    if items == UNENDING:
-        console.print("These are the thresholds of the first step; they rise slowly, with the logarithm of time.")
 
 
 def _number(value: float | None) -> str:

@@ -26,12 +26,14 @@ class StandardMethod:
         noise_scale: scale of the noise of one test, in people: Laplace for `sparse`, else a standard deviation.
         threshold: what a noisy count must reach to be reported.
         detection_threshold: least count that is found with probability 1 - beta in all tests at once.
+        count_stddev: standard deviation of the noise on the counts that are reported; None if none are.
         limit: sentence that says what the method needs to know before.
     """
 
     noise_scale: float
     threshold: int
     detection_threshold: int
+    count_stddev: float | None
     limit: str
 
 
@@ -63,6 +65,7 @@ def sparse(budget: MonitorBudget, *, total_hits: int) -> StandardMethod:
         noise_scale=2 * scale,
         threshold=threshold,
         detection_threshold=threshold + reach(budget.tests, budget.beta / 2),
+        count_stddev=None,
         limit=f"It stops for good after {total_hits:,} hits in the whole stream, whoever was in them.",
     )
 
@@ -89,6 +92,7 @@ def histogram_per_step(budget: MonitorBudget, *, steps: int) -> StandardMethod:
         noise_scale=sigma,
         threshold=threshold,
         detection_threshold=threshold + math.ceil(reach(budget.tests, budget.beta / 2)),
+        count_stddev=sigma,
         limit=f"Each person takes part in at most {steps:,} steps.",
     )
 
