@@ -17,6 +17,7 @@ from privstream.mechanisms.noise import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.domain import Domain
+from privstream.transforms.receipts import Parcel, digest
 from privstream.transforms.steps import Steps
 
 ROWS_PER_BATCH = 65_536
@@ -55,7 +56,7 @@ class GatherRows(beam.DoFn):
         self._window = window
         self._oldest = timestamp if self._oldest is None else min(self._oldest, timestamp)
         if len(self._rows) >= ROWS_PER_BATCH:
-            yield self._flush().value
+            yield self._flush()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Pass on what is left."""
@@ -93,7 +94,7 @@ def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
 
 
 class SplitEvents(beam.DoFn):
-    """Turn Arrow batches into encoded `EventBatch`es, one per stream, step and shard of people that occurs.
+    """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
     lies outside of the public steps, streams or domain is counted and left out.
@@ -127,7 +128,7 @@ class SplitEvents(beam.DoFn):
         self._user_hash = self.noise.derive("user hash")
         self._item_hash = self.noise.derive("item hash")
 
-    def process(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Split one Arrow batch; see `normalise` for its columns."""
         self.events.inc(batch.num_rows)
         batch = normalise(batch)
@@ -147,7 +148,7 @@ class SplitEvents(beam.DoFn):
             batch = kept
         return batch
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
+    def _split(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         self.outside.inc(len(times) - len(np.unique(rows)) if self.steps.overlap > 1 else len(times) - len(rows))
@@ -158,10 +159,11 @@ class SplitEvents(beam.DoFn):
         streams = batch["stream"].dictionary_encode()
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
-        group = streams.indices.to_numpy()[rows] * (int(step_codes.max()) + 1) + step_codes
+        stream = streams.indices.to_numpy().astype(np.int64)[rows]
+        group = stream * (int(step_codes.max()) + 1) + step_codes
         order = _order(group * self.shards + shard, codes[rows], len(items))
         rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
-        codes, times, stream = codes[rows], times[rows], streams.indices.to_numpy()[rows]
+        codes, times, stream = codes[rows], times[rows], stream[order]
         starts = _run_starts(stream, steps, shard)
         named = _run_starts(stream, steps, shard, codes)
         named_starts = np.searchsorted(named, starts)
@@ -169,8 +171,8 @@ class SplitEvents(beam.DoFn):
             held = codes[named[named_starts[i] : named_starts[i + 1] if i + 1 < len(starts) else None]]
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             key = StepKey(streams.dictionary[stream[start]].as_py(), int(steps[start]), int(shard[start]))
-            events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names)
-            yield key.to_bytes(), encode(events)
+            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names))
+            yield key.to_bytes(), (digest(data), data)
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""
@@ -231,7 +233,8 @@ def _codes(column: np.ndarray) -> np.ndarray:
     """Return small codes, from 0 on, in the order of the integers (int64) that they stand for."""
     least = column.min()
     if int(column.max()) - int(least) < 4 * len(column) + 1024:
-        return np.subtract(column, least)
+        codes: np.ndarray = column - least
+        return codes
     _, codes = np.unique(column, return_inverse=True)
     return codes
 

@@ -10,16 +10,14 @@ import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
-from apache_beam.utils.timestamp import Duration
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
-from privstream.transforms.collecting import CollectStep
 from privstream.transforms.domain import Domain
 from privstream.transforms.late import late_events
+from privstream.transforms.receipts import DIGEST_BYTES, Parcel, split_receipts
 from privstream.transforms.steps import Steps
 
-LATE_MEMORY = Duration(seconds=7 * 24 * 3600)
 SELECTIONS = ("last", "first", "random")
 
 
@@ -78,20 +76,18 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     return place
 
 
-class BoundItems(CollectStep):
+class BoundItems(beam.DoFn):
     """Per stream, step and shard of people: events in, bounded holdings out.
 
     They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
 
-    A batch that comes after its step is late: it is counted and described in the dead-letter output, never used. What
-    tells it is one byte per key, kept for a week of event time, and only where the key had events in time; the monitor
-    itself refuses to decide a step twice, and counts what reaches it.
+    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
+    used. When the step is due, all state of the key is freed.
     """
 
-    BATCHES = BagStateSpec("bound_items_batches", BytesCoder())  # encoded batches of a step that is still open
-    CLOSED = ReadModifyWriteStateSpec("bound_items_closed", BytesCoder())  # present once the step has been closed
+    BATCHES = BagStateSpec("bound_items_batches", BytesCoder())  # digests and encoded batches of an open step
+    RECEIPTS = BagStateSpec("bound_items_receipts", BytesCoder())  # digests of those that came in time, joined
     DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
-    FORGET = TimerSpec("bound_items_forget", TimeDomain.WATERMARK)
 
     def __init__(
         self,
@@ -105,51 +101,56 @@ class BoundItems(CollectStep):
         by_people: bool = False,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(EventBatch, steps=steps, stage=stage)
+        self.steps = steps
+        self.stage = stage
         self.domain = domain
-        self.late = Metrics.counter("privstream", "events_late")
         self.noise = noise
         self.items_per_step = items_per_step
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
+        self.late = Metrics.counter("privstream", "events_late")
 
     def process(
         self,
-        element: tuple[bytes, bytes],
+        element: Parcel,
         batches: Any = beam.DoFn.StateParam(BATCHES),
-        closed: Any = beam.DoFn.StateParam(CLOSED),
+        receipts: Any = beam.DoFn.StateParam(RECEIPTS),
         due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep a batch until its step is due."""
-        if closed.read() is None:
-            self.keep(element, batches, due)
-            return
-        late = decode(EventBatch, element[1])
-        self.late.inc(len(late.users))
-        yield from late_events(self.steps, StepKey.from_bytes(element[0]), late, self.domain)
+    ) -> None:
+        """Keep a batch, or receipts, until the step is due."""
+        key, (digest, data) = element
+        if data:
+            batches.add(digest + data)
+        else:
+            receipts.add(digest)
+        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
 
     @on_timer(DUE)
     def on_due(
         self,
         key: Any = beam.DoFn.KeyParam,
         batches: Any = beam.DoFn.StateParam(BATCHES),
-        closed: Any = beam.DoFn.StateParam(CLOSED),
-        forget: Any = beam.DoFn.TimerParam(FORGET),
+        receipts: Any = beam.DoFn.StateParam(RECEIPTS),
     ) -> Iterator[Any]:
-        """Close the step."""
-        closed.write(b"1")
-        forget.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage) + LATE_MEMORY)
-        yield from self.close_step(key, batches)
+        """Set late batches aside, act on the others, and free the state."""
+        step = StepKey.from_bytes(key)
+        in_time = split_receipts(receipts.read())
+        used = []
+        for record in batches.read():
+            batch = decode(EventBatch, record[DIGEST_BYTES:])
+            if record[:DIGEST_BYTES] in in_time:
+                used.append(batch)
+            else:
+                self.late.inc(len(batch.users))
+                yield from late_events(self.steps, step, batch, self.domain)
+        batches.clear()
+        receipts.clear()
+        if used:
+            yield from self.close(step, EventBatch.join(used))
 
-    @on_timer(FORGET)
-    def on_forget(self, closed: Any = beam.DoFn.StateParam(CLOSED)) -> None:
-        """Forget that the step has been closed."""
-        closed.clear()
-
-    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
+    def close(self, key: StepKey, events: EventBatch) -> Iterator[tuple[bytes, bytes]]:
         """Bound one step of one shard of people."""
-        events = EventBatch.join(batches)
         rows, ranks = bound_items(
             events.users,
             events.items,

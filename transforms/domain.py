@@ -69,4 +69,5 @@ class Domain:
 
     def positions(self, texts: pa.Array) -> np.ndarray:
         """Return the position (int64) of each text, all of which must be in the domain."""
-        return pc.index_in(texts, self._items).to_numpy().astype(np.int64)
+        found: np.ndarray = pc.index_in(texts, self._items).to_numpy().astype(np.int64)
+        return found

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
@@ -15,7 +14,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
 from privstream.transforms.batching import GatherRows, SplitEvents
 from privstream.transforms.bounding import SELECTIONS, BoundItems
 from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
@@ -23,8 +21,10 @@ from privstream.transforms.domain import Domain
 from privstream.transforms.item_tests import TestItems
 from privstream.transforms.limiting import LimitPeople
 from privstream.transforms.monitoring import MonitorStream
+from privstream.transforms.receipts import Parcel, WithReceipts
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.steps import Steps
+from privstream.transforms.visits import VisitAbsentHits
 
 ROWS = "rows"
 
@@ -176,6 +176,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
 
     def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
         """Build the stages."""
+        _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         domain = self.domain if self._tests_domain else None
         dead: list[PCollection[Any]] = []
@@ -198,7 +199,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         limits = self._participations is not None or self.streams_per_person is not None
         bound = BoundItems(
             **common,
-            stage=0,
+            stage=1,
             items_per_step=self.monitor.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
@@ -207,29 +208,26 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         )
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         batches = stage(everywhere, GatherRows(), pa.RecordBatch)
-        held = stage(stage(batches, split, keyed) | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
+        parcels = stage(batches, split, Parcel) | "ApartFromOthers" >> beam.Reshuffle()
+        held = stage(parcels | "WithReceipts" >> WithReceipts(self.steps), bound, keyed)
         if limits:
             limit = LimitPeople(
                 **common,
-                stage=1,
+                stage=2,
                 item_shards=self.shards,
                 participations=self._participations,
                 streams=self.streams_per_person,
                 domain=domain,
             )
             held = stage(held, limit, keyed)
-        candidates = stage(held, TestItems(**common, stage=2, monitor=self.monitor), keyed)
         if domain is not None:
-            candidates = (candidates, self._first_visits(events)) | "WithFirstVisits" >> beam.Flatten()
-        rows = stage(candidates, MonitorStream(**common, stage=3, monitor=self.monitor, domain=domain), HeavyHitter)
+            visit = VisitAbsentHits(**common, monitor=self.monitor, shard=self.shards)
+            visits = (
+                events.pipeline
+                | "PublicStreams" >> beam.Create(self.streams or ("",))
+                | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(keyed)
+            )
+            held = (held, visits) | "WithVisits" >> beam.Flatten()
+        candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
+        rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
-
-    def _first_visits(self, events: PCollection[Any]) -> PCollection[Any]:
-        """Open each public stream of a known domain, so that its monitor runs from the first window on."""
-        nobody = HolderBatch(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint16), Names.none())
-        first = cast(int, self.steps.first)
-        visits = [(s.encode(), seal(StepKey(s, first, 0), nobody)) for s in self.streams or ("",)]
-        return cast(
-            PCollection[Any],
-            events.pipeline | "FirstVisits" >> beam.Create(visits).with_output_types(tuple[bytes, bytes]),
-        )

@@ -13,12 +13,11 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import HolderBatch, StepKey, seal
-from privstream.transforms.collecting import CollectStep
+from privstream.transforms.batches import HolderBatch, StepKey, decode, seal
 from privstream.transforms.steps import Steps
 
 
-class TestItems(CollectStep):
+class TestItems(beam.DoFn):
     """Per stream, step and shard of items: keep the items that may still be hits.
 
     This changes no answer. The monitor counts only holders that have charges left, so its count is at most the one
@@ -31,7 +30,8 @@ class TestItems(CollectStep):
     DUE = TimerSpec("test_items_due", TimeDomain.WATERMARK)
 
     def __init__(self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int) -> None:
-        super().__init__(HolderBatch, steps=steps, stage=stage)
+        self.steps = steps
+        self.stage = stage
         self.monitor = monitor
         self.noise = noise
         self.tested = Metrics.counter("privstream", "items_tested")
@@ -44,20 +44,25 @@ class TestItems(CollectStep):
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> None:
         """Keep a batch until its step is due."""
-        self.keep(element, batches, due)
+        key, data = element
+        batches.add(data)
+        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
 
     @on_timer(DUE)
     def on_due(self, key: Any = beam.DoFn.KeyParam, batches: Any = beam.DoFn.StateParam(BATCHES)) -> Iterator[Any]:
-        """Close the step."""
-        yield from self.close_step(key, batches)
+        """Test the items, and free the state."""
+        held = [decode(HolderBatch, data) for data in batches.read()]
+        batches.clear()
+        if held:
+            yield from self.test(StepKey.from_bytes(key), held)
 
-    def close(self, key: StepKey, batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
-        """Test the items of one step of one shard."""
+    def test(self, key: StepKey, batches: list[HolderBatch]) -> Iterator[tuple[bytes, bytes]]:
+        """Test the items of one step of one shard; a visit, which holds none, goes on."""
         items, counts = np.unique(np.concatenate([batch.items for batch in batches]), return_counts=True)
         noise = self.noise.derive("stream", key.stream)
         candidates = items[self.monitor.may_hit(key.step, items, counts, noise)]
         self.tested.inc(len(items))
         self.kept.inc(len(candidates))
         kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
-        if kept:
+        if kept or not len(items):
             yield key.stream.encode(), seal(key, HolderBatch.join(kept))

@@ -23,6 +23,7 @@ from privstream.transforms.steps import Steps
 
 SEGMENT = 65_536
 NOBODY = UserCounters()
+NOTHING = Charges.none(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -86,23 +87,24 @@ class LimitPeople(OrderedSteps):
         pending: Any = beam.DoFn.StateParam(PENDING),
         log: Any = beam.DoFn.StateParam(LOG),
         head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
         """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head, due)
+        yield from self.handle_due(key, time, pending, log, head)
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Contributions
     ) -> Handled:
         """Admit each person to streams and steps while the limits allow it."""
         streams = sorted({step_key.stream for step_key, _ in batches})
-        held = [(code, batch) for code, stream in enumerate(streams) for k, batch in batches if k.stream == stream]
+        code_of = {stream: code for code, stream in enumerate(streams)}
+        held = [(code_of[step_key.stream], batch) for step_key, batch in batches]
         users = np.concatenate([batch.users for _, batch in held])
         codes = np.repeat([code for code, _ in held], [len(batch.users) for _, batch in held])
         (people, in_stream), taking_part = _distinct(users, codes)
         lots = np.empty(len(people), np.uint64)
-        for code, stream in enumerate(streams):
-            rows = in_stream == code
+        order = np.argsort(in_stream, kind="stable")
+        ends = np.searchsorted(in_stream[order], np.arange(len(streams)), side="right")
+        for stream, rows in zip(streams, np.split(order, ends[:-1]), strict=True):
             lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
         admitted, charges = self._admit(people, lots, ledger)
         kept = admitted[taking_part]
@@ -115,26 +117,25 @@ class LimitPeople(OrderedSteps):
         after = Contributions(
             *(counters.charge(new) for counters, new in zip(vars(ledger).values(), charges, strict=True))
         )
-        return Handled(after, _segment(charges), sum(map(len, charges)), outputs)
+        return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
 
     def _admit(self, people: np.ndarray, lots: np.ndarray, ledger: Contributions) -> tuple[np.ndarray, list[Charges]]:
         """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
         admitted = np.ones(len(people), bool)
-        memberships, streams = Charges.none(), Charges.none()
+        memberships, streams, participations = NOTHING, NOTHING, NOTHING
         if self.streams is not None:
             new = np.flatnonzero(ledger.memberships.charged(lots) == 0)
             left = self.streams - ledger.streams.charged(people[new]).astype(np.int64)
             over = place_in_run(people[new], np.lexsort((lots[new], people[new]))) >= left
             admitted[new[over]] = False
             joined = new[~over]
-            memberships, streams = Charges.of(lots[joined]), Charges.of(people[joined])
-        participations = Charges.none()
+            memberships, streams = _mentions(lots[joined]), _mentions(people[joined])
         if self.participations is not None:
             rows = np.flatnonzero(admitted)
             left = self.participations - ledger.participations.charged(people[rows]).astype(np.int64)
             over = place_in_run(people[rows], np.lexsort((lots[rows], people[rows]))) >= left
             admitted[rows[over]] = False
-            participations = Charges.of(people[admitted])
+            participations = _mentions(people[admitted])
         return admitted, [participations, memberships, streams]
 
     def restore(self, segments: list[bytes]) -> Contributions:
@@ -147,11 +148,17 @@ class LimitPeople(OrderedSteps):
             )
         return ledger
 
-    def compact(self, ledger: Contributions) -> tuple[list[bytes], int]:
+    def compact(self, ledger: Contributions) -> list[bytes]:
         """Write one entry per person and counter."""
         compacted = [counters.compact() for counters in vars(ledger).values()]
         chunks = range(0, max(map(len, compacted)), SEGMENT)
-        return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks], sum(map(len, compacted))
+        return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks]
+
+
+def _mentions(users: np.ndarray) -> Charges:
+    """Count how often each person is mentioned, in 32 bits: a run may have more steps than 16 bits hold."""
+    distinct, times = np.unique(users, return_counts=True)
+    return Charges(distinct, times.astype(np.uint32))
 
 
 def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:

@@ -15,7 +15,7 @@ from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.user_counters import Charges, UserCounters
 from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.domain import Domain
-from privstream.transforms.ordered import NONE, Handled, OrderedSteps
+from privstream.transforms.ordered import Handled, OrderedSteps
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.steps import Steps
 
@@ -56,10 +56,9 @@ class MonitorStream(OrderedSteps):
         pending: Any = beam.DoFn.StateParam(PENDING),
         log: Any = beam.DoFn.StateParam(LOG),
         head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
         """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head, due)
+        yield from self.handle_due(key, time, pending, log, head)
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
@@ -71,6 +70,7 @@ class MonitorStream(OrderedSteps):
         hits, charges = self.monitor.decide(ledger, holdings, self.noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
+        counts = hits.counts.tolist() or [0] * len(hits.items)
         rows = [
             HeavyHitter(
                 stream=stream,
@@ -80,25 +80,17 @@ class MonitorStream(OrderedSteps):
                 count=count,
                 count_stddev=self.monitor.count_stddev,
             )
-            for item, count in zip(hits.items.tolist(), hits.counts.tolist(), strict=True)
+            for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]
         segment = charges.to_bytes() if len(charges) else None
-        return Handled(ledger.charge(charges), segment, len(charges), rows)
-
-    def next_visit(self, key: bytes, after: int) -> int:
-        """With a known domain, absent items can be hits: return the next step that has such a hit."""
-        if self.domain is None or self.steps.end is None:
-            return NONE
-        noise = self.noise.derive("stream", key.decode())
-        found = self.monitor.next_absent_hit(after + 1, self.steps.end, noise)
-        return NONE if found is None else found
+        return Handled(ledger.charge(charges), segment, rows)
 
     def restore(self, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
         return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
 
-    def compact(self, ledger: UserCounters) -> tuple[list[bytes], int]:
+    def compact(self, ledger: UserCounters) -> list[bytes]:
         """Write one entry per person."""
         charges = ledger.compact()
         chunks = range(0, len(charges), SEGMENT)
-        return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks], len(charges)
+        return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks]

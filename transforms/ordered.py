@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from abc import abstractmethod
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from privstream.transforms.late import late_events
 from privstream.transforms.steps import Steps
 
 CACHED_KEYS = 64
+LEAST_COMPACTION = 65_536  # bytes
 NONE = -1
 
 
@@ -29,16 +31,14 @@ class Head:
     Attributes:
         version: random; new whenever any state of the key changes.
         decided: the last step handled, or NONE.
-        visit: the next step to handle even if nothing is pending for it, or NONE.
         pending: bytes in the bag of pending batches, and
         handled: how many of them belong to steps that have been handled.
-        log: entries in the log, and
-        compacted: entries after its last compaction.
+        log: bytes in the log, and
+        compacted: how many there were after its last compaction.
     """
 
     version: bytes = b""
     decided: int = NONE
-    visit: int = NONE
     pending: int = 0
     handled: int = 0
     log: int = 0
@@ -56,11 +56,25 @@ class Head:
 
 @dataclass(eq=False)
 class Memory:
-    """A key's state, decoded: what the log says, and the pending batches (encoded) by step."""
+    """A key's state, decoded: what the log says, and the pending batches (encoded) by step; `steps` is a heap."""
 
     version: bytes
     ledger: Any
     pending: dict[int, list[bytes]] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+
+    def add(self, step: int, record: bytes) -> None:
+        """Add a pending batch."""
+        if step not in self.pending:
+            self.pending[step] = []
+            heapq.heappush(self.steps, step)
+        self.pending[step].append(record)
+
+    def take_until(self, last: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Take out the pending batches of each step up to `last`, in order."""
+        while self.steps and self.steps[0] <= last:
+            step = heapq.heappop(self.steps)
+            yield step, self.pending.pop(step)
 
 
 class OrderedSteps(beam.DoFn):
@@ -94,12 +108,8 @@ class OrderedSteps(beam.DoFn):
         """Return the ledger that the log describes."""
 
     @abstractmethod
-    def compact(self, ledger: Any) -> tuple[list[bytes], int]:
-        """Return a short log that describes the ledger, and its number of entries."""
-
-    def next_visit(self, key: bytes, after: int) -> int:
-        """Return the next step to handle even if nothing is pending for it, or NONE."""
-        return NONE
+    def compact(self, ledger: Any) -> list[bytes]:
+        """Return a short log that describes the ledger."""
 
     def keep(self, element: tuple[bytes, bytes], pending: Any, head: Any, timer: Any) -> Iterator[Any]:
         """Keep a batch until its step is handled."""
@@ -112,44 +122,33 @@ class OrderedSteps(beam.DoFn):
             yield from late_events(self.steps, sealed_key(record), batch, self.domain)
             return
         pending.add(record)
-        self._await(timer, step)
+        timer.set(self.steps.decision_time(step, self.stage), dynamic_timer_tag=str(step))  # some runners keep all
         memory = self._take(key, now)
         now = replace(now, version=secrets.token_bytes(12), pending=now.pending + len(record))
         head.write(now.to_bytes())
         if memory is not None:
-            memory.pending.setdefault(step, []).append(record)
+            memory.add(step, record)
             self._keep(key, memory, now)
 
-    def handle_due(self, key: bytes, time: Timestamp, pending: Any, log: Any, head: Any, timer: Any) -> Iterator[Any]:
+    def handle_due(self, key: bytes, time: Timestamp, pending: Any, log: Any, head: Any) -> Iterator[Any]:
         """Handle all steps whose time has come; runners may deliver the timers of a key in any order."""
         now = Head.from_bytes(head.read())
         memory = self._take(key, now) or self._load(pending, log, now)
-        awaited = {*memory.pending, now.visit} - {NONE}
-        due = sorted(step for step in awaited if self.steps.decision_time(step, self.stage) <= time)
-        for step in due:
-            records = memory.pending.pop(step, [])
-            result = self.handle(
-                key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger
-            )
+        handled = 0
+        for step, records in memory.take_until(self.steps.latest(time.micros, self.stage)):
+            result = self.handle(key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger)
             yield from result.outputs
             memory.ledger = result.ledger
             if result.segment is not None:
                 log.add(result.segment)
-            handled = now.handled + sum(len(record) for record in records)
-            now = replace(now, decided=step, log=now.log + result.entries, handled=handled)
-        if due:
-            self.handled.inc(len(due))
-            now = self._tidy(now, memory, pending, log)
-            visit = self.next_visit(key, now.decided)
-            if visit != NONE:
-                self._await(timer, visit)
-            now = replace(now, visit=visit, version=secrets.token_bytes(12))
+                now = replace(now, log=now.log + len(result.segment))
+            now = replace(now, decided=step, handled=now.handled + sum(map(len, records)))
+            handled += 1
+        if handled:
+            self.handled.inc(handled)
+            now = replace(self._tidy(now, memory, pending, log), version=secrets.token_bytes(12))
             head.write(now.to_bytes())
         self._keep(key, memory, now)
-
-    def _await(self, timer: Any, step: int) -> None:
-        """Set the timer of a step: one for each, since not every runner lets a later setting replace an earlier."""
-        timer.set(self.steps.decision_time(step, self.stage), dynamic_timer_tag=str(step))
 
     def _tidy(self, now: Head, memory: Memory, pending: Any, log: Any) -> Head:
         """Rewrite what is mostly out of date."""
@@ -159,12 +158,13 @@ class OrderedSteps(beam.DoFn):
                 for record in records:
                     pending.add(record)
             now = replace(now, pending=now.pending - now.handled, handled=0)
-        if now.log > 2 * now.compacted + 1024:
+        if now.log > 2 * now.compacted + LEAST_COMPACTION:
             log.clear()
-            segments, entries = self.compact(memory.ledger)
+            segments = self.compact(memory.ledger)
             for segment in segments:
                 log.add(segment)
-            now = replace(now, log=entries, compacted=entries)
+            size = sum(map(len, segments))
+            now = replace(now, log=size, compacted=size)
         return now
 
     def _take(self, key: bytes, now: Head) -> Memory | None:
@@ -178,7 +178,7 @@ class OrderedSteps(beam.DoFn):
         for record in pending.read():
             step = sealed_key(record).step
             if step > now.decided:
-                memory.pending.setdefault(step, []).append(record)
+                memory.add(step, record)
         return memory
 
     def _keep(self, key: bytes, memory: Memory, now: Head) -> None:
@@ -195,5 +195,4 @@ class Handled:
 
     ledger: Any
     segment: bytes | None
-    entries: int
     outputs: Iterable[Any]
