@@ -94,11 +94,12 @@ def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None
         figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH)
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
         axes = figure.add_subplot()
-        labels = _lines(axes, timeline, top) + _missed(axes, timeline)
+        labels = _lines(axes, timeline, top)
+        missed = _missed(axes, timeline, labels)
         _dress(figure, axes, timeline)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # labels do not move the axes
-        place(axes, labels, [(_day(row), row.count) for row in timeline.rows])
+        place(axes, labels, [(_day(row), row.count) for row in timeline.rows] + missed)
         metadata = {"Date": None} if format == "svg" else None
         figure.savefig(stream, format=format, metadata=metadata)
 
@@ -158,18 +159,18 @@ def _true_line(axes: Axes, rows: Iterable[ItemHolders], colour: str) -> None:
         )
 
 
-def _missed(axes: Axes, timeline: Timeline) -> list[Label]:
-    """Mark what was missed; return labels of the items that most people held."""
-    if timeline.verdict is None:
-        return []
-    missed = set(timeline.verdict.missed)
+def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[float, float]]:
+    """Mark what was missed, add labels of the items that most people held, and return the marks."""
+    missed = set(() if timeline.verdict is None else timeline.verdict.missed)
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in sorted(timeline.truth, key=lambda row: -row.holders):
         if key(row) in missed:
             points[row.item].append((_day(row), row.holders))
+    labels += [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
+    marks = [mark for item in points.values() for mark in item]
     axes.scatter(
-        [x for marks in points.values() for x, _ in marks],
-        [y for marks in points.values() for _, y in marks],
+        [x for x, _ in marks],
+        [y for _, y in marks],
         marker="D",
         s=34,
         facecolors="none",
@@ -177,7 +178,7 @@ def _missed(axes: Axes, timeline: Timeline) -> list[Label]:
         linewidths=1.3,
         zorder=4,
     )
-    return [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
+    return marks
 
 
 def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
