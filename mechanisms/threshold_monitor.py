@@ -124,6 +124,8 @@ class ThresholdMonitor:
         beta: failure probability over `tests` tests.
         tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
         count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
+        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
+            two that look at the same people in different ways must, or their answers together would give noise away.
 
     Example:
         >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
@@ -148,6 +150,7 @@ class ThresholdMonitor:
     beta: float = 0.05
     tests: int | None = None
     count_share: float = 0.25
+    label: str = ""
 
     def __post_init__(self) -> None:
         checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
@@ -192,7 +195,7 @@ class ThresholdMonitor:
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """The guarantee for one person over the whole run."""
-        return replace(self.calibrated.guarantee, horizon=self.horizon)
+        return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
 
     @property
     def detection_threshold(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,6 +17,9 @@ class Domain:
 
     Args:
         items: texts; at least one, distinct, not empty.
+
+    Attributes:
+        digest: the same for the same items, whatever their order and where they come from.
     """
 
     def __init__(self, items: Iterable[str]) -> None:
@@ -27,12 +31,12 @@ class Domain:
                 raise TypeError(f"domain must hold texts, got {type(text).__name__}")
             if text == before:
                 raise ValueError("domain must hold distinct items, none of them empty")
+        self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
-        self._digest: bytes | None = None
         self._items = pa.array(texts, pa.string())
 
     @classmethod
-    def from_file(cls, path: str, digest: bytes | None = None) -> Domain:
+    def from_file(cls, path: str, digest: str | None = None) -> Domain:
         """Read one item per line (UTF-8) from any file system that Beam knows.
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
@@ -40,21 +44,20 @@ class Domain:
         try:
             with FileSystems.open(path) as file:
                 content = file.read()
-            lines = content.decode().splitlines()
+            lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
             raise ValueError("domain must be a file of UTF-8 text") from None
         except OSError as error:
             raise ValueError(f"domain must be a readable file, got {path!r}: {error}") from None
-        found = hashlib.blake2b(content, digest_size=16).digest()
-        if digest is not None and digest != found:
-            raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
         domain = cls(lines)
-        domain._path, domain._digest = path, found
+        if digest is not None and digest != domain.digest:
+            raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")
+        domain._path = path
         return domain
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._path is not None:
-            return Domain.from_file, (self._path, self._digest)
+            return Domain.from_file, (self._path, self.digest)
         return Domain, (self._items.to_pylist(),)
 
     def __len__(self) -> int:

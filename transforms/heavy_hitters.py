@@ -136,6 +136,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
         bound = participation_cap if participation_cap is not None else horizon
         if known and steps.first is not None and steps.end is not None:
+            if participation_cap is not None:
+                raise ValueError("participation_cap must not be given when a known domain is tested in every window")
             bound, capped = steps.end - steps.first, False
         self.monitor = ThresholdMonitor(
             epsilon=epsilon,
@@ -150,6 +152,7 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             streams_per_person=1 if streams_per_person is None else streams_per_person,
             beta=beta,
             count_share=count_share,
+            label=f"{steps.size} {steps.period} {steps.allowed_lateness} {selection} {domain.digest if domain else ''}",
         )
         self._participations = bound if capped else None
 
