@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ from privstream.transforms.receipts import Parcel, digest
 from privstream.transforms.steps import Steps
 
 ROWS_PER_BATCH = 65_536
+TEXT_PER_BATCH = 1 << 24  # characters
+LONGEST_RECORD = 10_000  # characters of a dead letter
+INT64 = 1 << 63
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())])
 
 
@@ -37,6 +41,7 @@ class GatherRows(beam.DoFn):
     def start_bundle(self) -> None:
         """Start with no rows."""
         self._rows: list[tuple[str, str, int, str]] = []
+        self._text = 0
         self._oldest: Any = None
 
     def process(
@@ -48,14 +53,15 @@ class GatherRows(beam.DoFn):
             return
         try:
             row = _row(element, timestamp)
-        except (TypeError, AttributeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "", "", repr(element)))
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "event", "", repr(element)[:LONGEST_RECORD]))
             return
         self._rows.append(row)
+        self._text += len(row[0]) + len(row[1]) + len(row[3])
         self._window = window
         self._oldest = timestamp if self._oldest is None else min(self._oldest, timestamp)
-        if len(self._rows) >= ROWS_PER_BATCH:
+        if len(self._rows) >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
             yield self._flush()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -75,22 +81,47 @@ class GatherRows(beam.DoFn):
 def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
     """Return user, item, microseconds and stream of an element, or raise with the rule that it breaks."""
     if hasattr(element, "_fields") or isinstance(element, Row):
-        user, item, time = element.user, element.item, element.time
-        stream = getattr(element, "stream", "")
-        micros = time if isinstance(time, int) else time.micros
+        for name in ("user", "item", "time"):
+            if not hasattr(element, name):
+                raise ValueError(f"row must have a field {name}")
+        user, item, time, stream = element.user, element.item, element.time, getattr(element, "stream", "")
+    elif isinstance(element, tuple | list) and len(element) == 2:
+        (user, item), time, stream = element, timestamp, ""
     else:
-        user, item = element
-        stream, micros = "", timestamp.micros
-    texts = []
-    for name, value in (("user", user), ("item", item), ("stream", stream)):
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # noqa: PLW2901
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be text or an integer, got {type(value).__name__}")
-        if not value and name != "stream":
-            raise ValueError(f"{name} must not be empty")
-        texts.append(value)
-    return texts[0], texts[1], micros, texts[2]
+        raise TypeError(
+            f"event must be a pair (user, item), a row or an Arrow record batch, got {type(element).__name__}"
+        )
+    return _text("user", user), _text("item", item), _microseconds(time), _text("stream", stream)
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a user, item or stream as text."""
+    if _is_integer(value):
+        return str(int(value))
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text or an integer, got {type(value).__name__}")
+    if not value and name != "stream":
+        raise ValueError(f"{name} must not be empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} must be valid Unicode") from None
+    return value
+
+
+def _microseconds(time: Any) -> int:
+    """Return a time as microseconds since 1970."""
+    micros = int(time) if _is_integer(time) else getattr(time, "micros", None)
+    if not isinstance(micros, int):
+        raise TypeError(f"time must be a Timestamp or integer microseconds, got {type(time).__name__}")
+    if not -INT64 <= micros < INT64:
+        raise ValueError("time must fit into 64 bits of microseconds")
+    return micros
+
+
+def _is_integer(value: Any) -> bool:
+    """Tell whether a value is an integer, of Python or numpy, and no truth value."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 class SplitEvents(beam.DoFn):
@@ -193,7 +224,7 @@ def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
     1970 UTC (a plain integer is taken as that); without a stream all events are in the stream "".
 
     Raises:
-        ValueError: a column is missing or holds nulls.
+        ValueError: a column is missing, holds nulls, text that is not UTF-8, or a time that does not fit.
         TypeError: a column has a type that cannot be a user, item, time or stream.
     """
     columns = []
@@ -203,10 +234,14 @@ def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
                 raise ValueError(f"events must have a column {field.name}, got {', '.join(batch.schema.names)}")
             columns.append(pa.repeat("", batch.num_rows))
             continue
-        column = batch[field.name]
+        column = _cast(field, batch[field.name])
         if column.null_count:
             raise ValueError(f"{field.name} must not be null")
-        columns.append(_cast(field, column))
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise ValueError(f"{field.name} must be valid UTF-8") from None
+        columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -217,7 +252,12 @@ def _cast(field: pa.Field, column: pa.Array) -> pa.Array:
     if field.name == "time":
         if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
             raise TypeError(f"time must be a timestamp or integer microseconds, got {column.type}")
-        return column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        lossy = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+        try:
+            micros = column.cast(pa.timestamp("us"), safe=not lossy) if pa.types.is_timestamp(column.type) else column
+            return micros.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise ValueError("time must fit into 64 bits of microseconds") from None
     if pa.types.is_dictionary(column.type):
         return _cast(field, column.dictionary_decode())
     if not (

@@ -1,0 +1,127 @@
+"""Shifting heavy hitters the slow way: dictionaries, no shards, no batches, no pruning."""
+
+from collections import defaultdict
+
+import numpy as np
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.threshold_monitor import Holdings
+from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
+
+Event = tuple[str, str, int, str]  # user, item, microseconds, stream
+
+
+def hashed(noise, text: str) -> int:
+    data = text.encode()
+    return int(noise.hash_bytes(np.frombuffer(data, np.uint8), np.array([0, len(data)], np.int64))[0])
+
+
+def lot(noise, *label: int) -> int:
+    words = noise.words(np.array([label], np.uint64) if len(label) == 2 else np.array(label, np.uint64))
+    return int(words[0, 0, 0])
+
+
+def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[HeavyHitter]:
+    """Return the rows that the transform must give, sorted."""
+    noise, steps = transform.noise, transform.steps
+    names: dict[int, str] = {}
+    holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
+    known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
+    tests_domain = transform.monitor.domain_size is not None
+    for user, item, time, stream in events:
+        if transform.streams is not None and stream not in transform.streams:
+            continue
+        if known is not None and item not in known:
+            continue
+        code = known.index(item) if tests_domain else hashed(noise.derive("item hash"), item)
+        names[code] = item
+        step = time // steps.period
+        while step >= 0 and time < step * steps.period + steps.size:
+            if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end):
+                person = hashed(noise.derive("user hash"), user)
+                holdings[step][stream][person].setdefault(code, []).append(time)
+            step -= 1
+    kept = {
+        step: {
+            stream: {person: bounded(transform, stream, step, person, items) for person, items in people.items()}
+            for stream, people in by_stream.items()
+        }
+        for step, by_stream in holdings.items()
+    }
+    limit_people(transform, kept)
+    if tests_domain:
+        names = dict(enumerate(known))
+        for step in range(steps.first, steps.end):
+            for stream in transform.streams or ("",):
+                kept.setdefault(step, {}).setdefault(stream, {})
+    return sorted(decide(transform, kept, names))
+
+
+def bounded(transform, stream: str, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
+    """Return the items of a person that count, in order of rank."""
+    order = transform.noise.derive("item order", stream, step)
+    priority = {
+        "last": lambda item: (-max(items[item]), item),
+        "first": lambda item: (min(items[item]), item),
+        "random": lambda item: (lot(order, person, item), item),
+    }[transform.selection]
+    chosen = sorted(items, key=priority)[: transform.monitor.items_per_step]
+    return sorted(chosen, key=lambda item: (lot(order, person, item), item))
+
+
+def limit_people(transform, kept: dict) -> None:
+    """Leave out people who have taken part often enough."""
+    participations: dict[int, int] = defaultdict(int)
+    streams_of: dict[int, set[str]] = defaultdict(set)
+    for step in sorted(kept):
+        taking_part = sorted(
+            (lot(transform.noise.derive("person in stream", stream), person), stream, person)
+            for stream, people in kept[step].items()
+            for person in people
+        )
+        for _, stream, person in taking_part:
+            most = transform.streams_per_person
+            joins = stream not in streams_of[person]
+            if most is not None and joins and len(streams_of[person]) >= most:
+                del kept[step][stream][person]
+                continue
+            streams_of[person].add(stream)
+            cap = transform._participations
+            if cap is not None and participations[person] >= cap:
+                del kept[step][stream][person]
+                continue
+            participations[person] += 1
+
+
+def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Run one monitor per stream over all holders."""
+    monitor, rows = transform.monitor, []
+    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
+        state = monitor.initial_state()
+        noise = transform.noise.derive("stream", stream)
+        for step in sorted(step for step in kept if stream in kept[step]):
+            table = [
+                (person, item, rank)
+                for person, items in sorted(kept[step][stream].items())
+                for rank, item in enumerate(items)
+            ]
+            held = Holdings(
+                step=step,
+                users=np.array([row[0] for row in table], np.uint64),
+                items=np.array([row[1] for row in table], np.uint64),
+                ranks=np.array([row[2] for row in table], np.uint16),
+            )
+            state, hits = monitor.step(state, held, noise)
+            counts = hits.counts.tolist() or [0] * len(hits.items)
+            start = step * transform.steps.period
+            rows += [
+                HeavyHitter(
+                    stream=stream,
+                    window_start=Timestamp(micros=start),
+                    window_end=Timestamp(micros=start + transform.steps.size),
+                    item=names[item],
+                    count=count,
+                    count_stddev=monitor.count_stddev,
+                )
+                for item, count in zip(hits.items.tolist(), counts, strict=True)
+            ]
+    return rows

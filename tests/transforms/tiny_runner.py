@@ -1,0 +1,311 @@
+"""A runner for one chain of DoFns that does on purpose whatever a runner may do.
+
+It splits input into bundles of any size and order, fails bundles at any state access and replays them on another
+instance with the state rolled back, delivers the timers of a key in any order, twice, or without need. The watermark
+is honest: when it reaches T, a stage has got everything that the stage before it emitted by its own timers up to T.
+"""
+
+import copy
+import inspect
+import itertools
+import pickle
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pipeline import PipelineVisitor
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.runners.common import DoFnSignature
+from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
+from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+from privstream.transforms.batches import StepKey
+from privstream.transforms.batching import SCHEMA
+
+
+class WorkerLost(Exception):  # noqa: N818
+    """The worker is lost in the middle of a bundle."""
+
+
+@dataclass
+class Cells:
+    """State and timers of a stage, which survive only if their bundle does."""
+
+    states: dict = field(default_factory=lambda: defaultdict(list))
+    timers: dict = field(default_factory=dict)
+    added: int = 0  # bytes written
+
+
+@dataclass
+class Bundle:
+    """What one bundle does before it is committed."""
+
+    cells: Cells
+    crash_after: int | None
+    accesses: int = 0
+
+    def access(self) -> None:
+        self.accesses += 1
+        if self.crash_after is not None and self.accesses > self.crash_after:
+            raise WorkerLost
+
+
+class FakeState:
+    """A bag, or a cell that holds one value."""
+
+    def __init__(self, bundle: Bundle, place: tuple, bag: bool) -> None:
+        self.bundle, self.place, self.bag = bundle, place, bag
+
+    def read(self):
+        self.bundle.access()
+        values = list(self.bundle.cells.states[self.place])
+        return values if self.bag else (values[-1] if values else None)
+
+    def add(self, value: bytes) -> None:
+        assert isinstance(value, bytes)
+        self.bundle.access()
+        self.bundle.cells.added += len(value)
+        self.bundle.cells.states[self.place].append(value)
+
+    def write(self, value: bytes) -> None:
+        self.clear()
+        self.add(value)
+
+    def clear(self) -> None:
+        self.bundle.access()
+        self.bundle.cells.states.pop(self.place, None)
+
+
+class FakeTimer:
+    def __init__(self, bundle: Bundle, key: bytes, name: str) -> None:
+        self.bundle, self.key, self.name = bundle, key, name
+
+    def set(self, time, dynamic_timer_tag: str = "") -> None:
+        self.bundle.access()
+        self.bundle.cells.timers[self.key, self.name, dynamic_timer_tag] = Timestamp.of(time).micros
+
+    def clear(self, dynamic_timer_tag: str = "") -> None:
+        self.bundle.access()
+        self.bundle.cells.timers.pop((self.key, self.name, dynamic_timer_tag), None)
+
+
+class FakeCounter:
+    def __init__(self, name: str, totals: Counter) -> None:
+        self.name, self.totals = name, totals
+
+    def inc(self, amount: int = 1) -> None:
+        self.totals[self.name] += amount
+
+
+class Stage:
+    """One stateful DoFn on several workers."""
+
+    def __init__(self, fn: beam.DoFn, chance: random.Random, *, crashes: float = 0.0, workers: int = 1) -> None:
+        self.fn = fn
+        self.chance = chance
+        self.crashes = crashes
+        self.workers = [pickle.loads(pickle.dumps(fn)) for _ in range(workers)]
+        for worker in self.workers:
+            worker.setup()
+        self.cells = Cells()
+        self.counters: Counter = Counter()
+        self.outputs: list = []
+        self.dead: list = []
+        signature = DoFnSignature(fn)
+        self.callbacks = {spec.name: spec._attached_callback.__name__ for spec in signature.timer_methods}
+
+    def feed(self, elements: list) -> None:
+        """Process elements, in any order and any bundles."""
+        left = list(elements)
+        self.chance.shuffle(left)
+        while left:
+            size = self.chance.randint(1, 5)
+            calls = [("process", element[0], None, element) for element in left[:size]]
+            self._commit(calls)
+            del left[:size]
+
+    def advance(self, watermark: int) -> None:
+        """Fire all timers that are due, and those that they set."""
+        while due := [timer for timer, time in self.cells.timers.items() if time <= watermark]:
+            self.chance.shuffle(due)
+            for timer in due[: self.chance.randint(1, len(due))]:
+                time = self.cells.timers.get(timer)
+                if time is None or time > watermark:
+                    continue
+                key, name, _ = timer
+                call = (self.callbacks[name], key, Timestamp(micros=time // 1000 * 1000), None)
+                twice = self.crashes and self.chance.random() < 0.1
+                self._commit([call, call] if twice else [call], fired=timer)
+
+    def take(self) -> list:
+        """Return what has been emitted since the last time."""
+        taken, self.outputs = self.outputs, []
+        return taken
+
+    def _commit(self, calls: list, fired: tuple | None = None) -> None:
+        while True:
+            crash_after = self.chance.randint(0, 8) if self.chance.random() < self.crashes else None
+            bundle = Bundle(copy.deepcopy(self.cells), crash_after)
+            if fired is not None:
+                bundle.cells.timers.pop(fired, None)
+            counted: Counter = Counter()
+            emitted: list = []
+            worker = self.chance.choice(self.workers)
+            for name, value in vars(worker).items():
+                if hasattr(value, "inc"):
+                    setattr(worker, name, FakeCounter(name, counted))
+            try:
+                for call in calls:
+                    emitted += self._call(worker, bundle, *call)
+                bundle.access()
+            except WorkerLost:
+                continue
+            self.cells = bundle.cells
+            self.counters += counted
+            self.dead += [e.value for e in emitted if isinstance(e, TaggedOutput)]
+            self.outputs += [e for e in emitted if not isinstance(e, TaggedOutput)]
+            return
+
+    def _call(self, worker: beam.DoFn, bundle: Bundle, name: str, key: bytes, time: Timestamp | None, element) -> list:
+        method = getattr(worker, name)
+        arguments = {}
+        for parameter in inspect.signature(method).parameters.values():
+            wanted = parameter.default
+            if isinstance(wanted, _StateDoFnParam):
+                spec = wanted.state_spec
+                arguments[parameter.name] = FakeState(bundle, (key, spec.name), isinstance(spec, BagStateSpec))
+            elif isinstance(wanted, _TimerDoFnParam):
+                arguments[parameter.name] = FakeTimer(bundle, key, wanted.timer_spec.name)
+            elif wanted is beam.DoFn.KeyParam:
+                arguments[parameter.name] = key
+            elif wanted is beam.DoFn.TimestampParam:
+                arguments[parameter.name] = time
+            else:
+                assert wanted is inspect.Parameter.empty, parameter
+                arguments[parameter.name] = element
+        return list(method(**arguments) or [])
+
+
+class DoFns(PipelineVisitor):
+    """Collects the DoFns of a pipeline by class name."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, beam.DoFn] = {}
+
+    def visit_transform(self, node) -> None:
+        if isinstance(node.transform, beam.ParDo):
+            self.found[type(node.transform.fn).__name__] = node.transform.fn
+
+
+def dofns_of(transform: beam.PTransform) -> dict[str, beam.DoFn]:
+    """Return the DoFns that a transform builds, by class name."""
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    _ = pipeline | beam.Create([("u", "i")]) | transform
+    visitor = DoFns()
+    pipeline.visit(visitor)
+    return visitor.found
+
+
+def call_all(fn: beam.DoFn, elements: list) -> list:
+    """Run a stateless DoFn; return the values that it emits on the main output."""
+    fn = pickle.loads(pickle.dumps(fn))
+    fn.setup()
+    return [
+        out.value if isinstance(out, WindowedValue) else out
+        for element in elements
+        for out in fn.process(element) or []
+        if not isinstance(out, TaggedOutput)
+    ]
+
+
+STATEFUL = ("BoundItems", "LimitPeople", "TestItems", "MonitorStream")
+
+
+@dataclass
+class Chain:
+    """The whole dataflow of a transform, driven by hand."""
+
+    transform: beam.PTransform
+    chance: random.Random
+    crashes: float = 0.0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        self.fns = dofns_of(self.transform)
+        self.stages = [
+            Stage(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
+            for name in STATEFUL
+            if name in self.fns
+        ]
+        self.rows: list = []
+        self.receipts: dict[bytes, list[bytes]] = defaultdict(list)
+        self.watermark = -(2**62)
+        if "VisitAbsentHits" in self.fns:
+            self.stage("TestItems").feed(call_all(self.fns["VisitAbsentHits"], list(self.transform.streams or ("",))))
+
+    def stage(self, name: str) -> Stage:
+        return next(stage for stage in self.stages if type(stage.fn).__name__ == name)
+
+    def arrive(self, events: list) -> None:
+        """Take events (user, item, microseconds, stream) in batches of any size and order."""
+        events = list(events)
+        self.chance.shuffle(events)
+        while events:
+            size = self.chance.choice([1, 2, 7, 1000])
+            columns = zip(*events[:size], strict=True)
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+            )
+            del events[:size]
+            parcels = call_all(self.fns["SplitEvents"], [batch])
+            for key, (digest, _) in parcels:
+                if self._decision(key) > self.watermark:
+                    self.receipts[key].append(digest)
+            self.stages[0].feed(parcels)
+
+    def advance(self, watermark: int) -> None:
+        """Move the watermark of the source, and let it pass through all stages."""
+        self.watermark = watermark
+        ready = [key for key in self.receipts if self._decision(key) <= watermark]
+        self.stages[0].feed([(key, (b"".join(self.receipts.pop(key)), b"")) for key in ready])
+        for stage, following in itertools.zip_longest(self.stages, self.stages[1:]):
+            stage.advance(watermark)
+            if following is None:
+                self.rows += stage.take()
+            else:
+                following.feed(stage.take())
+
+    def _decision(self, key: bytes) -> int:
+        return self.transform.steps.decision_time(StepKey.from_bytes(key).step).micros
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters, by stage."""
+        return {f"{type(s.fn).__name__}.{name}": n for s in self.stages for name, n in s.counters.items() if n}
+
+    def dead_letters(self) -> list:
+        """Return the dead letters of all stages."""
+        return [letter for stage in self.stages for letter in stage.dead]
+
+
+END = 2**62 // 1000 * 1000  # a watermark after everything
+
+
+def run_chain(transform, events: list, chance: random.Random, *, crashes: float = 0.0, workers: int = 1) -> Chain:
+    """Run events, none of them late, in a random order of arrival along a random watermark."""
+    chain = Chain(transform, chance, crashes, workers)
+    steps = transform.steps
+    times = sorted({event[2] for event in events})
+    waiting = list(events)
+    for watermark in sorted(chance.sample(times, min(len(times), 6))):
+        urgent = [e for e in waiting if (e[2] // steps.period - steps.overlap) * steps.period <= watermark]
+        early = [e for e in waiting if e not in urgent and chance.random() < 0.5]
+        chain.arrive(urgent + early)
+        waiting = [e for e in waiting if e not in urgent and e not in early]
+        chain.advance(watermark)
+    chain.arrive(waiting)
+    chain.advance(END)
+    return chain
