@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == [name]:
             command = load(module)
             added.description = command.description
-            added.add_argument("--traceback", action="store_true", help="show where an error comes from")
+            added.add_argument(
+                "--traceback", action="store_true", help="show where an error comes from; may show records"
+            )
             command.add_arguments(added)
     known, others = parser.parse_known_args(given)
     if command is None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import re
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import apache_beam as beam
@@ -17,11 +21,18 @@ from apache_beam.options.pipeline_options import (
     _BeamArgumentParser,
 )
 from apache_beam.runners.runner import PipelineState
+from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
 from rich.console import Console
 
 LOCAL_RUNNER = "FnApiRunner"
+BUNDLE_BASED = "bundlebaseddirectrunner"
+
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner")
+FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
+WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
+OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
@@ -44,6 +55,10 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     standard = options.view_as(StandardOptions)
     if standard.runner is None:
         standard.runner = LOCAL_RUNNER
+    if standard.runner.rpartition(".")[2].lower() == BUNDLE_BASED:
+        raise UsageError(
+            "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
+        )
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
         raise UsageError(
@@ -71,16 +86,15 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
         RunError: the run failed; the message is that of the error, without the runner's own words.
     """
     runner = options.view_as(StandardOptions).runner
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)
     began = time.monotonic()
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
     try:
-        with console.status(f"running on {runner} …"):
+        with console.status(f"running on {runner} …"), _silence():
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
             result = pipeline.run()
             state = result.wait_until_finish()
-    except (KeyboardInterrupt, UsageError):
+    except UsageError:
         raise
     except Exception as error:
         raise RunError(_cause(error)) from error
@@ -95,9 +109,38 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
     return counters
 
 
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep runners from telling in their own words what goes wrong: they print tracebacks, which may quote records.
+
+    Their loggers stay silent after the run, since runners in other threads and processes have last words.
+    """
+    logging.disable(logging.CRITICAL)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            yield
+    finally:
+        for name in RUNNER_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        logging.disable(logging.NOTSET)
+
+
 def _cause(error: BaseException) -> str:
-    """Return the message of an error inside a stage, without the stage's name that Beam adds."""
-    return str(error).strip().splitlines()[-1].split(" [while running")[0]
+    """Return the message of an error, if it is sure to quote no record: our own, or from before workers started."""
+    message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
+    text = "".join(traceback.format_exception(error))
+    path, source = (FRAME.findall(text) or [("", "")])[-1]
+    ours = source.startswith("raise ") and path.startswith(OURS)
+    if message and (ours or not WORKER.search(text)):
+        return message
+    where = f" at `{source}`" if path else ""
+    return f"the run failed with {_kind(error)}{where}; --traceback shows more, and may show records"
+
+
+def _kind(error: BaseException) -> str:
+    """Return the name of an error's type, also of one that a worker reported as text."""
+    reported = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", str(error), re.MULTILINE)
+    return str(reported[-1]) if reported else type(error).__name__
 
 
 def say(text: str) -> None:
