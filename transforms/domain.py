@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable
 
@@ -23,14 +24,15 @@ class Domain:
     """
 
     def __init__(self, items: Iterable[str]) -> None:
-        texts = sorted(items)
-        if not texts:
-            raise ValueError("domain must name at least one item")
-        for before, text in zip(["", *texts], texts, strict=False):
+        texts = list(items)
+        for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"domain must hold texts, got {type(text).__name__}")
-            if text == before:
-                raise ValueError("domain must hold distinct items, none of them empty")
+        texts.sort()
+        if not texts:
+            raise ValueError("domain must name at least one item")
+        if not texts[0] or any(one == other for one, other in itertools.pairwise(texts)):
+            raise ValueError("domain must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         self._path: str | None = None
         self._items = pa.array(texts, pa.string())
@@ -44,7 +46,7 @@ class Domain:
         try:
             with FileSystems.open(path) as file:
                 content = file.read()
-            lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+            lines = [] if not content else content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
             raise ValueError("domain must be a file of UTF-8 text") from None
         except OSError as error:

@@ -1,0 +1,279 @@
+"""Events of every allowed form become the same batches; others are refused with a reason that quotes nothing."""
+
+import datetime
+import random
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import tiny_runner
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import batching
+from privstream.transforms.batches import EventBatch, StepKey, decode
+from privstream.transforms.batching import SCHEMA, GatherRows, SplitEvents, normalise
+from privstream.transforms.domain import Domain
+from privstream.transforms.steps import Steps
+
+NOISE = KeyedNoise(b"a key for tests, no secret")
+WINDOW = GlobalWindow()
+SECRET = "zaphod"
+
+
+class Click(NamedTuple):
+    user: Any
+    item: Any
+    time: Any
+    stream: Any = ""
+
+
+class NoUser(NamedTuple):
+    item: str
+    time: int
+
+
+def gather(elements, at=5):
+    """Return the rows in batches, with their timestamps, and the dead letters."""
+    gatherer = GatherRows()
+    gatherer.start_bundle()
+    outputs = [out for e in elements for out in gatherer.process(e, timestamp=Timestamp(at), window=WINDOW)]
+    outputs += gatherer.finish_bundle()
+    letters = [out.value for out in outputs if isinstance(out, TaggedOutput)]
+    return [out for out in outputs if not isinstance(out, TaggedOutput)], letters
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        (SECRET, "item"),
+        [SECRET, "item"],
+        Click(SECRET, "item", Timestamp(5)),
+        Click(SECRET, "item", 5_000_000),
+        Click(SECRET, "item", np.int64(5_000_000)),
+        beam.Row(user=SECRET, item="item", time=5_000_000),
+        beam.Row(user=SECRET, item="item", time=Timestamp(5), stream="", more=1),
+    ],
+)
+def test_forms_of_one_event(element):
+    (batch,), letters = gather([element])
+    assert batch.value.to_pylist() == [{"user": SECRET, "item": "item", "time": 5_000_000, "stream": ""}]
+    assert not letters
+
+
+@pytest.mark.parametrize("user", [7, np.int64(7), np.uint8(7), "7"])
+def test_integers_are_texts(user):
+    (batch,), _ = gather([(user, 3)])
+    assert batch.value.to_pylist()[0]["user"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        (SECRET, "event must be a pair (user, item), a row or an Arrow record batch, got str"),
+        (SECRET[:2], "event must be a pair (user, item), a row or an Arrow record batch, got str"),
+        ({"user": SECRET, "item": "b"}, "event must be a pair (user, item), a row or an Arrow record batch, got dict"),
+        ((SECRET, "b", "c"), "event must be a pair (user, item), a row or an Arrow record batch, got tuple"),
+        (None, "event must be a pair (user, item), a row or an Arrow record batch, got NoneType"),
+        (("", SECRET), "user must not be empty"),
+        ((SECRET, ""), "item must not be empty"),
+        ((SECRET, None), "item must be text or an integer, got NoneType"),
+        ((SECRET, 1.5), "item must be text or an integer, got float"),
+        ((SECRET, True), "item must be text or an integer, got bool"),
+        ((SECRET, SECRET.encode()), "item must be text or an integer, got bytes"),
+        ((SECRET, "\ud800"), "item must be valid Unicode"),
+        (Click(SECRET, "b", "soon"), "time must be a Timestamp or integer microseconds, got str"),
+        (Click(SECRET, "b", True), "time must be a Timestamp or integer microseconds, got bool"),
+        (Click(SECRET, "b", 1e9), "time must be a Timestamp or integer microseconds, got float"),
+        (Click(SECRET, "b", 2**63), "time must fit into 64 bits of microseconds"),
+        (Click(SECRET, "b", -(2**63) - 1), "time must fit into 64 bits of microseconds"),
+        (Click(SECRET, "b", 5, None), "stream must be text or an integer, got NoneType"),
+        (NoUser(SECRET, 5), "row must have a field user"),
+        (beam.Row(user=SECRET, item="b"), "row must have a field time"),
+    ],
+)
+def test_what_is_no_event_is_set_aside(element, reason):
+    batches, (letter,) = gather([element, ("good", "one")])
+    assert letter.reason == reason
+    assert letter.record == repr(element)
+    assert [row["user"] for batch in batches for row in batch.value.to_pylist()] == ["good"]
+
+
+def test_long_records_are_cut():
+    _, (letter,) = gather([(None, "x" * 10**6)])
+    assert len(letter.record) == batching.LONGEST_RECORD
+
+
+def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
+    monkeypatch.setattr(batching, "ROWS_PER_BATCH", 3)
+    gatherer = GatherRows()
+    gatherer.start_bundle()
+    outputs = []
+    for i, at in enumerate([9, 4, 6, 8, 7]):
+        outputs += gatherer.process((f"u{i}", "x"), timestamp=Timestamp(at), window=WINDOW)
+    outputs += gatherer.finish_bundle()
+    assert [(out.value.num_rows, out.timestamp) for out in outputs] == [(3, Timestamp(4)), (2, Timestamp(7))]
+    assert all(out.windows == (WINDOW,) for out in outputs)
+
+
+def test_huge_texts_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(batching, "TEXT_PER_BATCH", 1000)
+    batches, _ = gather([("u", "x" * 600)] * 4)
+    assert [batch.value.num_rows for batch in batches] == [2, 2]
+
+
+def test_arrow_batches_pass():
+    batch = pa.record_batch({"user": ["u"], "item": ["x"], "time": [1]})
+    assert gather([batch])[0] == [batch]
+
+
+HOUR = datetime.timezone(datetime.timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("time", "micros"),
+    [
+        (pa.array([5], pa.int32()), 5),
+        (pa.array([5], pa.uint64()), 5),
+        (pa.array([5], pa.timestamp("s")), 5_000_000),
+        (pa.array([5], pa.timestamp("ms")), 5_000),
+        (pa.array([5_999], pa.timestamp("ns")), 5),
+        (pa.array([datetime.datetime(1970, 1, 1, 1, tzinfo=HOUR)], pa.timestamp("us", tz="+01:00")), 0),
+    ],
+)
+def test_types_of_time(time, micros):
+    batch = normalise(pa.record_batch({"user": ["u"], "item": ["x"], "time": time}))
+    assert batch.schema == SCHEMA
+    assert batch["time"].to_pylist() == [micros]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.uint64()])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_types_of_text(kind, encoded):
+    if encoded and kind == pa.string_view():
+        pytest.skip("Arrow has no dictionaries of string views")
+    column = pa.array(["5"]).cast(kind)
+    column = column.dictionary_encode() if encoded else column
+    batch = normalise(pa.record_batch({"user": column, "item": column, "time": [1], "stream": column, "more": [0]}))
+    assert batch.to_pylist() == [{"user": "5", "item": "5", "time": 1, "stream": "5"}]
+
+
+def _invalid_utf8():
+    offsets = pa.py_buffer(np.array([0, 1], np.int32))
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "error", "message"),
+    [
+        ("user", pa.array([None], pa.string()), ValueError, "user must not be null"),
+        (
+            "user",
+            pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([None], pa.string())),
+            ValueError,
+            "not be null",
+        ),
+        ("item", pa.array([1.5]), TypeError, "item must be text or an integer, got double"),
+        ("item", pa.array([SECRET.encode()]), TypeError, "item must be text or an integer, got binary"),
+        ("item", _invalid_utf8(), ValueError, "item must be valid UTF-8"),
+        ("time", pa.array([SECRET]), TypeError, "time must be a timestamp or integer microseconds, got string"),
+        ("time", pa.array([1.5]), TypeError, "time must be a timestamp or integer microseconds, got double"),
+        ("time", pa.array([2**63], pa.uint64()), ValueError, "time must fit into 64 bits of microseconds"),
+        ("time", pa.array([2**62], pa.timestamp("s")), ValueError, "time must fit into 64 bits of microseconds"),
+        ("time", pa.array([None], pa.int64()), ValueError, "time must not be null"),
+    ],
+)
+def test_bad_columns_are_refused(column, values, error, message):
+    columns = {"user": pa.array([SECRET]), "item": pa.array([SECRET]), "time": pa.array([1])} | {column: values}
+    with pytest.raises(error, match=message) as refused:
+        normalise(pa.record_batch(columns))
+    assert SECRET not in str(refused.value)
+
+
+def test_missing_columns_are_named():
+    with pytest.raises(ValueError, match="events must have a column item, got user, time"):
+        normalise(pa.record_batch({"user": ["u"], "time": [1]}))
+
+
+def parts_of(events, sizes, **options) -> dict[StepKey, list]:
+    """Return the rows of each key, sorted, that come out when the events come in batches of these sizes."""
+    domain = options.get("domain")
+    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, one_stream=False, **options)
+    found: dict[StepKey, list] = {}
+    while events:
+        size = sizes[0] if sizes else len(events)
+        sizes, columns, events = sizes[1:], zip(*events[:size], strict=True), events[size:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        keys = set()
+        for key, (_, data) in tiny_runner.call_all(split, [pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)]):
+            batch = decode(EventBatch, data)
+            texts = [
+                batch.names[i] if domain is None or not split.positions else domain[i] for i in batch.items.tolist()
+            ]
+            found.setdefault(StepKey.from_bytes(key), []).extend(
+                zip(batch.users.tolist(), texts, batch.times.tolist(), strict=True)
+            )
+            assert key not in keys
+            keys.add(key)
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000), st.sampled_from("rst")),
+    max_size=40,
+)
+
+
+@given(EVENTS, st.lists(st.integers(1, 10), max_size=10), st.booleans(), st.randoms())
+def test_boundaries_of_batches_do_not_matter(events, sizes, positions, chance):
+    options = {"domain": Domain(["a", "b", "d"]), "positions": positions, "streams": ("r", "s")}
+    shuffled = list(events)
+    chance.shuffle(shuffled)
+    for chosen in ({}, options):
+        assert parts_of(shuffled, sizes, **chosen) == parts_of(events, [], **chosen)
+
+
+@given(EVENTS)
+def test_every_event_goes_to_all_its_windows_and_one_shard_of_people(events):
+    found = parts_of(events, [])
+    hashed = {u: int(NOISE.derive("user hash").hash_bytes(*_arrow(u))[0]) for u in "uvwxyz"}
+    expected: dict[StepKey, list] = {}
+    for user, item, time, stream in events:
+        for step in range(15):
+            if step * 3_000 <= time < step * 3_000 + 8_000:
+                key = StepKey(stream, step, hashed[user] % 3)
+                expected.setdefault(key, []).append((hashed[user], item, time))
+    assert found == {key: sorted(rows) for key, rows in expected.items()}
+
+
+def _arrow(text):
+    return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
+
+
+def test_streams_must_be_asked_for():
+    split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1)
+    batch = pa.record_batch({"user": ["u"], "item": ["x"], "time": [1], "stream": [SECRET]})
+    with pytest.raises(ValueError, match="streams_per_person must be given when events carry a stream") as refused:
+        list(tiny_runner.call_all(split, [batch]))
+    assert SECRET not in str(refused.value)
+
+
+def test_empty_batches_give_nothing():
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+    for options in ({}, {"domain": Domain(["a"]), "positions": True}):
+        split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1, **options)
+        assert tiny_runner.call_all(split, [empty]) == []
+
+
+def test_many_streams_and_windows_in_one_batch():
+    chance = random.Random(0)
+    events = [(f"u{i % 7}", "a", chance.randrange(2**53), f"s{chance.randrange(3000)}") for i in range(5000)]
+    found = parts_of(events, [])
+    assert sum(map(len, found.values())) == sum(
+        len([step for step in range(e[2] // 3000, (e[2] - 8000) // 3000, -1) if step >= 0]) for e in events
+    )
