@@ -1,0 +1,71 @@
+"""Threshold monitors with one classic mistake each, which the audits must find."""
+
+from dataclasses import replace
+
+import numpy as np
+from privstream.mechanisms.discrete import DiscreteGaussian
+from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.user_counters import Charges
+
+
+class OnlyPresentItems(ThresholdMonitor):
+    """Tests the items that somebody holds with noise made for a public domain: being tested at all shows."""
+
+    def _absent_hits(self, step, source, *, real=False):
+        return np.empty(0, np.uint64)
+
+
+class NobodyCharged(ThresholdMonitor):
+    """Forgets to charge, so that nobody is ever dropped: neither from tests nor from noisy counts."""
+
+    def decide(self, counters, holdings, noise):
+        hits, _ = super().decide(counters, holdings, noise)
+        return hits, Charges.none()
+
+
+class NoGates(ThresholdMonitor):
+    """Lets a person with one charge left into all tests of a step."""
+
+    def decide(self, counters, holdings, noise):
+        return super().decide(counters, replace(holdings, ranks=None), noise)
+
+    def _check(self, holdings):
+        pass
+
+
+class LittleNoise(ThresholdMonitor):
+    """Has noise of two thirds of the scale that the budget asks for."""
+
+    factor = 1.5
+
+    @property
+    def calibrated(self):
+        right = super().calibrated
+        scale = right.noise_scale / self.factor
+        if self.calibration == "clock":
+            return replace(right, eta=1 / scale, noise_scale=scale)
+        if self.calibration == "paper":
+            inner = right.inner_scale / self.factor
+            return replace(right, noise_scale=scale, inner_scale=inner, cut_off=right.cut_off / self.factor)
+        return replace(right, noise_scale=scale)
+
+
+class HardlyAnyNoise(LittleNoise):
+    """Has noise of a hundred-thousandth of the scale that the paper asks for, so large is the margin there."""
+
+    factor = 1e5
+
+
+class LittleCountNoise(ThresholdMonitor):
+    """Has half the noise on counts that the budget asks for."""
+
+    @property
+    def calibrated(self):
+        return replace(super().calibrated, count_sigma=super().calibrated.count_sigma / 2)
+
+
+class UnboundCounts(ThresholdMonitor):
+    """Draws the noise of a count by item and step alone: two counts of one test show their exact difference."""
+
+    def _noisy(self, step, items, counts, source):
+        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(source.derive("count", step), items)
