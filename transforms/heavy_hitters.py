@@ -224,12 +224,9 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             )
             held = stage(held, limit, keyed)
         if domain is not None:
-            visit = VisitAbsentHits(**common, monitor=self.monitor, shard=self.shards)
-            visits = (
-                events.pipeline
-                | "PublicStreams" >> beam.Create(self.streams or ("",))
-                | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(keyed)
-            )
+            visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
+            once = events.pipeline | "Once" >> beam.Impulse()
+            visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(keyed)
             held = (held, visits) | "WithVisits" >> beam.Flatten()
         candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
         rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)

@@ -245,7 +245,7 @@ class Chain:
         self.receipts: dict[bytes, list[bytes]] = defaultdict(list)
         self.watermark = -(2**62)
         if "VisitAbsentHits" in self.fns:
-            self.stage("TestItems").feed(call_all(self.fns["VisitAbsentHits"], list(self.transform.streams or ("",))))
+            self.stage("TestItems").feed(call_all(self.fns["VisitAbsentHits"], [b""]))
 
     def stage(self, name: str) -> Stage:
         return next(stage for stage in self.stages if type(stage.fn).__name__ == name)
