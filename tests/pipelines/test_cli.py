@@ -1,0 +1,168 @@
+"""The command line: what starts, what is refused, and what an error says."""
+
+import argparse
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from privstream.mechanisms import checks
+from privstream.pipelines import cli, launch
+from privstream.pipelines.command import Command, RunError, UsageError
+
+SECRET = "u000042"
+ENTRY = Path(sys.executable).with_name("privstream")
+
+
+def test_the_installed_command_starts_and_lists_all_commands_without_loading_beam() -> None:
+    shown = subprocess.run([ENTRY, "--help"], capture_output=True, text=True, check=True)
+    assert all(name in shown.stdout for name in cli.COMMANDS)
+    assert shown.stderr == ""
+    loaded = "import sys, privstream.pipelines.cli; sys.exit('apache_beam' in sys.modules)"
+    subprocess.run([sys.executable, "-c", loaded], check=True)
+
+
+def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> None:
+    options = ["--users", "9", "--windows", "2", "--seed", "3", "--output", str(tmp_path / "events.csv")]
+    ran = subprocess.run([ENTRY, "simulate", "heavy-hitters", *options], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    assert ran.stderr.strip().endswith(f"events of 9 people in 2 windows of 3600 s: {tmp_path / 'events.csv'}")
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    assert cli.load(cli.COMMANDS[name][0]).description.split()[0] in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("privstream ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: COMMAND"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["--nonsense"], "required: COMMAND"),
+        (["plot", "heavy-hitters", "--input", "a", "--output", "b", "--nonsense"], "unknown option --nonsense"),
+        (["plan"], "the following arguments are required"),
+        (["plan", "heavy-hitters", "--epsilon", "much"], "argument --epsilon: invalid float value: 'much'"),
+        (["simulate", "heavy-hitters", "--use", "3"], "required: --users"),
+    ],
+)
+def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (UsageError("users must be >= 1, got 0"), 2, "privstream plan: error: users must be >= 1, got 0"),
+        (RunError("it broke"), 1, "privstream plan: error: it broke"),
+        (KeyboardInterrupt(), 130, "privstream: interrupted; nothing was written"),
+    ],
+)
+@pytest.mark.parametrize("traceback", [False, True])
+def test_errors_are_one_line_and_a_status(
+    error: BaseException,
+    status: int,
+    message: str,
+    traceback: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(known: argparse.Namespace, others: list[str]) -> None:
+        raise error
+
+    command = Command(description="fails", add_arguments=lambda parser: None, run=fail)
+    monkeypatch.setattr(cli, "load", lambda module: command)
+    assert cli.main(["plan", *(["--traceback"] if traceback else [])]) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == message
+    shows = traceback and not isinstance(error, KeyboardInterrupt)
+    assert (len(lines) > 1 and lines[0].startswith("Traceback")) == shows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nonsense"], "unknown option --nonsense"),
+        (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
+        (["--direct_num_workers", "2", "--direct_running_mode", "multi_threading"], "direct_running_mode must be"),
+        (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
+    ],
+)
+def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        launch.parse_beam_options(arguments)
+
+
+def test_the_local_runner_is_chosen_by_name() -> None:
+    options = launch.parse_beam_options(["--direct_num_workers", "2", "--direct_running_mode", "multi_processing"])
+    assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
+
+
+def test_only_one_source_of_the_noise_key() -> None:
+    with pytest.raises(UsageError, match="must not both be given"):
+        launch.noise_key("file", "VARIABLE", "")
+
+
+class LookUp(beam.DoFn):
+    """Fails as a bug would: the message is the record."""
+
+    def process(self, element: str) -> None:
+        {}[element]
+
+
+class Convert(beam.DoFn):
+    """Fails as a library would: the message quotes the record."""
+
+    def process(self, element: str) -> None:
+        int(element)
+
+
+class Refuse(beam.DoFn):
+    """Fails by a check of ours, whose messages never quote a record."""
+
+    def process(self, element: str) -> None:
+        checks.positive("epsilon", -1.0)
+
+
+@pytest.mark.parametrize(("stage", "kind"), [(LookUp, "KeyError"), (Convert, "ValueError")])
+def test_the_error_of_a_failed_run_quotes_no_record(
+    stage: type[beam.DoFn], kind: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RunError, match=f"the run failed with {kind} at `") as raised:
+        launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(stage()))
+    shown = capfd.readouterr()
+    for text in (str(raised.value), shown.out, shown.err, caplog.text):
+        assert SECRET not in text
+
+
+def test_the_error_of_a_check_is_shown_as_it_is() -> None:
+    with pytest.raises(RunError) as raised:
+        launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(Refuse()))
+    assert str(raised.value) == "epsilon must be finite and > 0, got -1.0"
+
+
+def test_the_error_of_a_launch_is_shown_as_it_is(tmp_path: Path) -> None:
+    options = launch.parse_beam_options(["--runner", "PrismRunner", "--prism_location", str(tmp_path / "none")])
+    with pytest.raises(RunError, match="Unable to parse binary URL"):
+        launch.run(options, lambda p: p | beam.Create([SECRET]))
+
+
+def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]))
+    logging.getLogger("privstream.test").error("heard")
+    assert "heard" in caplog.text
