@@ -233,7 +233,8 @@ class ThresholdMonitor:
         users, items = holdings.users[order], holdings.items[order]
         weights = None if holdings.weights is None else np.rint(holdings.weights[order] * WEIGHT_UNITS) / WEIGHT_UNITS
         active = (0 if holdings.ranks is None else holdings.ranks[order]) < self.max_hits - counters.charged(users)
-        distinct, first, held = np.unique(items, return_index=True, return_counts=True)
+        first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
+        distinct, held = items[first], np.diff(np.append(first, len(items)))
         entered = active if weights is None else np.where(active, weights, 0.0)
         totals = np.add.reduceat(entered, first, dtype=np.float64 if real else np.int64)
         source = self._source(noise)
@@ -312,7 +313,7 @@ class ThresholdMonitor:
         ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
         if np.any(ranks >= self.items_per_step):
             raise ValueError(f"ranks must be < items_per_step {self.items_per_step}")
-        if _repeats(holdings.users, ranks):
+        if _repeats(holdings.users) and _repeats(holdings.users, ranks):
             raise ValueError("ranks must be distinct for each person; a person without ranks holds one item")
         if self.items_per_step > 1 and _repeats(holdings.users, holdings.items):
             raise ValueError("items must be distinct for each person")
@@ -374,8 +375,11 @@ class ThresholdMonitor:
         return np.array(sorted(chosen), np.uint64)
 
 
-def _repeats(*columns: np.ndarray) -> bool:
+def _repeats(column: np.ndarray, *more: np.ndarray) -> bool:
     """Tell whether two rows are equal."""
-    order = np.lexsort(columns)
-    equal = [column[order][1:] == column[order][:-1] for column in columns]
+    if not more:
+        column = np.sort(column)
+        return bool(np.any(column[1:] == column[:-1]))
+    order = np.lexsort((*more, column))
+    equal = [each[order][1:] == each[order][:-1] for each in (column, *more)]
     return bool(np.any(np.logical_and.reduce(equal)))
