@@ -99,9 +99,9 @@ class EventBatch:
     def join(cls, parts: Sequence[EventBatch]) -> EventBatch:
         """Put events together."""
         return cls(
-            users=np.concatenate([part.users for part in parts]),
-            items=np.concatenate([part.items for part in parts]),
-            times=np.concatenate([part.times for part in parts]),
+            users=np.concatenate([np.empty(0, np.uint64), *(part.users for part in parts)]),
+            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
+            times=np.concatenate([np.empty(0, np.int64), *(part.times for part in parts)]),
             names=Names.union([part.names for part in parts]),
         )
 

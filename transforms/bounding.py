@@ -167,7 +167,9 @@ class BoundItems(beam.DoFn):
 
 
 def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, bytes]]:
-    """Part holdings by shard of items."""
+    """Part holdings by shard of items; where there are none, as in a visit, they go to a shard of their own."""
+    if not len(held.users):
+        yield StepKey(key.stream, key.step, shards).to_bytes(), encode(held)
     shard = held.items % np.uint64(shards)
     for i in range(shards):
         rows = np.flatnonzero(shard == i)

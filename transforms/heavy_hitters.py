@@ -211,8 +211,14 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         )
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         batches = stage(everywhere, GatherRows(), pa.RecordBatch)
-        parcels = stage(batches, split, Parcel) | "ApartFromOthers" >> beam.Reshuffle()
-        held = stage(parcels | "WithReceipts" >> WithReceipts(self.steps), bound, keyed)
+        parcels = stage(batches, split, Parcel)
+        if domain is not None:
+            visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
+            once = events.pipeline | "Once" >> beam.Impulse()
+            visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(Parcel)
+            parcels = (parcels, visits) | "WithVisits" >> beam.Flatten()
+        apart = parcels | "ApartFromOthers" >> beam.Reshuffle()
+        held = stage(apart | "WithReceipts" >> WithReceipts(self.steps), bound, keyed)
         if limits:
             limit = LimitPeople(
                 **common,
@@ -223,11 +229,6 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
                 domain=domain,
             )
             held = stage(held, limit, keyed)
-        if domain is not None:
-            visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
-            once = events.pipeline | "Once" >> beam.Impulse()
-            visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(keyed)
-            held = (held, visits) | "WithVisits" >> beam.Flatten()
         candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
         rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows

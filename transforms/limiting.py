@@ -112,8 +112,9 @@ class LimitPeople(OrderedSteps):
         outputs: list[Any] = []
         ends = np.cumsum([len(batch.users) for _, batch in held])[:-1]
         for (code, batch), keep in zip(held, np.split(kept, ends), strict=True):
-            step_key = StepKey(streams[code], step, 0)
-            outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
+            if keep.any() or not len(keep):  # an empty batch is a visit, which goes on
+                step_key = StepKey(streams[code], step, 0)
+                outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
         after = Contributions(
             *(counters.charge(new) for counters, new in zip(vars(ledger).values(), charges, strict=True))
         )

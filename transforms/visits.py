@@ -7,18 +7,19 @@ from collections.abc import Iterator
 import apache_beam as beam
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms.batches import HolderBatch, StepKey, encode
+from privstream.transforms.batches import EventBatch, StepKey, encode
+from privstream.transforms.receipts import Parcel, digest
 from privstream.transforms.steps import Steps
 
 
 class VisitAbsentHits(beam.DoFn):
     """An empty batch for each step of a public stream in which an item is a hit even if nobody holds it.
 
-    All visits are sent at once, and go through the stages as data does: timers that set timers would be simpler, but
-    not every runner holds the watermark for them.
+    All visits are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
+    simpler, but not every runner holds the watermark for them.
 
     Args:
-        shard: a shard that no item has, so that no stage takes a visit for the data of a step.
+        shard: a shard that no person has.
     """
 
     def __init__(
@@ -30,12 +31,12 @@ class VisitAbsentHits(beam.DoFn):
         self.streams = streams
         self.shard = shard
 
-    def process(self, _: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def process(self, _: bytes) -> Iterator[Parcel]:
         """Look through all steps of the run, in every stream."""
-        nobody = encode(HolderBatch.join([]))
+        nobody = encode(EventBatch.join([]))
         for stream in self.streams:
             for step in self.steps_of(stream):
-                yield StepKey(stream, step, self.shard).to_bytes(), nobody
+                yield StepKey(stream, step, self.shard).to_bytes(), (digest(nobody), nobody)
 
     def steps_of(self, stream: str) -> Iterator[int]:
         """Find the steps to visit."""

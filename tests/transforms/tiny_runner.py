@@ -245,10 +245,7 @@ class Chain:
         self.receipts: dict[bytes, list[bytes]] = defaultdict(list)
         self.watermark = -(2**62)
         if "VisitAbsentHits" in self.fns:
-            self.stage("TestItems").feed(call_all(self.fns["VisitAbsentHits"], [b""]))
-
-    def stage(self, name: str) -> Stage:
-        return next(stage for stage in self.stages if type(stage.fn).__name__ == name)
+            self._send(call_all(self.fns["VisitAbsentHits"], [b""]))
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds, stream) in batches of any size and order."""
@@ -261,11 +258,13 @@ class Chain:
                 [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
             )
             del events[:size]
-            parcels = call_all(self.fns["SplitEvents"], [batch])
-            for key, (digest, _) in parcels:
-                if self._decision(key) > self.watermark:
-                    self.receipts[key].append(digest)
-            self.stages[0].feed(parcels)
+            self._send(call_all(self.fns["SplitEvents"], [batch]))
+
+    def _send(self, parcels: list) -> None:
+        for key, (digest, _) in parcels:
+            if self._decision(key) > self.watermark:
+                self.receipts[key].append(digest)
+        self.stages[0].feed(parcels)
 
     def advance(self, watermark: int) -> None:
         """Move the watermark of the source, and let it pass through all stages."""

@@ -1,0 +1,207 @@
+"""The same events give the same rows, bit for bit, on every runner, in any order, bundles, batches and shards."""
+
+import copy
+import random
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+import runner_harness
+import slow_reference
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.transforms import ShiftingHeavyHitters
+from privstream.transforms.batching import SCHEMA
+from runner_harness import on_every_runner
+from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
+
+SEED = 5
+streaming = pytest.mark.parametrize(
+    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
+)
+
+
+def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
+    made = copy.copy(transform(name))
+    made.shards = shards
+    return made
+
+
+def as_rows(events) -> list[beam.Row]:
+    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+
+
+def as_arrow(events) -> list[pa.RecordBatch]:
+    chance, batches = random.Random(SEED), []
+    while events:
+        size = chance.randint(1, 80)
+        columns, events = zip(*events[:size], strict=True), events[size:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    return batches
+
+
+def run_bounded(runner: str, elements: list, made, *extra: str) -> runner_harness.Results:
+    def build(pipeline):
+        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
+        published = events | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, *extra)
+    assert results.elements("dead") == []
+    return results
+
+
+@pytest.mark.parametrize("form", [as_rows, as_arrow])
+@pytest.mark.parametrize(
+    "name", ["plain", "many items", "first item", "public streams", "capped", "known domain, streams"]
+)
+@on_every_runner
+def test_rows_are_those_of_the_reference(runner, name, form):
+    events = random_events(name, random.Random(SEED))
+    random.Random(SEED + 1).shuffle(events)
+    made = with_shards(name, 3 if form is as_rows else 1)
+    results = run_bounded(runner, form(events), made)
+    expected = slow_reference.heavy_hitters(made, events)
+    assert expected
+    assert sorted(results.elements("rows")) == expected
+    if runner != "bundle_based":  # it loses what timers count
+        assert results.counters["privstream:events"] == len(events)
+        assert results.counters["privstream:hits_published"] == len(expected)
+    stamps = {row.window_end.micros: stamp for row, stamp in results.outputs["rows"]}
+    lateness = 5_000
+    assert all(end <= stamp + 1000 and stamp <= end + lateness for end, stamp in stamps.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "public streams", "known domain, streams"])
+def test_rows_are_the_same_with_two_processes(name):
+    events = random_events(name, random.Random(SEED))
+    made = with_shards(name, 4)
+    two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    results = run_bounded("fn_api", as_rows(events), made, *two)
+    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
+
+
+@on_every_runner
+@pytest.mark.parametrize("name", ["plain", "known domain"])
+def test_two_monitors_of_one_input_do_not_disturb_each_other(runner, name):
+    events = random_events(name, random.Random(SEED))
+    other = "sliding" if name == "plain" else "target charging, known"
+
+    def build(pipeline):
+        source = pipeline | "Elements" >> beam.Create(as_rows(events))
+        return {"one": source | "One" >> transform(name), "other": source | "Other" >> transform(other)}
+
+    results = runner_harness.run(runner, build)
+    assert sorted(results.elements("one")) == slow_reference.heavy_hitters(transform(name), events)
+    assert sorted(results.elements("other")) == slow_reference.heavy_hitters(transform(other), events)
+
+
+def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_stream.TestStream, list]:
+    """Return a stream out of order in which only `late` events are late, and its other events."""
+    made = transform(name)
+    steps = made.steps
+    events = random_events(name, chance)
+    watermark, waiting, source = 0, list(events), test_stream.TestStream()
+    for end in range(START * SECOND, START * SECOND + 6 * steps.size, steps.size // 2):
+        due = [e for e in waiting if (e[2] // steps.period - steps.overlap) * steps.period <= end]
+        early = [e for e in waiting if e not in due and chance.random() < 0.3]
+        waiting = [e for e in waiting if e not in due and e not in early]
+        ready = due + early
+        chance.shuffle(ready)
+        while ready:
+            source = source.add_elements([stamped(e) for e in ready[:40]])
+            ready = ready[40:]
+        watermark = end
+        source = source.advance_watermark_to(Timestamp(micros=watermark))
+        if end == START * SECOND + 4 * steps.size:
+            source = source.add_elements([stamped(e) for e in late])
+    return source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity(), events
+
+
+def stamped(event) -> TimestampedValue:
+    user, item, time, stream = event
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    return TimestampedValue(element, Timestamp(micros=time))
+
+
+@pytest.mark.parametrize("name", ["plain", "sliding", "public streams", "capped", "known domain"])
+@streaming
+def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
+    made = with_shards(name, 2)
+    stream = "s" if made.streams else ""
+    size = made.steps.size
+    # A crowd in a window in which others were, and one in a window of its own before everything.
+    late = [(f"late {i}", "a", START * SECOND + size + i, stream) for i in range(30)]
+    late += [(f"late {i}", "b", START * SECOND + i, stream) for i in range(30)]
+    source, events = disorderly(name, late, random.Random(SEED))
+
+    def build(pipeline):
+        published = pipeline | "Source" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, "--streaming")
+    expected = slow_reference.heavy_hitters(made, events)
+    assert expected
+    assert sorted(results.elements("rows")) == expected
+    letters = results.elements("dead")
+    windows = sum(
+        made.steps.first is None or step >= made.steps.first
+        for _, _, time, _ in late
+        for step in range(time // made.steps.period, (time - size) // made.steps.period, -1)
+    )
+    assert len(letters) == windows
+    assert {letter.record for letter in letters} == {"a", "b"}
+    if runner != "bundle_based":
+        assert results.counters["privstream:events_late"] == windows
+
+
+@streaming
+def test_allowed_lateness_holds_a_window_open(runner):
+    made = ShiftingHeavyHitters(
+        **{**COMMON, **CONFIGURATIONS["sliding"], "noise": transform("plain").noise, "allowed_lateness": 5}
+    )
+    crowd = [(f"user {i}", "a", START * SECOND + 100 + i, "") for i in range(60)]
+    in_time, late = crowd[:40], crowd[40:]
+    source = (
+        test_stream.TestStream()
+        .advance_watermark_to(START + 14.9)
+        .add_elements([stamped(event) for event in in_time])
+        .advance_watermark_to(START + 15.1)
+        .add_elements([stamped(event) for event in late])
+        .advance_watermark_to_infinity()
+    )
+
+    def build(pipeline):
+        published = pipeline | "Source" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, "--streaming")
+    assert results.elements("rows") == slow_reference.heavy_hitters(made, in_time)
+    assert results.elements("rows")
+    assert len(results.elements("dead")) == len(late)
+
+
+@streaming
+def test_one_persons_event_does_not_decide_whether_late_ones_count(runner):
+    made = transform("plain")
+    crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
+
+    def rows(others):
+        source = test_stream.TestStream()
+        if others:
+            source = source.add_elements([stamped(event) for event in others])
+        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
+        source = source.advance_watermark_to_infinity()
+        return runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements()
+
+    assert rows([]) == rows([("somebody", "a", START * SECOND, "")]) == []
+
+
+def test_the_key_decides():
+    events = random_events("plain", random.Random(SEED))
+    other = copy.copy(transform("plain"))
+    other.noise = type(other.noise)(KEY + b"!")
+    assert slow_reference.heavy_hitters(other, events) != slow_reference.heavy_hitters(transform("plain"), events)
