@@ -13,12 +13,14 @@ import privstream.mechanisms
 import pytest
 from privstream.mechanisms import (
     AboveThreshold,
+    AdaptiveSparseVector,
     Holdings,
     KeyedNoise,
     NumericSparse,
     PrivacyGuarantee,
     SeededNoise,
     Sparse,
+    SparseVectorWithGap,
     ThresholdMonitor,
 )
 from privstream.mechanisms.errors import SnapshotError
@@ -54,6 +56,12 @@ EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
     NumericSparse: Example(NumericSparse(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, integer=True), queries),
+    SparseVectorWithGap: Example(
+        SparseVectorWithGap(epsilon=1.0, max_hits=20, threshold=1000, integer=True, monotone=True), queries
+    ),
+    AdaptiveSparseVector: Example(
+        AdaptiveSparseVector(epsilon=1.0, min_hits=20, branches=3, threshold=1000, noise_law="laplace"), queries
+    ),
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
     ),
@@ -79,7 +87,7 @@ def example(request):
 
 
 def test_discovery_finds_what_is_exported():
-    assert {AboveThreshold, Sparse, NumericSparse, ThresholdMonitor} <= set(discovered())
+    assert {AboveThreshold, Sparse, NumericSparse, SparseVectorWithGap, ThresholdMonitor} <= set(discovered())
     assert set(EXAMPLES) <= set(discovered())
     assert all(mechanism in EXAMPLES and hasattr(TestEveryMechanism, name) for mechanism, name in EXEMPTIONS)
 
