@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
@@ -15,7 +14,7 @@ DISTANCES = (5, 16, 30, 46, 64, 84, 108, 136)
 MARGIN = 1.5
 LINE_FROM = 12
 MARK = 4.0
-HALO = withStroke(linewidth=2.5, foreground="white")
+BACKGROUND = {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 
 Side = Literal["left", "center", "right"]
 
@@ -44,7 +43,7 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
             textcoords="offset points",
             color=label.colour,
             fontsize=8.5,
-            path_effects=[HALO],
+            bbox=BACKGROUND,
             zorder=6,
         )
         for obstacles in (taken + marks, taken):
@@ -93,3 +92,5 @@ def _candidates(label: Label) -> Iterator[tuple[float, float, Side, tuple[float,
             yield -far, far / 2, "right", point
             yield far, 0, "left", point
             yield -far, 0, "right", point
+            yield far, -far / 2, "left", point
+            yield -far, -far / 2, "right", point

@@ -1,0 +1,109 @@
+"""`privstream demo`."""
+
+import json
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+from privstream.pipelines import cli, demo
+from privstream.pipelines.row_files import read_row_file
+from privstream.transforms.rows import HeavyHitter
+
+FILES = {
+    "commands.sh",
+    "events.parquet",
+    "heavy_hitters.jsonl",
+    "heavy_hitters.jsonl.guarantee.json",
+    "heavy_hitters.png",
+    "noise.key",
+    "truth.jsonl",
+}
+
+
+def run(*options: str) -> int:
+    return cli.main(["demo", "--users", "9000", "--windows", "4", *options])
+
+
+def test_the_demo_shows_what_it_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run() == 0
+    shown = capsys.readouterr()
+    folder = tmp_path / "demo-output"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
+    rows = read_row_file(str(folder / "heavy_hitters.jsonl"), HeavyHitter)
+    assert len(rows) >= 2
+    for row in rows:
+        assert f"{row.count:,} (" in " ".join(shown.out.split())
+    threshold = json.loads((folder / "heavy_hitters.jsonl.guarantee.json").read_text())["accuracy"][
+        "detection_threshold"
+    ]
+    assert f"items that at least {threshold:,} people held in a window, missed" in " ".join(shown.out.split())
+    assert "0 false." in " ".join(shown.out.split())
+    assert "Picture: demo-output/heavy_hitters.png" in shown.out
+    assert (folder / "heavy_hitters.png").read_bytes().startswith(b"\x89PNG")
+    assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
+
+
+def test_the_commands_that_are_shown_give_the_same_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("--output", "a folder", "--seed", "2") == 0
+    shown = [line.removeprefix("$ ") for line in capsys.readouterr().out.splitlines() if line.startswith("$ ")]
+    written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
+    assert written[0].startswith("#")
+    assert written[1:] == shown
+    assert len(shown) == 3
+    kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES}
+    for command in shown:
+        program, *arguments = shlex.split(command)
+        assert program == "privstream"
+        assert cli.main(arguments) == 0
+    assert {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES} == kept
+
+
+def test_another_demo_takes_another_key(tmp_path: Path) -> None:
+    keys = set()
+    for _ in range(2):
+        files = demo._Files(str(tmp_path / "demo"))
+        files.prepare([["plot"]])
+        keys.add((tmp_path / "demo" / "noise.key").read_bytes())
+    assert len(keys) == 2
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("events.parquet", "commands.sh"):
+        (tmp_path / name).write_bytes(b"mine")
+        assert run("--output", str(tmp_path)) == 2
+        assert "--output must be a new folder, or one that a demo has made" in capsys.readouterr().err
+        assert (tmp_path / name).read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--users", "0"], "users must be >= 1, got 0"),
+        (["--windows", "0"], "windows must be >= 1, got 0"),
+        (["--seed", "-1"], "seed must be >= 0, got -1"),
+        (["--output", "file/folder"], "--output must be a folder that can be written"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert run(*options) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

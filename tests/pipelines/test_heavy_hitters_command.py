@@ -1,0 +1,300 @@
+"""`privstream heavy-hitters`, from a file to a file."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.pipelines import cli
+from privstream.pipelines.event_writers import ItemHolders, write_simulation
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.simulate import simulate_heavy_hitters
+from privstream.pipelines.truth import judge
+from privstream.transforms.rows import HeavyHitter
+
+FORMATS = ("parquet", "avro", "jsonl", "csv")
+USERS, WINDOWS = 3000, 4
+SOMEBODY = re.compile(r"u\d{6}")
+OPTIONS = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--max_hits", "4", "--horizon", str(WINDOWS)]
+OPTIONS += ["--items_per_step", "4"]
+BAD_LINE = '{"user": "u000007", "item": "secret wish", "time": "yesterday"}'
+
+
+class City(NamedTuple):
+    """Events in every format, their truth, and a noise key."""
+
+    folder: Path
+    key: str
+    truth: list[ItemHolders]
+
+    def events(self, format: str) -> str:
+        return str(self.folder / f"events.{format}")
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> City:
+    folder = tmp_path_factory.mktemp("city")
+    for format in FORMATS:
+        windows = simulate_heavy_hitters(users=USERS, windows=WINDOWS, seed=5, trends=10)
+        write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
+    (folder / "noise.key").write_text("a key of this test alone\n")
+    truth = read_row_file(str(folder / "truth.jsonl"), ItemHolders)
+    return City(folder, str(folder / "noise.key"), truth)
+
+
+def watch(city: City, output: object, *options: str, format: str = "parquet") -> int:
+    """Run the command; options that come later count."""
+    files = ["--input", city.events(format), "--output", str(output), "--noise_key_file", city.key]
+    return cli.main(["heavy-hitters", *files, *OPTIONS, *options])
+
+
+def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
+    """One key, the same events from four formats, rows to three: one answer, which keeps its promise."""
+    answers = []
+    for format, ending in zip(FORMATS, ("jsonl", "parquet", "avro", "jsonl"), strict=True):
+        output = tmp_path / f"rows-of-{format}.{ending}"
+        assert watch(city, output, format=format) == 0
+        answers.append(read_row_file(str(output), HeavyHitter))
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+    promise = json.loads((tmp_path / "rows-of-parquet.jsonl.guarantee.json").read_text())
+    assert promise["guarantee"]["epsilon"] == 8.0
+    assert "one person over the whole run" in promise["guarantee"]["paragraph"]
+    threshold = promise["accuracy"]["detection_threshold"]
+    assert f"every item that {threshold:,} people hold" in promise["accuracy"]["sentence"]
+    verdict = judge(answers[0], city.truth, threshold)
+    assert len(verdict.found) >= 3
+    assert len(verdict.false) == 0
+    stddev = promise["accuracy"]["count_stddev"]
+    assert {row.count_stddev for row in answers[0]} == {stddev}
+    order = [(row.window_start, -row.count) for row in answers[0]]
+    assert order == sorted(order)
+
+
+def test_another_key_or_run_id_gives_other_counts(city: City, tmp_path: Path) -> None:
+    for name, options in {
+        "a": [],
+        "b": ["--run_id", "another"],
+        "c": ["--shards", "3"],
+    }.items():
+        assert watch(city, tmp_path / f"{name}.jsonl", *options) == 0
+    a, b, c = ((tmp_path / f"{name}.jsonl").read_bytes() for name in "abc")
+    assert a != b
+    assert a == c
+
+
+def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert watch(city, output) == 0
+    shown = capsys.readouterr()
+    rows = read_row_file(str(output), HeavyHitter)
+    assert shown.out == ""
+    assert f" events, {len(rows):,} heavy hitters published" in shown.err
+    assert "(epsilon = 8, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
+    assert "With probability 0.95, every item that" in shown.err
+    assert f"rows: {output}, guarantee: {output}.guarantee.json" in shown.err
+    assert "could not be used" not in shown.err
+    assert "noise key" not in shown.err
+    assert not SOMEBODY.search(shown.err)
+    assert not any(row.item in shown.err for row in rows)
+
+
+def test_without_a_key_a_new_one_is_made_and_said(
+    city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--input", city.events("parquet"), *OPTIONS]
+    for name in ("a", "b"):
+        assert cli.main(["heavy-hitters", "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
+        assert "noise key: a new random one" in capsys.readouterr().err
+    assert (tmp_path / "a.jsonl").read_bytes() != (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_the_key_from_the_environment_is_the_same_key(
+    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watch(city, tmp_path / "a.jsonl") == 0
+    monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
+    files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
+    assert cli.main(["heavy-hitters", *files, *OPTIONS, "--noise_key_variable", "KEY_OF_THIS_TEST"]) == 0
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_a_table_on_the_terminal(
+    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert watch(city, "rows.jsonl") == 0
+    capsys.readouterr()
+    assert watch(city, "-") == 0
+    shown = capsys.readouterr()
+    for row in read_row_file("rows.jsonl", HeavyHitter):
+        assert f"{row.count:,} ± {row.count_stddev:,.0f}" in shown.out
+    assert "heavy hitters" in shown.out
+    assert "differential privacy" in shown.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "rows.jsonl.guarantee.json"]
+
+
+def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> None:
+    entry = Path(sys.executable).with_name("privstream")
+    output = tmp_path / "rows.jsonl"
+    files = ["--input", city.events("parquet"), "--output", str(output), "--noise_key_file", city.key]
+    ran = subprocess.run([entry, "heavy-hitters", *files, *OPTIONS], capture_output=True, text=True, check=True)
+    assert "Traceback" not in ran.stderr
+    assert "WARNING" not in ran.stderr
+    assert watch(city, tmp_path / "again.jsonl") == 0
+    assert output.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
+
+
+def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text(Path(city.events("jsonl")).read_text() + f"{BAD_LINE}\nno json\n")
+    rows, letters = tmp_path / "rows.jsonl", tmp_path / "letters.jsonl"
+    assert watch(city, rows, "--input", str(events), "--dead_letter", str(letters)) == 0
+    shown = capsys.readouterr()
+    assert f"2 records could not be used, see {letters}" in shown.err
+    assert "u000007" not in shown.out + shown.err
+    assert "secret wish" not in shown.out + shown.err
+    found = [json.loads(line) for line in letters.read_text().splitlines()]
+    assert len(found) == 2
+    assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
+    assert watch(city, tmp_path / "clean.jsonl", format="jsonl") == 0
+    assert rows.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
+    assert watch(city, rows, "--input", str(events)) == 0
+    assert "2 records could not be used; --dead_letter PATH keeps them" in capsys.readouterr().err
+
+
+def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = tmp_path / "events.csv"
+    lines = Path(city.events("csv")).read_text().splitlines()
+    events.write_text("\n".join([f"{lines[0]},land", *(f"{line},{'ab'[n % 2]}" for n, line in enumerate(lines[1:]))]))
+    options = ["--input", str(events), "--stream_field", "land", "--streams_per_person", "2"]
+    assert watch(city, tmp_path / "rows.avro", *options) == 0
+    rows = read_row_file(str(tmp_path / "rows.avro"), HeavyHitter)
+    assert {row.stream for row in rows} == {"a", "b"}
+    assert "in each of at most 2 streams" in capsys.readouterr().err
+    assert watch(city, tmp_path / "rows.avro", *options, "--streams", "b") == 0
+    assert {row.stream for row in read_row_file(str(tmp_path / "rows.avro"), HeavyHitter)} == {"b"}
+    assert "events of streams that are not in --streams" in capsys.readouterr().err
+
+
+def test_a_domain_names_the_only_items_that_are_published(city: City, tmp_path: Path) -> None:
+    assert watch(city, tmp_path / "all.jsonl") == 0
+    everything = {row.item for row in read_row_file(str(tmp_path / "all.jsonl"), HeavyHitter)}
+    chosen = sorted(everything)[0]
+    (tmp_path / "domain.txt").write_text(f"{chosen}\nsomething that nobody holds\n")
+    bounds = ["--start", "2024-01-01", "--end", "2024-01-01T04:00:00Z"]
+    assert watch(city, tmp_path / "one.jsonl", "--domain", str(tmp_path / "domain.txt"), *bounds) == 0
+    assert {row.item for row in read_row_file(str(tmp_path / "one.jsonl"), HeavyHitter)} == {chosen}
+
+
+def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = ["--start", "2024-01-01T01:00:00", "--end", "1704078000"]  # 01:00 to 03:00 UTC
+    assert watch(city, tmp_path / "rows.jsonl", *bounds) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {row["window_start"][11:13] for row in rows} <= {"01", "02"}
+    assert "events outside of --start, --end and --horizon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "nan"], "epsilon must be finite and > 0, got nan"),
+        (["--epsilon", "inf"], "epsilon must be finite and > 0, got inf"),
+        (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
+        (["--epsilon", "-2"], "epsilon must be finite and > 0, got -2.0"),
+        (["--delta", "1"], "delta must be in (0, 1), got 1.0"),
+        (["--delta", "-0.1"], "delta must be in (0, 1), got -0.1"),
+        (["--max_hits", "0"], "max_hits must be >= 1, got 0"),
+        (["--window", "0"], "window must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
+        (["--window", "nan"], "window must be finite, got nan"),
+        (["--period", "7200"], "period must be <= window, got 7200.0 > 3600.0"),
+        (["--horizon", "0"], "horizon must be >= 1, got 0"),
+        (["--horizon", "unbounded"], "horizon must be given unless first_step is public"),
+        (["--items_per_step", "0"], "items_per_step must be >= 1, got 0"),
+        (["--beta", "0"], "beta must be in (0, 1), got 0.0"),
+        (["--count_share", "1"], "count_share must be in [0, 1), got 1.0"),
+        (["--shards", "0"], "shards must be >= 1, got 0"),
+        (["--calibration", "guess"], "calibration must be one of clock, target_charging, paper, got 'guess'"),
+        (["--neighbouring", "near"], "neighbouring must be one of add_remove, replace_one, got 'near'"),
+        (["--selection", "best"], "selection must be one of last, first, random, got 'best'"),
+        (["--streams_per_person", "2"], "streams_per_person must not be given when the events have no stream"),
+        (["--user_field", "who"], "--user_field must name a field of"),
+        (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),
+        (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),
+        (["--noise_key_file", "none.key"], "noise_key_file must be a readable file, got none.key"),
+        (["--noise_key_variable", "NONE"], "noise_key_file and noise_key_variable must not both be given"),
+        (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, got rows.txt"),
+        (["--output", "none/rows.avro"], "must be in a folder that exists: there is no folder none"),
+        (["--dead_letter", "none/d.jsonl"], "--dead_letter must be in a folder that exists"),
+        (["--nonsense"], "unknown option --nonsense"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_is_written(
+    options: list[str],
+    message: str,
+    city: City,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert watch(city, "rows.jsonl", *options) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [["--start", "soon"], ["--horizon", "long"], ["--max_hits", "2.5"]])
+def test_what_is_no_number_is_refused(options: list[str], city: City, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        watch(city, tmp_path / "rows.jsonl", *options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "-"])
+def test_a_failed_run_leaves_nothing_and_quotes_nobody(
+    ending: str,
+    city: City,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    somebody = f"u{7:06}"
+
+    def fail(*arguments: object) -> None:
+        raise KeyError(somebody)
+
+    output = "-" if ending == "-" else str(tmp_path / f"rows.{ending}")
+    monkeypatch.setattr(ThresholdMonitor, "decide", fail)
+    assert watch(city, output, "--dead_letter", str(tmp_path / "letters.jsonl")) == 1
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "privstream heavy-hitters: error: the run failed with KeyError" in shown.err
+    assert not SOMEBODY.search(shown.err + caplog.text)
+    assert [path for path in tmp_path.iterdir() if path.name != "letters.jsonl"] == []
+
+
+def test_a_failed_run_keeps_what_was_there(city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert watch(city, output) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(ThresholdMonitor, "decide", fail)
+    assert watch(city, output) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_path: Path) -> None:
+    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
+    assert (tmp_path / "rows.jsonl").read_bytes() == b""
+    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
+    assert promise["accuracy"]["detection_threshold"] > USERS
