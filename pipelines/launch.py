@@ -25,6 +25,7 @@ from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 LOCAL_RUNNER = "FnApiRunner"
 BUNDLE_BASED = "bundlebaseddirectrunner"
@@ -86,10 +87,9 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
         RunError: the run failed; the message is that of the error, without the runner's own words.
     """
     runner = options.view_as(StandardOptions).runner
-    console = Console(file=sys.stderr)
     began = time.monotonic()
     try:
-        with console.status(f"running on {runner} …"), _silence():
+        with _clock(f"running on {runner}"), _silence():
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
             result = pipeline.run()
@@ -107,6 +107,15 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
             name = counter.key.metric.name
             counters[name] = counters.get(name, 0) + (counter.committed or 0)
     return counters
+
+
+def _clock(text: str) -> Progress:
+    """Return a line that shows how long something takes, on a terminal."""
+    console = Console(file=sys.stderr)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    clock.add_task(text, total=None)
+    return clock
 
 
 @contextmanager

@@ -85,7 +85,8 @@ def _windows(arguments: argparse.Namespace) -> tuple[Iterator[SimulatedWindow], 
 def _progress() -> Progress:
     """Return a progress bar on the terminal, which vanishes when all is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _summary(arguments: argparse.Namespace, written: Written) -> str:
