@@ -90,12 +90,12 @@ class MonitorBudget:
     def domain_hazard(self, step: int = 1) -> float:
         """Return the largest hazard -ln(1 - Pr[hit]) of an item held by one person, at public step 1, 2, ..
 
-        Summed over all tests of one person it is ln(1 + domain_delta), or half of domain_delta for replacement
+        Summed over all tests of one person it is -ln(1 - domain_delta), or half of domain_delta for replacement
         (docs/proofs/clock.md, section 4). Infinite for a known domain.
         """
         if self.domain == "known":
             return math.inf
-        total = math.log1p(self.domain_delta / (2 if self.neighbouring == "replace_one" else 1))
+        total = -math.log1p(-self.domain_delta / (2 if self.neighbouring == "replace_one" else 1))
         if self.tests_per_person is not None:
             return total / (self.tests_per_person * self.streams_per_person)
         octave = self.octave(step)

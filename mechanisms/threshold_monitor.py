@@ -225,7 +225,11 @@ class ThresholdMonitor:
         return MonitorState(state.counters.charge(charges), holdings.step), hits
 
     def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[Hits, Charges]:
-        """Return the hits of a step, and whom they charge (not for publication)."""
+        """Return the hits of a step, and whom they charge (not for publication).
+
+        For those who keep the counters themselves: steps must be decided in increasing order, each once, which only
+        `step` checks.
+        """
         number = self._number(holdings.step)
         self._check(holdings)
         real = holdings.weights is not None
