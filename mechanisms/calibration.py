@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks, noisy_counts
 from privstream.mechanisms.accounting import ComposedCurve, SlackCurve
 from privstream.mechanisms.guarantee import PrivacyCurve, PrivacyGuarantee
-from privstream.mechanisms.integer_law import WORD_BITS
+from privstream.mechanisms.integer_law import LARGEST_TABLE, WORD_BITS
 from privstream.mechanisms.noise import Labels, NoiseSource
 
 LARGEST_COUNT = 1 << 62
+LAST_OCTAVE = 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +120,15 @@ class MonitorBudget:
             sentences.append(f"Each person holds at most {self.items_per_step:,} items per step{where}.")
         sentences.append("People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta.")
         return tuple(sentences)
+
+
+def check_reach(budget: MonitorBudget, largest: float) -> None:
+    """Refuse a budget so small that hidden thresholds, of at most `largest` people, do not fit into a table."""
+    if largest > LARGEST_TABLE:
+        raise ValueError(
+            f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got {budget.epsilon}: "
+            f"at this budget they reach {largest:,.0f}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

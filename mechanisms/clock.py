@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks, noisy_counts
 from privstream.mechanisms.accounting import LARGEST_EXPONENT, ROUNDING, PairCurve, excess, largest
-from privstream.mechanisms.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
 from privstream.mechanisms.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise import Labels, NoiseSource
 from scipy import special, stats
@@ -152,4 +152,6 @@ def calibrate(budget: MonitorBudget) -> ClockCalibration:
 
     eta = largest(accept, 0.0, LARGEST_ETA)
     calibration = ClockCalibration(budget=budget, noise_scale=1 / eta, eta=eta)
+    last_hazard = math.log(2) * WORD_BITS  # beyond it a miss is less likely than a table can say
+    check_reach(budget, calibration.threshold_at(1 << LAST_OCTAVE) + math.log(last_hazard) / eta)
     return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))

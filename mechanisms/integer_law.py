@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 WORD_BITS = 128
 ONE = 1 << WORD_BITS
 FIXED = 320  # fractional bits of the arithmetic that makes tables
-_LARGEST_TABLE = 1 << 20
+LARGEST_TABLE = 1 << 20
 _LARGEST_GUIDE_BITS = 17
 _mpmath_lock = threading.Lock()  # mpmath's working precision is global
 
@@ -83,8 +83,8 @@ class IntegerLaw:
                 if rest <= 0:
                     return cls.from_cumulative(first, cumulative)
                 cumulative.append(ONE - min(rest, ONE))
-                if len(cumulative) > _LARGEST_TABLE:
-                    raise ValueError(f"survival must vanish within {_LARGEST_TABLE} integers")
+                if len(cumulative) > LARGEST_TABLE:
+                    raise ValueError(f"survival must vanish within {LARGEST_TABLE} integers")
 
     def __len__(self) -> int:
         return len(self.high) + 1

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks, noisy_counts
 from privstream.mechanisms.accounting import ROUNDING, PairCurve, excess, largest
-from privstream.mechanisms.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
 from privstream.mechanisms.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise import Labels, NoiseSource
 from scipy import special, stats
@@ -165,4 +165,5 @@ def calibrate(budget: MonitorBudget) -> TargetChargingCalibration:
 
     rate = largest(accept, 0.0, LARGEST_EPSILON_PER_TEST)
     calibration = TargetChargingCalibration(budget=budget, noise_scale=1 / rate)
+    check_reach(budget, _threshold(calibration, budget.octave(1 << LAST_OCTAVE)) + math.log(2) * WORD_BITS / rate)
     return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import clock
+from privstream.mechanisms import clock, target_charging
 from privstream.mechanisms.calibration import MonitorBudget
 from privstream.mechanisms.clock import ClockCurve
 from privstream.mechanisms.noise import SeededNoise
@@ -211,3 +211,9 @@ def test_thresholds_without_a_bound_on_tests_rise_once_an_octave():
 def test_budgets_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         budget(**changes)
+
+
+@pytest.mark.parametrize("module", [clock, target_charging])
+def test_a_budget_too_small_for_the_tables_is_refused_by_the_name_of_epsilon(module):
+    with pytest.raises(ValueError, match="epsilon must be large enough for thresholds of at most 1,048,576 people"):
+        module.calibrate(budget(epsilon=1e-5, max_hits=64))

@@ -252,7 +252,7 @@ def test_tables_are_checked_and_read_only(monkeypatch):
     for cumulative in ([-1], [ONE + 1]):
         with pytest.raises(ValueError, match=r"cumulative must be in \[0, 2\^128\]"):
             IntegerLaw.from_cumulative(0, cumulative)
-    monkeypatch.setattr(integer_law, "_LARGEST_TABLE", 100)
+    monkeypatch.setattr(integer_law, "LARGEST_TABLE", 100)
     with pytest.raises(ValueError, match="survival must vanish within 100 integers"):
         IntegerLaw.from_survival(0, lambda k: Fraction(1, 2))
     assert repr(IntegerLaw.from_cumulative(0, [5, ONE, ONE])) == "IntegerLaw(0..1)"
