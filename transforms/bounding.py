@@ -18,6 +18,7 @@ from privstream.transforms.late import late_events
 from privstream.transforms.receipts import DIGEST_BYTES, Parcel, split_receipts
 from privstream.transforms.steps import Steps
 
+BATCH, RECEIPT = b"b", b"r"
 SELECTIONS = ("last", "first", "random")
 
 
@@ -85,8 +86,7 @@ class BoundItems(beam.DoFn):
     used. When the step is due, all state of the key is freed.
     """
 
-    BATCHES = BagStateSpec("bound_items_batches", BytesCoder())  # digests and encoded batches of an open step
-    RECEIPTS = BagStateSpec("bound_items_receipts", BytesCoder())  # digests of those that came in time, joined
+    PARCELS = BagStateSpec("bound_items_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
     DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
 
     def __init__(
@@ -114,38 +114,30 @@ class BoundItems(beam.DoFn):
     def process(
         self,
         element: Parcel,
-        batches: Any = beam.DoFn.StateParam(BATCHES),
-        receipts: Any = beam.DoFn.StateParam(RECEIPTS),
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> None:
         """Keep a batch, or receipts, until the step is due."""
         key, (digest, data) = element
-        if data:
-            batches.add(digest + data)
-        else:
-            receipts.add(digest)
+        parcels.add((BATCH if data else RECEIPT) + digest + data)
         due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
 
     @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        batches: Any = beam.DoFn.StateParam(BATCHES),
-        receipts: Any = beam.DoFn.StateParam(RECEIPTS),
-    ) -> Iterator[Any]:
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
         """Set late batches aside, act on the others, and free the state."""
         step = StepKey.from_bytes(key)
-        in_time = split_receipts(receipts.read())
+        records = list(parcels.read())
+        parcels.clear()
+        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
         used = []
-        for record in batches.read():
-            batch = decode(EventBatch, record[DIGEST_BYTES:])
-            if record[:DIGEST_BYTES] in in_time:
-                used.append(batch)
-            else:
-                self.late.inc(len(batch.users))
-                yield from late_events(self.steps, step, batch, self.domain)
-        batches.clear()
-        receipts.clear()
+        for record in records:
+            if record[:1] == BATCH:
+                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
+                if record[1 : 1 + DIGEST_BYTES] in in_time:
+                    used.append(batch)
+                else:
+                    self.late.inc(len(batch.users))
+                    yield from late_events(self.steps, step, batch, self.domain)
         if used:
             yield from self.close(step, EventBatch.join(used))
 

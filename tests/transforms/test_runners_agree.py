@@ -2,6 +2,7 @@
 
 import copy
 import random
+from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
@@ -76,7 +77,8 @@ def test_rows_are_those_of_the_reference(runner, name, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "public streams", "known domain, streams"])
-def test_rows_are_the_same_with_two_processes(name):
+def test_rows_are_the_same_with_two_processes(name, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
     events = random_events(name, random.Random(SEED))
     made = with_shards(name, 4)
     two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")

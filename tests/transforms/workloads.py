@@ -53,7 +53,7 @@ def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int,
     """Return events around the run of a configuration: some outside of it, some twice, some items with a crowd."""
     made = transform(name)
     streams = ("",) if made.streams_per_person is None else ("s", "t", "u")
-    people = max(6, int(1.6 * made.monitor.calibrated.threshold)) + chance.randint(0, 10)
+    people = max(6, int(1.6 * len(streams) ** 0.5 * made.monitor.calibrated.threshold)) + chance.randint(0, 10)
     span = 5 * made.steps.size
     events = []
     for _ in range(people * chance.randint(2, 5)):
