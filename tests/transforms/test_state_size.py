@@ -1,0 +1,119 @@
+"""State is written in proportion to the people charged, however long the run, and freed when a step is decided."""
+
+import random
+
+import numpy as np
+import pytest
+import tiny_runner
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.transforms import ordered
+from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
+from privstream.transforms.limiting import LimitPeople
+from privstream.transforms.monitoring import MonitorStream
+from privstream.transforms.steps import Steps
+from workloads import COMMON, KEY, random_events, transform
+
+BYTES_PER_CHARGE = 10  # hash and amount
+OVERHEAD = 1_500  # headers of one step: head, segment
+STEPS = Steps(size=1000, period=1000)
+
+
+def held(people: np.ndarray, item: int = 3) -> HolderBatch:
+    items = np.full(len(people), item, np.uint64)
+    names = Names(np.array([item], np.uint64), np.array([0, 1], np.int64), np.frombuffer(b"x", np.uint8))
+    return HolderBatch(people.astype(np.uint64), items, np.zeros(len(people), np.uint16), names)
+
+
+def monitor_stage(max_hits: int = 1000) -> tiny_runner.Stage:
+    """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
+    monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000, count_share=0.0)
+    assert monitor.detection_threshold <= 50
+    fn = MonitorStream(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), stage=4)
+    return tiny_runner.Stage(fn, random.Random(0))
+
+
+def feed(stage, step: int, people: np.ndarray) -> int:
+    """Send holdings of a step, decide it, and return the bytes that this wrote to state."""
+    before = stage.cells.added
+    stage.feed([(b"", seal(StepKey("", step, 0), held(people)))])
+    stage.advance(STEPS.decision_time(step, 4).micros)
+    return stage.cells.added - before
+
+
+def size_of(stage) -> int:
+    return sum(len(value) for values in stage.cells.states.values() for value in values)
+
+
+def test_a_step_writes_what_it_charges_and_not_the_history():
+    stage = monitor_stage()
+    batch = {n: len(seal(StepKey("", 0, 0), held(np.arange(n)))) for n in (100, 50_000)}
+    feed(stage, 0, np.arange(50_000))
+    written = [feed(stage, step, np.arange(100)) for step in range(1, 30)]
+    assert max(written) <= batch[100] + 100 * BYTES_PER_CHARGE + OVERHEAD
+    assert len(stage.take()) == 30
+    assert size_of(stage) <= 50_000 * BYTES_PER_CHARGE + 30 * (100 * BYTES_PER_CHARGE + OVERHEAD)
+
+
+def test_the_log_is_compacted_at_amortised_cost(monkeypatch):
+    monkeypatch.setattr(ordered, "LEAST_COMPACTION", 2_000)
+    stage, people, charged = monitor_stage(), np.arange(200), 0
+    written, sizes = 0, []
+    for step in range(200):
+        written += feed(stage, step, people)
+        charged += len(people)
+        sizes.append(size_of(stage))
+    one_log = len(people) * BYTES_PER_CHARGE + OVERHEAD
+    assert max(sizes) <= 4 * one_log + 2_000
+    batch = len(seal(StepKey("", 0, 0), held(people)))
+    assert written <= 200 * (batch + OVERHEAD) + 3 * charged * BYTES_PER_CHARGE
+
+
+def test_people_without_charges_left_cost_nothing_more():
+    stage = monitor_stage(max_hits=1)
+    feed(stage, 0, np.arange(1000))
+    size = size_of(stage)
+    for step in range(1, 50):
+        feed(stage, step, np.arange(1000))
+    assert size_of(stage) <= size + 100
+
+
+def test_pending_batches_are_freed_at_amortised_cost():
+    stage, many = monitor_stage(), 300
+    batch = len(seal(StepKey("", 0, 0), held(np.arange(50))))
+    stage.feed([(b"", seal(StepKey("", step, 0), held(np.arange(50)))) for step in range(many)])
+    before = stage.cells.added
+    assert before >= many * batch
+    for step in range(many):
+        stage.advance(STEPS.decision_time(step, 4).micros)
+    assert stage.cells.added - before <= 2 * many * batch + many * (50 * BYTES_PER_CHARGE + OVERHEAD)
+    assert stage.cells.states[b"", "monitor_stream_pending"] == []
+    assert not stage.cells.timers
+
+
+def test_steps_in_which_nobody_new_takes_part_write_no_log():
+    fn = LimitPeople(steps=STEPS, noise=KeyedNoise(KEY), stage=2, item_shards=2, streams=1)
+    stage = tiny_runner.Stage(fn, random.Random(0))
+    for step in range(50):
+        stage.feed([(b"\0\0\0\0", seal(StepKey("s", step, 0), held(np.arange(10))))])
+        stage.advance(STEPS.decision_time(step, 2).micros)
+    assert len(stage.cells.states[b"\0\0\0\0", "limit_people_log"]) == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain"])
+def test_the_first_stages_keep_nothing(name):
+    chain = tiny_runner.run_chain(transform(name), random_events(name, random.Random(3)), random.Random(3))
+    for stage in chain.stages:
+        assert not stage.cells.timers
+        left = {place[1] for place, values in stage.cells.states.items() if values}
+        assert left <= {"limit_people_log", "limit_people_head", "monitor_stream_log", "monitor_stream_head"}
+
+
+def test_a_late_batch_leaves_nothing_behind():
+    made = transform("plain")
+    chain = tiny_runner.Chain(made, random.Random(0))
+    chain.advance((COMMON["start"] + 100) * 1_000_000)
+    chain.arrive([("user", "a", COMMON["start"] * 1_000_000, "")])
+    chain.advance(tiny_runner.END)
+    assert len(chain.dead_letters()) == 1
+    assert not any(values for stage in chain.stages for values in stage.cells.states.values())
