@@ -1,0 +1,233 @@
+"""Bad parameters are refused when the transform is made; bad events have a defined outcome; nothing private is told."""
+
+import logging
+import math
+import random
+import resource
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import runner_harness
+import slow_reference
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import Domain, ShiftingHeavyHitters
+from workloads import COMMON, KEY, SECOND, START, transform
+
+BASE = {**COMMON, "noise": KeyedNoise(KEY), "count_share": 0.0}
+USER, ITEM = "zaphod-beeblebrox", "pan-galactic-gargle-blaster"
+
+
+def run(made, events, runner="fn_api") -> runner_harness.Results:
+    def build(pipeline):
+        published = pipeline | "Events" >> beam.Create(events, reshuffle=False) | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build)
+
+
+def at(user, item, micros):
+    return beam.Row(user=user, item=item, time=micros)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        *[("epsilon", value, ValueError) for value in (0, -1.0, math.nan, math.inf)],
+        *[("epsilon", value, TypeError) for value in ("1", True, None)],
+        *[("delta", value, ValueError) for value in (0, 1, -0.1, 1.5, math.nan)],
+        *[("max_hits", value, ValueError) for value in (0, -1, 65_536)],
+        *[("max_hits", value, TypeError) for value in (1.5, True)],
+        *[("window", value, ValueError) for value in (0, -10, math.nan, math.inf, 1e-9)],
+        *[("period", value, ValueError) for value in (0, -1, 11)],
+        *[("horizon", value, ValueError) for value in (0, -3)],
+        ("horizon", 2.5, TypeError),
+        ("start", START + 5, ValueError),
+        ("end", START, ValueError),
+        ("allowed_lateness", -1, ValueError),
+        *[("participation_cap", value, ValueError) for value in (0, -1)],
+        *[("items_per_step", value, ValueError) for value in (0, -1)],
+        ("selection", "latest", ValueError),
+        ("calibration", "magic", ValueError),
+        ("neighbouring", "nobody", ValueError),
+        *[("beta", value, ValueError) for value in (0, 1, math.nan)],
+        *[("count_share", value, ValueError) for value in (1, -0.1, math.nan)],
+        ("shards", 0, ValueError),
+        ("streams_per_person", 0, ValueError),
+        *[("streams", value, ValueError) for value in ((), "abc", ("a", "a"), ("a",))],
+        ("domain", ["a"], TypeError),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(field, value, error):
+    with pytest.raises(error, match=rf"{field}|streams_per_person|horizon"):
+        ShiftingHeavyHitters(**{**BASE, field: value})
+
+
+def test_parameters_that_do_not_fit_together():
+    with pytest.raises(ValueError, match="horizon must be given unless"):
+        ShiftingHeavyHitters(**{**BASE, "horizon": None, "start": None})
+    with pytest.raises(ValueError, match="streams must be given when a known domain is tested"):
+        ShiftingHeavyHitters(**{**BASE, "domain": Domain(["a"]), "streams_per_person": 2})
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [
+            pa.record_batch(
+                {"user": pa.array([], pa.string()), "item": pa.array([], pa.string()), "time": pa.array([], pa.int64())}
+            )
+        ],
+    ],
+)
+def test_empty_input_gives_nothing(events):
+    results = run(ShiftingHeavyHitters(**BASE), events)
+    assert results.elements("rows") == results.elements("dead") == []
+
+
+def test_times_outside_of_the_run_are_counted():
+    made = ShiftingHeavyHitters(**{**BASE, "start": None})
+    times = [-1, -10 * SECOND, -(2**63), 2**63 - 1, 2**62, 9_000_000_000_000_000_000]
+    good = [at(f"u{i}", "x", START * SECOND) for i in range(60)]
+    results = run(made, [*good, *(at("u", "x", time) for time in times)])
+    assert len(results.elements("rows")) == 1
+    assert results.elements("dead") == []
+    outside = [t for t in times if t < 0 or t > 9_223_372_036_854 * 10**6 - 86_400 * SECOND]
+    assert results.counters["privstream:events_outside_run"] == len(outside) >= 4
+
+
+def test_one_event_far_ahead_holds_nothing_back():
+    made = ShiftingHeavyHitters(**{**BASE, "start": None})
+    events = [at(f"u{i}", "x", START * SECOND) for i in range(60)]
+    ahead = 250_000 * 365 * 86_400 * SECOND
+    with_one = run(made, [*events, at("u0", "x", ahead)])
+    assert with_one.elements("rows") == run(made, events).elements("rows") != []
+
+
+def test_malformed_events_are_set_aside_and_the_others_count():
+    made = transform("plain")
+    good = [(f"u{i}", ITEM, START * SECOND, "") for i in range(60)]
+    bad = [None, (USER, None), at(USER, ITEM, "now"), {"user": USER, "item": ITEM}, ("", ITEM)]
+    results = run(made, [*bad, *[at(*event[:3]) for event in good]])
+    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, good) != []
+    assert len(results.elements("dead")) == results.counters["privstream:events_malformed"] == len(bad)
+    assert not any(USER in letter.reason or ITEM in letter.reason for letter in results.elements("dead"))
+
+
+def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
+    made = transform("plain")
+    events = [(f"u{i % 500}", ITEM, START * SECOND + i, "") for i in range(5_000)]
+    results = run(made, [at(*event[:3]) for event in events])
+    (row,) = results.elements("rows")
+    assert abs(row.count - 500) <= 10 * made.monitor.count_stddev
+    assert [row] == slow_reference.heavy_hitters(made, events)
+
+
+def test_items_of_any_text_and_size():
+    made = ShiftingHeavyHitters(**{**BASE, "items_per_step": 4})
+    items = ["\u2028\x00 ä\U0001f600", "x" * 1_000_000, "\u202eabc", " "]
+    events = [(f"user \U0001f600 {i}", item, START * SECOND, "") for i in range(40) for item in items]
+    results = run(made, [at(*event[:3]) for event in events])
+    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
+    assert {row.item for row in results.elements("rows")} == set(items)
+
+
+@pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism), "bundle_based"])
+def test_a_stream_may_appear_late_in_the_run(runner):
+    made = transform("streams")
+    first = [(f"u{i}", "x", START * SECOND, "old") for i in range(60)]
+    then = [(f"u{i}", "y", (START + 45) * SECOND, "new") for i in range(60)]
+
+    def stamped(events):
+        return [
+            TimestampedValue(beam.Row(user=u, item=i, time=t, stream=s), Timestamp(micros=t)) for u, i, t, s in events
+        ]
+
+    source = test_stream.TestStream().add_elements(stamped(first)).advance_watermark_to(START + 40)
+    source = source.add_elements(stamped(then)).advance_watermark_to_infinity()
+    results = runner_harness.run(runner, lambda pipeline: pipeline | source | made, "--streaming")
+    assert sorted(results.elements()) == slow_reference.heavy_hitters(made, first + then)
+    assert {row.stream for row in results.elements()} == {"old", "new"}
+
+
+PRIVATE = [
+    pa.record_batch({"user": [USER], "item": [ITEM], "time": [START * SECOND], "stream": [ITEM]}),
+    pa.record_batch({"user": [USER], "item": pa.array([None], pa.string()), "time": [START * SECOND]}),
+    pa.record_batch({"user": [USER], "item": [ITEM], "time": [ITEM]}),
+    pa.record_batch({"user": [USER], "item": [ITEM.encode()], "time": [START * SECOND]}),
+    pa.record_batch({"user": [USER], "item": [ITEM]}),
+]
+
+
+@pytest.mark.parametrize("batch", PRIVATE)
+def test_errors_and_logs_quote_nothing_private(batch, caplog):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as failed:
+        run(transform("plain"), [batch])
+    said = caplog.text + str(failed.value) + repr(failed.value)
+    assert USER not in said
+    assert ITEM not in said
+    assert KEY.decode() not in said
+
+
+def test_logs_and_metrics_of_a_good_run_quote_nothing_private(caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    events = [at(f"{USER} {i}", ITEM, START * SECOND) for i in range(60)]
+    results = run(transform("plain"), [(USER, None), *events, at(USER, ITEM, -5)])
+    assert results.elements("rows")
+    captured = capfd.readouterr()
+    said = caplog.text + captured.out + captured.err + str(list(results.counters))
+    assert USER not in said
+    assert ITEM not in said
+    assert KEY.decode() not in said
+
+
+@pytest.mark.slow
+def test_ten_million_events_of_one_person_in_one_window():
+    made = transform("plain")
+    crowd = pa.record_batch(
+        {
+            "user": [f"u{i}" for i in range(60)],
+            "item": ["x"] * 60,
+            "time": pa.array([START * SECOND + 9_999_999] * 60),
+        }
+    )
+    noise = np.random.default_rng(0)
+
+    def batch(_):
+        times = START * SECOND + noise.integers(0, 9_000_000, 50_000)
+        items = pa.array([f"i{i}" for i in range(100)]).take(pa.array(noise.integers(0, 100, 50_000)))
+        return pa.record_batch({"user": pa.repeat("glutton", 50_000), "item": items, "time": times})
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def build(pipeline):
+        many = pipeline | beam.Create(range(200)) | beam.Map(batch)
+        return (many, pipeline | "Crowd" >> beam.Create([crowd])) | beam.Flatten() | made
+
+    results = runner_harness.run("fn_api", build)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    events = [(f"u{i}", "x", START * SECOND + 9_999_999, "") for i in range(60)]
+    assert len(results.elements()) == 1
+    assert results.elements()[0].item == slow_reference.heavy_hitters(made, events)[0].item
+    assert results.counters["privstream:events"] == 10_000_060
+    assert grown < 3 * 2**30
+
+
+def test_the_order_of_events_in_time_does_not_matter_for_one_person():
+    made = transform("many items")
+    chance = random.Random(4)
+    events = [
+        ("glutton", f"i{chance.randrange(50)}", START * SECOND + chance.randrange(10**7), "") for _ in range(2000)
+    ]
+    events += [(f"u{i}", f"i{i % 3}", START * SECOND, "") for i in range(200)]
+    expected = slow_reference.heavy_hitters(made, events)
+    assert expected
+    for _ in range(2):
+        chance.shuffle(events)
+        assert sorted(run(made, [at(*event[:3]) for event in events]).elements("rows")) == expected
