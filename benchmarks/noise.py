@@ -1,14 +1,12 @@
 """Draws per CPU second of the noise laws, against OpenDP (if installed) and scipy in the same run.
 
-Usage: python benchmarks/noise.py [--draws 1000000] [--repeats 5]
+Usage: python benchmarks/noise.py [--quick] [--draws 1000000] [--repeats 5]
 
 Writes noise.csv and noise.png to benchmarks/results. OpenDP also draws exactly, from the system's randomness and not by
 label, and its time includes moving Python lists in and out; scipy draws in floating point, with neither secrecy nor
 exactness. Both are peers in speed only.
 """
 
-import argparse
-import csv
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms import continuous, discrete
 from privstream.mechanisms.noise import KeyedNoise
 from scipy import stats
 
-RESULTS = Path(__file__).parent / "results"
 OPENDP_SHARE = 20  # OpenDP draws one by one and gets fewer draws to do
 Row = tuple[str, str, int, Callable[[], Any]]
 
@@ -94,23 +92,25 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--draws", type=int, default=1_000_000)
+    arguments.add_argument("--repeats", type=int, default=5)
+    options = arguments.parse_args()
+    if options.quick:
+        options.draws, options.repeats = 2_000, 1
+    folder = results_folder(options)
     rows = []
     for peers in (ours, scipy_peers, opendp_peers):
         for library, law, draws, run in peers(options.draws):
-            rate = draws / best_seconds(run, options.repeats)
-            rows.append({"library": library, "law": law, "draws": draws, "draws_per_second": round(rate)})
+            rate = round(draws / best_seconds(run, options.repeats))
+            rows.append({"library": library, "law": law, "draws": draws, "draws_per_second": rate})
+            rows[-1]["load_average"] = load_average()
             print(f"{library:11} {law:22} {rate / 1e6:8.2f} million draws per CPU second", flush=True)
     rows.sort(key=lambda row: (row["law"], row["library"] != "privstream"))
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with open(RESULTS / "noise.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    plot(rows, RESULTS / "noise.png")
+    write_csv(folder / "noise.csv", rows)
+    plot(rows, folder / "noise.png")
+    print_table("noise: draws per second of one core", rows)
+    print(f"results: {folder}")
 
 
 if __name__ == "__main__":
