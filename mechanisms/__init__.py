@@ -2,24 +2,34 @@
 
 from privstream.mechanisms.above_threshold import AboveThreshold
 from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.exponential_mechanism import ExponentialMechanismWithGap
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
 from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.kary_tree import KaryTreeCounter
 from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.noisy_top_k import NoisyTopK
 from privstream.mechanisms.numeric_sparse import NumericSparse
 from privstream.mechanisms.sparse import Sparse
 from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter
 from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
 
 __all__ = [
     "AboveThreshold",
     "AdaptiveSparseVector",
+    "BinaryTreeCounter",
+    "BottomUpTreeCounter",
+    "BufferedToeplitzCounter",
     "ExponentialMechanismWithGap",
     "Holdings",
     "HybridNoisyTopK",
     "HybridSparseVector",
+    "KaryTreeCounter",
     "KeyedNoise",
     "NoiseSource",
     "NoisyTopK",
@@ -28,5 +38,7 @@ __all__ = [
     "SeededNoise",
     "Sparse",
     "SparseVectorWithGap",
+    "SquareRootToeplitzCounter",
     "ThresholdMonitor",
+    "UnknownHorizonCounter",
 ]
