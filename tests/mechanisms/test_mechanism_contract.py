@@ -14,14 +14,20 @@ import pytest
 from privstream.mechanisms import (
     AboveThreshold,
     AdaptiveSparseVector,
+    BinaryTreeCounter,
+    BottomUpTreeCounter,
+    BufferedToeplitzCounter,
     Holdings,
+    KaryTreeCounter,
     KeyedNoise,
     NumericSparse,
     PrivacyGuarantee,
     SeededNoise,
     Sparse,
     SparseVectorWithGap,
+    SquareRootToeplitzCounter,
     ThresholdMonitor,
+    UnknownHorizonCounter,
 )
 from privstream.mechanisms.errors import SnapshotError
 
@@ -52,6 +58,12 @@ def holdings():
     return [Holdings(step=i, users=people.copy(), items=people % np.uint64(2 + 700 * (i % 2))) for i in range(4)]
 
 
+def column_sums():
+    return [np.array([i, 0, 3 * i]) for i in range(14)]
+
+
+COLUMNS = {"epsilon": 1.0, "columns": 3}
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -65,6 +77,12 @@ EXAMPLES = {
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
     ),
+    BinaryTreeCounter: Example(BinaryTreeCounter(**COLUMNS, horizon=20), column_sums),
+    BottomUpTreeCounter: Example(BottomUpTreeCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
+    KaryTreeCounter: Example(KaryTreeCounter(**COLUMNS, horizon=20), column_sums),
+    SquareRootToeplitzCounter: Example(SquareRootToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
+    BufferedToeplitzCounter: Example(BufferedToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
+    UnknownHorizonCounter: Example(UnknownHorizonCounter(**COLUMNS), column_sums),
 }
 
 # Tests that a mechanism is excused from, each with the reason.
