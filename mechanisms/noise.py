@@ -144,7 +144,7 @@ class KeyedNoise(PrfNoise):
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
         """Read the key from a file; one newline at its end does not count.
 
-        A pickle holds the path, not the key: each worker reads the file for itself, and refuses to run with another key.
+        A pickle holds the path, not the key: each worker reads the file, and refuses to run with another key.
         """
         try:
             content = Path(path).read_bytes()

@@ -1,5 +1,6 @@
 """Reads files of events into the pipeline as Arrow record batches."""
 
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
@@ -105,6 +106,8 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if any(sign in pattern for sign in "*?[") and os.path.basename(pattern) == pattern:
+        pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     try:
         found = FileSystems.match([pattern])[0].metadata_list if pattern else []
     except (BeamIOError, ValueError) as error:

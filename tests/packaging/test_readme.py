@@ -1,0 +1,50 @@
+"""What the README shows runs as it stands there."""
+
+import re
+import shlex
+from pathlib import Path
+
+from privstream.pipelines.cli import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    printed = capfd.readouterr().out
+    assert "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run" in printed
+    assert "item='rain'" in printed
+
+
+def test_the_command_runs_on_a_file(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    monkeypatch.chdir(tmp_path)
+    simulate = "simulate heavy-hitters --users 5000 --windows 6 --seed 1 --output events-1.parquet"
+    assert main(shlex.split(simulate)) == 0
+    (command,) = [block for block in blocks("") if block.startswith("privstream heavy-hitters --input")]
+    assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
+    assert (tmp_path / "trending.parquet").exists()
+    assert (tmp_path / "trending.parquet.guarantee.json").exists()
+
+
+def test_the_table_of_detection_thresholds_is_what_plan_says(capsys):
+    rows = dict(re.findall(r"^\| `(clock|target_charging|paper)` \| (.*) \|$", README, re.MULTILINE))
+    assert set(rows) == {"clock", "target_charging", "paper"}
+    for column, max_hits in enumerate((1, 4, 16, 64)):
+        budget = f"--epsilon 1 --delta 1e-6 --max_hits {max_hits} --tests 1000000 --beta 0.01"
+        assert main(shlex.split(f"plan heavy-hitters {budget}")) == 0
+        printed = capsys.readouterr().out
+        for calibration, row in rows.items():
+            found = int(re.search(rf"{calibration.replace('_', ' ')} .* ([\d,]+) │", printed)[1].replace(",", ""))
+            shown = row.split(" | ")[column]
+            if shown.endswith(" million"):
+                assert float(shown.split()[0]) * 1e6 == float(f"{found:.2g}")
+            else:
+                assert int(shown.replace(",", "")) == found
