@@ -114,7 +114,7 @@ class AdaptiveSparseVector(GapMechanism):
             query_scale=(1 if self.monotone else 2) / self.hit_epsilon,
             min_hits=self.min_hits,
             branches=self.branches,
-            margin=self.margin,
+            margin=self.margin if self.branches > 1 else 0.0,
             noise_law=self.noise_law,
             integer=self.integer,
         )
