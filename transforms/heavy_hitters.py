@@ -120,11 +120,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         checks.one_of("selection", selection, SELECTIONS)
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
-        if streams is not None:
-            if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
-                raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
-            if streams_per_person is None:
-                raise ValueError("streams_per_person must be given with streams")
+        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
+            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
         self.noise = noise
         self.selection = selection
         self.domain = domain

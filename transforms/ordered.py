@@ -12,6 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, StepKey, sealed_key, unseal
@@ -137,7 +138,8 @@ class OrderedSteps(beam.DoFn):
         handled = 0
         for step, records in memory.take_until(self.steps.latest(time.micros, self.stage)):
             result = self.handle(key, step, [(sealed_key(record), unseal(record)) for record in records], memory.ledger)
-            yield from result.outputs
+            at = self.steps.decision_time(step, self.stage)  # the timer that fires may be that of a later step
+            yield from (TimestampedValue(output, at) for output in result.outputs)
             memory.ledger = result.ledger
             if result.segment is not None:
                 log.add(result.segment)

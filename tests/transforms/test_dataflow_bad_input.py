@@ -58,7 +58,7 @@ def at(user, item, micros):
         *[("count_share", value, ValueError) for value in (1, -0.1, math.nan)],
         ("shards", 0, ValueError),
         ("streams_per_person", 0, ValueError),
-        *[("streams", value, ValueError) for value in ((), "abc", ("a", "a"), ("a",))],
+        *[("streams", value, ValueError) for value in ((), "abc", ("a", "a"))],
         ("domain", ["a"], TypeError),
     ],
 )

@@ -14,6 +14,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms import ShiftingHeavyHitters
 from privstream.transforms.batching import SCHEMA
+from privstream.transforms.steps import MILLISECOND
 from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
 
@@ -70,9 +71,8 @@ def test_rows_are_those_of_the_reference(runner, name, form):
     if runner != "bundle_based":  # it loses what timers count
         assert results.counters["privstream:events"] == len(events)
         assert results.counters["privstream:hits_published"] == len(expected)
-    stamps = {row.window_end.micros: stamp for row, stamp in results.outputs["rows"]}
-    lateness = 5_000
-    assert all(end <= stamp + 1000 and stamp <= end + lateness for end, stamp in stamps.items())
+    stages = 4 * MILLISECOND
+    assert all(stamp == row.window_end.micros + stages for row, stamp in results.outputs["rows"])
 
 
 @pytest.mark.slow

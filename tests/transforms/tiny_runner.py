@@ -21,6 +21,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
 from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
@@ -167,7 +168,8 @@ class Stage:
             self.cells = bundle.cells
             self.counters += counted
             self.dead += [e.value for e in emitted if isinstance(e, TaggedOutput)]
-            self.outputs += [e for e in emitted if not isinstance(e, TaggedOutput)]
+            values = [e for e in emitted if not isinstance(e, TaggedOutput)]
+            self.outputs += [value.value if isinstance(value, TimestampedValue) else value for value in values]
             return
 
     def _call(self, worker: beam.DoFn, bundle: Bundle, name: str, key: bytes, time: Timestamp | None, element) -> list:
