@@ -10,6 +10,7 @@ from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
 from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.kary_tree import KaryTreeCounter
+from privstream.mechanisms.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.noisy_top_k import NoisyTopK
 from privstream.mechanisms.numeric_sparse import NumericSparse
@@ -31,9 +32,11 @@ __all__ = [
     "HybridSparseVector",
     "KaryTreeCounter",
     "KeyedNoise",
+    "LinearQueries",
     "NoiseSource",
     "NoisyTopK",
     "NumericSparse",
+    "OnlineMultiplicativeWeights",
     "PrivacyGuarantee",
     "SeededNoise",
     "Sparse",

@@ -20,7 +20,9 @@ from privstream.mechanisms import (
     Holdings,
     KaryTreeCounter,
     KeyedNoise,
+    LinearQueries,
     NumericSparse,
+    OnlineMultiplicativeWeights,
     PrivacyGuarantee,
     SeededNoise,
     Sparse,
@@ -64,6 +66,13 @@ def column_sums():
 
 COLUMNS = {"epsilon": 1.0, "columns": 3}
 
+
+def linear_queries():
+    rng = np.random.default_rng(1)
+    counts = np.array([5000, 200, 100, 50, 10, 0])
+    return [LinearQueries(counts.copy(), rng.random((3, 6))) for _ in range(5)]
+
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -73,6 +82,9 @@ EXAMPLES = {
     ),
     AdaptiveSparseVector: Example(
         AdaptiveSparseVector(epsilon=1.0, min_hits=20, branches=3, threshold=1000, noise_law="laplace"), queries
+    ),
+    OnlineMultiplicativeWeights: Example(
+        OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2), linear_queries
     ),
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
