@@ -59,7 +59,7 @@ def _draw_cells(axes: Axes, rows: Rows) -> None:
     sections = itertools.groupby(range(len(columns)), key=lambda place: columns[place]["people"])
     for people, several in sections:
         places = list(several)
-        axes.text(np.mean(places), -0.62, f"n = {people:,} people", ha="center", va="bottom")
+        axes.text(float(np.mean(places)), -0.62, f"n = {people:,} people", ha="center", va="bottom")
         if places[0]:
             axes.axvline(places[0] - 0.5, color="black", linewidth=1)
     axes.set_title("groups found, in percent", pad=26)

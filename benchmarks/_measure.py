@@ -1,0 +1,51 @@
+"""Runs a function in a process of its own and measures what it cost."""
+
+import gc
+import logging
+import multiprocessing
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+STATUS = Path("/proc/self/status")
+
+
+class Cost(NamedTuple):
+    """Seconds of all cores together, seconds by the clock, and megabytes: at most, and before the start."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    peak_megabytes: int
+    start_megabytes: int
+
+
+def in_own_process(run: Callable[..., None], *arguments: Any) -> Cost:
+    """Measure `run(*arguments)`, a function of a module, without its imports."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_measure, run, arguments).result()
+
+
+def _measure(run: Callable[..., None], arguments: tuple[Any, ...]) -> Cost:
+    logging.disable(logging.WARNING)
+    gc.collect()
+    start_megabytes = _megabytes("VmRSS")
+    cpu, wall = time.process_time(), time.perf_counter()
+    run(*arguments)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Cost(cpu, wall, _megabytes("VmHWM"), start_megabytes)
+
+
+def _megabytes(field: str) -> int:
+    """Return a field of Linux's account of this process; elsewhere the most that it has ever used."""
+    if STATUS.exists():
+        found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) // 1024
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit

@@ -1,0 +1,30 @@
+"""Every benchmark runs at a tiny size and leaves results that can be read."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("[!_]*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_benchmark_runs(script: str, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (BENCHMARKS / "results").iterdir()}
+    subprocess.run([sys.executable, BENCHMARKS / script, "--quick", "--results", tmp_path], check=True)
+    tables, pictures = sorted(tmp_path.glob("*.csv")), sorted(tmp_path.glob("*.png"))
+    assert tables and pictures
+    for table in tables:
+        with open(table, newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows and all(None not in row.values() for row in rows)
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    assert before == {path: path.stat().st_mtime_ns for path in (BENCHMARKS / "results").iterdir()}
+
+
+def test_there_are_benchmarks() -> None:
+    assert {"noise.py", "heavy_hitters_throughput.py", "heavy_hitters_accuracy.py"} <= set(SCRIPTS)
