@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-FLINK_VERSION = "1.20.5"
+FLINK_VERSION = os.environ.get("FLINK_VERSION") or Path(__file__).with_name("flink_version").read_text().strip()
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "flink"
 HOST = "127.0.0.1"
 # What Flink's own configuration template asks of Java 17.

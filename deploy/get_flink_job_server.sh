@@ -1,35 +1,63 @@
 #!/bin/sh
-# Fetches Beam's Flink job server from a Maven repository and prints the path of the jar.
+# Puts Beam's Flink job server into the cache and prints the path of its jar; says on stderr where it comes from.
 # Usage: deploy/get_flink_job_server.sh [cache folder]        (default: .cache/flink in the repository)
-# FLINK_VERSION (default 1.20) and BEAM_JAVA_VERSION (default: the installed apache-beam) choose the artifact.
+# First the job server that Beam publishes with the installed apache-beam; where Maven cannot get it, one put together from
+# what Beam and Flink publish as libraries (flink_job_server/pom.xml, for one line of Flink: docs/decisions).
+# FLINK_VERSION chooses another release of Flink than the file flink_version, here and in all else that this repository starts.
 # FLINK_JOB_SERVER_JAR names a jar that is there already: it is checked and its path printed.
 set -eu
 
-fail() { echo "get_flink_job_server: $1" >&2; exit 1; }
+say() { echo "get_flink_job_server: $1" >&2; }
+fail() { say "$1"; exit 1; }
+fetch() { mvn -B "$@" >"$scratch/mvn.log" 2>&1; }
+reason() { sed -n 's/^\[ERROR\] \(Failed to execute goal .* on project [^:]*: \)\{0,1\}//p' "$scratch/mvn.log" | head -n 1 | cut -c 1-300; }
 
 command -v java >/dev/null || fail "Java is not installed; install a Java runtime (11 or 17) and run this again"
 if [ -n "${FLINK_JOB_SERVER_JAR:-}" ]; then
     [ -r "$FLINK_JOB_SERVER_JAR" ] || fail "FLINK_JOB_SERVER_JAR must name a readable jar, got $FLINK_JOB_SERVER_JAR"
+    say "the one that FLINK_JOB_SERVER_JAR names"
     echo "$FLINK_JOB_SERVER_JAR"
     exit 0
 fi
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+deploy=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
-flink=${FLINK_VERSION:-1.20}
-version=${BEAM_JAVA_VERSION:-$("$python" -c 'from importlib.metadata import version; print(version("apache-beam"))' 2>/dev/null)} ||
+flink=${FLINK_VERSION:-$(cat "$deploy/flink_version")}
+line=${flink%.*}
+beam=$("$python" -c 'from importlib.metadata import version; print(version("apache-beam"))' 2>/dev/null) ||
     fail "apache-beam is not installed for '$python'; activate the project's environment or set PYTHON"
-artifact=beam-runners-flink-$flink-job-server
-folder=${1:-$root/.cache/flink}
+cache=${1:-$deploy/../.cache/flink}
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+folder=$cache/job-server-$flink-beam-$beam
 
-if [ ! -s "$folder/$artifact-$version.jar" ]; then
+if [ ! -r "$folder/job-server.jar" ]; then
     command -v mvn >/dev/null || fail "Maven is not installed; install mvn, or set FLINK_JOB_SERVER_JAR to a jar you have"
-    mkdir -p "$folder"
-    folder=$(cd "$folder" && pwd)
-    echo "get_flink_job_server: fetching org.apache.beam:$artifact:$version" >&2
-    mvn -B -U org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
-        "-Dartifact=org.apache.beam:$artifact:$version" "-DoutputDirectory=$folder" >"$folder/mvn.log" 2>&1 ||
-        { grep -m 1 'ERROR' "$folder/mvn.log" | cut -c 1-400 >&2
-          fail "Maven has no org.apache.beam:$artifact:$version (see $folder/mvn.log); set FLINK_JOB_SERVER_JAR to a jar you have"; }
+    plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
+    artifact=beam-runners-flink-$line-job-server
+    pom=$deploy/flink_job_server/pom.xml
+    scratch=$(mktemp -d "$cache/new.XXXXXX")
+    trap 'rm -rf "$scratch"' EXIT
+    say "fetching org.apache.beam:$artifact:$beam"
+    if fetch -U $plugin:copy "-Dartifact=org.apache.beam:$artifact:$beam" "-DoutputDirectory=$scratch"; then
+        mv "$scratch/$artifact-$beam.jar" "$scratch/job-server.jar"
+        echo "Beam's own, org.apache.beam:$artifact:$beam" >"$scratch/origin"
+    else
+        say "not to be had: $(reason)"
+        runner=$(sed -n 's|.*<artifactId>beam-runners-flink-\(.*\)</artifactId>.*|\1|p' "$pom")
+        [ "$line" = "$runner" ] ||
+            fail "one can be put together for Flink $runner only, not $flink; set FLINK_JOB_SERVER_JAR to a jar you have"
+        say "putting one together for Flink $flink from published libraries (100 MB)"
+        fetch -f "$pom" $plugin:copy-dependencies "-Dflink.version=$flink" -DincludeScope=runtime \
+            "-DoutputDirectory=$scratch/lib" ||
+            fail "not to be had: $(reason); set FLINK_JOB_SERVER_JAR to a jar you have"
+        "$python" "$deploy/flink_job_server/thin_jar.py" "$scratch"
+        origin=$(sed -n 's|.*<beam.version>\(.*\)</beam.version>.*|\1|p' "$pom")
+        echo "put together from libraries: Beam's Flink runner $origin for Flink $runner on Flink $flink" >"$scratch/origin"
+    fi
+    rm -rf "$folder"
+    chmod 755 "$scratch"
+    mv "$scratch" "$folder"
 fi
-cd "$folder" && echo "$PWD/$artifact-$version.jar"
+say "$(cat "$folder/origin")"
+echo "$folder/job-server.jar"

@@ -1,7 +1,8 @@
 """Serves Python workers to a cluster on this machine (environment type EXTERNAL), on loopback only.
 
 Beam's own `worker_pool_main` listens on every interface and hands each worker a pipe that nobody reads, which stops a
-worker that prints much. Workers started here run this Python, so the pipeline's packages must be installed in it.
+worker that prints much. It also goes by the worker's number, which each task manager counts for itself, and so ends the
+workers of others. Workers started here run this Python, so the pipeline's packages must be installed in it.
 """
 
 import argparse
@@ -23,11 +24,11 @@ STOP_SECONDS = 10
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
-    """Starts one worker process per request and ends it when asked."""
+    """Starts one worker process per request and ends it when the same client asks, if it has not ended by itself."""
 
     def __init__(self, state_cache_bytes: int) -> None:
         self._state_cache_bytes = state_cache_bytes
-        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}  # by client and worker id
 
     def StartWorker(self, request, context):  # noqa: N802 (the protocol's name)
         """Start a worker for the cluster's control endpoint; its output goes to this process's output."""
@@ -35,13 +36,13 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         logging.info("Starting worker %s for %s", request.worker_id, control)
         command = [sys.executable, "-c", WORKER, control, request.worker_id, str(self._state_cache_bytes)]
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self._workers[request.worker_id] = worker
+        self._workers[context.peer(), request.worker_id] = worker
         threading.Thread(target=_report_end, args=(request.worker_id, worker), daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request, context):  # noqa: N802 (the protocol's name)
         """End a worker, kindly and then by force."""
-        worker = self._workers.pop(request.worker_id, None)
+        worker = self._workers.pop((context.peer(), request.worker_id), None)
         if worker is not None:
             worker.terminate()
             try:

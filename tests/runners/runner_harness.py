@@ -2,6 +2,7 @@
 
 Runners work in other processes, so results travel through files: each bundle writes one. `run` skips the test when the
 runner is not on this machine, and fails it when `PRIVSTREAM_REQUIRE_RUNNERS` names the runner or is `1` (all of them).
+Flink means a cluster inside the job server, one for each pipeline; it runs in batch mode unless `--streaming` is given.
 """
 
 import os
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apache_beam as beam
+import flink_job_server
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 CACHE = Path(__file__).parents[2] / ".cache"
-FLINK_VERSION = "1.20"
 RUNNERS = ("fn_api", "prism", "bundle_based", "flink")
 
 on_every_runner = pytest.mark.parametrize(
@@ -27,7 +28,7 @@ on_every_runner = pytest.mark.parametrize(
         pytest.param("fn_api"),
         pytest.param("prism", marks=pytest.mark.prism),
         pytest.param("bundle_based"),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow]),
+        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
     ],
 )
 """Parametrises a test by `runner`, the name to hand to `run`."""
@@ -52,12 +53,6 @@ def prism_location() -> Path:
     return Path(os.environ.get("PRISM_LOCATION") or CACHE / "prism" / f"v{beam.__version__}" / "prism")
 
 
-def job_server_jar() -> Path:
-    """Return where `deploy/get_flink_job_server.sh` puts the jar, unless FLINK_JOB_SERVER_JAR says otherwise."""
-    jar = f"beam-runners-flink-{FLINK_VERSION}-job-server-{beam.__version__}.jar"
-    return Path(os.environ.get("FLINK_JOB_SERVER_JAR") or CACHE / "flink" / jar)
-
-
 def missing(runner: str) -> str:
     """Return what this runner lacks on this machine and how to get it, or an empty string."""
     if runner not in RUNNERS:
@@ -66,8 +61,8 @@ def missing(runner: str) -> str:
         return f"no Prism binary at {prism_location()}: run deploy/get_prism.sh"
     if runner == "flink" and shutil.which("java") is None:
         return "no Java: install a Java runtime, 11 or 17"
-    if runner == "flink" and not job_server_jar().is_file():
-        return f"no Flink job server at {job_server_jar()}: run deploy/get_flink_job_server.sh"
+    if runner == "flink" and not flink_job_server.jar().is_file():
+        return f"no Flink job server at {flink_job_server.jar()}: run deploy/get_flink_job_server.sh"
     return ""
 
 
@@ -84,19 +79,14 @@ def require(runner: str) -> None:
 
 def options(runner: str, *extra: str) -> PipelineOptions:
     """Return the pipeline options that choose this runner."""
-    chosen = {
-        "fn_api": ["--runner=FnApiRunner"],
-        "prism": ["--runner=PrismRunner", f"--prism_location={prism_location()}", "--prism_log_level=warn"],
-        "bundle_based": ["--runner=BundleBasedDirectRunner"],
-        "flink": [
-            "--runner=FlinkRunner",
-            "--flink_master=[local]",
-            f"--flink_version={FLINK_VERSION}",
-            f"--flink_job_server_jar={job_server_jar()}",
-            "--environment_type=LOOPBACK",
-            "--parallelism=2",
-        ],
-    }[runner]
+    match runner:
+        case "prism":
+            chosen = ["--runner=PrismRunner", f"--prism_location={prism_location()}", "--prism_log_level=warn"]
+        case "flink":
+            chosen = ["--runner=PortableRunner", f"--job_endpoint={flink_job_server.endpoint()}"]
+            chosen += ["--environment_type=LOOPBACK", "--parallelism=2"]
+        case _:
+            chosen = [{"fn_api": "--runner=FnApiRunner", "bundle_based": "--runner=BundleBasedDirectRunner"}[runner]]
     return PipelineOptions([*chosen, *extra])
 
 

@@ -70,6 +70,7 @@ def test_commands_without_a_cluster_say_so(cluster):
 
 @pytest.mark.slow
 @pytest.mark.flink
+@pytest.mark.xdist_group("flink")
 def test_a_cluster_comes_up_with_all_slots_and_goes_away(cluster, processes, tmp_path):
     started = cluster("start", "--task-managers", "2", "--rest-port", "18081")
     assert started.returncode == 0, started.stderr
