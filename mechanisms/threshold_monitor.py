@@ -22,7 +22,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.user_counters import Charges, UserCounters
 
 CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "target_charging": target_charging, "paper": paper_monitor}
-MAX_HITS = 65_535
+LARGEST_UINT16 = 65_535
 MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
 SCAN = 4096
@@ -119,7 +119,7 @@ class ThresholdMonitor:
         horizon: steps that one person takes part in at most; None for no bound ("clock" with `first_step`, where
             thresholds rise slowly with time; or a known domain).
         first_step: public number of the first step, or None.
-        items_per_step: items that one person holds in a step at most.
+        items_per_step: items that one person holds in a step at most, 1 to 65535.
         streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
         beta: failure probability over `tests` tests.
         tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
@@ -154,8 +154,9 @@ class ThresholdMonitor:
 
     def __post_init__(self) -> None:
         checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
-        if checks.integer("max_hits", self.max_hits, minimum=1) > MAX_HITS:
-            raise ValueError(f"max_hits must be <= {MAX_HITS}, got {self.max_hits}")
+        for name in ("max_hits", "items_per_step"):
+            if checks.integer(name, getattr(self, name), minimum=1) > LARGEST_UINT16:
+                raise ValueError(f"{name} must be <= {LARGEST_UINT16}, got {getattr(self, name)}")
         for name in ("domain_size", "horizon", "tests"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)

@@ -67,8 +67,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         start: seconds since 1970 UTC of the first window's start, or None.
         end: seconds since 1970 UTC after which no window ends, or None.
         allowed_lateness: seconds that a window stays open after its end.
-        participation_cap: windows that one person takes part in at most, counted per person; lower thresholds on long
-            runs than `horizon`, at the price of a stateful counter.
+        participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
+            lower thresholds on long runs than `horizon`, at the price of a stateful counter.
         items_per_step: items that one person holds in a window at most.
         selection: which of a person's items count: the "last", the "first", or "random" ones.
         domain: a public list of items, or None. With `start`, and `end` or `horizon`, each of them is tested in every
