@@ -45,16 +45,36 @@ def bound_items(
         The rows kept, and for each the rank (uint16) of its item in a random order of the person's kept items. Both
         are functions of the person's own events, the limit and the key alone, whatever their order in the input.
     """
-    if selection == "last":
-        times = -times
-    if limit == 1 and selection != "random":
+    order = np.argsort(users, kind="stable")
+    alone = first_of_run(users[order])
+    alone[:-1] &= alone[1:]
+    one, many = (
+        order[alone],
+        order[~alone],
+    )  # most people have one event in a window: nothing to choose, nothing to draw
+    rows, ranks = _choose(
+        users[many],
+        items[many],
+        times[many] if selection == "first" else -times[many],
+        limit,
+        random=selection == "random",
+        noise=noise,
+    )
+    return np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks])
+
+
+def _choose(
+    users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int, *, random: bool, noise: NoiseSource
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose rows by least time, or at random, and rank them."""
+    if limit == 1 and not random:
         order = np.lexsort((items, times, users))
         rows = order[first_of_run(users[order])]
         return rows, np.zeros(len(rows), np.uint16)
     order = np.lexsort((times, items, users))
     held = order[first_of_run(users[order], items[order])]
     lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
-    priority = lot if selection == "random" else times[held]
+    priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
     rows, lot = held[place < limit], lot[place < limit]
     return rows, place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
