@@ -55,7 +55,7 @@ def bound_items(
     rows, ranks = _choose(
         users[many],
         items[many],
-        times[many] if selection == "first" else -times[many],
+        -times[many] if selection == "last" else times[many],
         limit,
         random=selection == "random",
         noise=noise,
