@@ -31,7 +31,7 @@ mkdir -p "$cache"
 cache=$(cd "$cache" && pwd)
 folder=$cache/job-server-$flink-beam-$beam
 
-if [ ! -r "$folder/job-server.jar" ]; then
+if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" -newer "$folder/job-server.jar")" ]; then
     command -v mvn >/dev/null || fail "Maven is not installed; install mvn, or set FLINK_JOB_SERVER_JAR to a jar you have"
     plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
     artifact=beam-runners-flink-$line-job-server
@@ -47,11 +47,16 @@ if [ ! -r "$folder/job-server.jar" ]; then
         runner=$(sed -n 's|.*<artifactId>beam-runners-flink-\(.*\)</artifactId>.*|\1|p' "$pom")
         [ "$line" = "$runner" ] ||
             fail "one can be put together for Flink $runner only, not $flink; set FLINK_JOB_SERVER_JAR to a jar you have"
+        command -v javac >/dev/null || fail "javac is missing: a JDK (11 or 17) is needed to put one together"
         say "putting one together for Flink $flink from published libraries (100 MB)"
         fetch -f "$pom" $plugin:copy-dependencies "-Dflink.version=$flink" -DincludeScope=runtime \
             "-DoutputDirectory=$scratch/lib" ||
             fail "not to be had: $(reason); set FLINK_JOB_SERVER_JAR to a jar you have"
+        javac --release 11 -cp "$scratch/lib/*" -d "$scratch/classes" "$deploy"/flink_job_server/*.java \
+            >"$scratch/javac.log" 2>&1 || fail "javac failed: $(head -n 1 "$scratch/javac.log")"
         "$python" "$deploy/flink_job_server/thin_jar.py" "$scratch"
+        mkdir "$scratch/conf"
+        cp "$deploy/flink_job_server/config.yaml" "$scratch/conf/"
         origin=$(sed -n 's|.*<beam.version>\(.*\)</beam.version>.*|\1|p' "$pom")
         echo "put together from libraries: Beam's Flink runner $origin for Flink $runner on Flink $flink" >"$scratch/origin"
     fi

@@ -1,4 +1,7 @@
-"""Writes a jar that starts Beam's Flink job server from the jars in `lib` beside it: `thin_jar.py FOLDER`."""
+"""Writes a jar that starts Beam's Flink job server from the jars in `lib` beside it: `thin_jar.py FOLDER`.
+
+The classes in `classes` beside it go into the jar and so come before those of the libraries.
+"""
 
 import itertools
 import sys
@@ -17,12 +20,14 @@ def main(folder: Path) -> None:
     """Write `job-server.jar`."""
     attributes = {
         "Manifest-Version": "1.0",
-        "Main-Class": "org.apache.beam.runners.flink.FlinkJobServerDriver",
+        "Main-Class": "privstream.LoopbackJobServer",
         "Class-Path": " ".join(f"lib/{jar.name}" for jar in sorted(folder.glob("lib/*.jar"))),
         "Add-Opens": " ".join(f"java.base/{package}" for package in OPENED),
     }
     with zipfile.ZipFile(folder / "job-server.jar", "w") as jar:
         jar.writestr("META-INF/MANIFEST.MF", "".join(_attribute(*pair) for pair in attributes.items()) + "\r\n")
+        for file in sorted(folder.glob("classes/**/*.class")):
+            jar.write(file, file.relative_to(folder / "classes").as_posix())
 
 
 def _attribute(name: str, value: str) -> str:
