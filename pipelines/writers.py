@@ -60,7 +60,9 @@ class WriteRows(beam.PTransform[Any, Any]):
         """Hand all rows to one worker."""
         if not rows.is_bounded:
             raise ValueError("WriteRows must get a bounded collection")
-        together = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
+        # Without their schema: in streaming mode Flink cannot hand rows with one to a side input.
+        plain = rows | "Plain" >> beam.Map(tuple).with_output_types(Any)
+        together = plain | "Into one window" >> beam.WindowInto(GlobalWindows())
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
@@ -74,6 +76,7 @@ class WriteRows(beam.PTransform[Any, Any]):
 
 def _write(impulse: bytes, path: str, row_type: type, format: str, order: tuple[str, ...], rows: Iterable[Any]) -> None:
     """Write the file."""
+    rows = (row_type(*row) for row in rows)
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, format)
 
 

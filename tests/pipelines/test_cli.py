@@ -156,10 +156,25 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
     assert str(raised.value) == "epsilon must be finite and > 0, got -1.0"
 
 
+LAUNCH_WITHOUT_PRISM = """
+import sys
+import apache_beam as beam
+from privstream.pipelines import launch
+from privstream.pipelines.command import RunError
+
+options = launch.parse_beam_options(["--runner", "PrismRunner", "--prism_location", sys.argv[1]])
+try:
+    launch.run(options, lambda pipeline: pipeline | beam.Impulse())
+except RunError as error:
+    print(error)
+"""
+
+
 def test_the_error_of_a_launch_is_shown_as_it_is(tmp_path: Path) -> None:
-    options = launch.parse_beam_options(["--runner", "PrismRunner", "--prism_location", str(tmp_path / "none")])
-    with pytest.raises(RunError, match="Unable to parse binary URL"):
-        launch.run(options, lambda p: p | beam.Create([SECRET]))
+    """In a process of its own: all later pipelines of a process use the Prism that its first one looked for."""
+    command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM, str(tmp_path / "none")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("Unable to parse binary URL")
 
 
 def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
