@@ -48,7 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{known.command} must come first")
     if others and not command.takes_beam_options:
         commands.choices[known.command].error(f"unknown option {others[0]}")
-    return _run(command, known, others)
+    status = _run(command, known, others)
+    if arguments is None:
+        _say_no_more()
+    return status
+
+
+def _say_no_more() -> None:
+    """Close the process's standard error: threads of a runner that failed print tracebacks while the process ends."""
+    sys.stderr.flush()
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
 
 
 def load(module: str) -> Command:

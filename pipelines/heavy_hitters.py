@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
@@ -14,6 +15,9 @@ from privstream.pipelines.readers import ReadEvents
 from privstream.pipelines.whole_files import check_destination, write_json
 from privstream.pipelines.writers import HEAVY_HITTER_ORDER, TERMINAL, WriteRows, file_or_terminal
 from privstream.transforms import DeadLetter, Domain, HeavyHitter, ShiftingHeavyHitters
+
+LATER = 1000
+"""The window for which a threshold that rises is told, beside the first."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +34,10 @@ def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         read = ReadEvents(arguments.input, fields(arguments), arguments.input_format)
         hitters = transform(arguments, streams=bool(read.fields.stream))
         guarantee_file = f"{arguments.output}.guarantee.json"
+        promised = promise(hitters)
         if arguments.output != TERMINAL:
             check_destination(guarantee_file)
+        check_apart(arguments, [file.path for file in read.files])
     except (ValueError, TypeError, OSError) as error:
         raise UsageError(str(error)) from error
     with file_or_terminal(arguments.output, HeavyHitter, title="heavy hitters") as path:
@@ -53,7 +59,7 @@ def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
             launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
         counters = launch.run(options, build)
     if arguments.output != TERMINAL:
-        write_json(guarantee_file, promise(hitters))
+        write_json(guarantee_file, promised)
     _report(arguments, hitters, counters)
 
 
@@ -86,6 +92,31 @@ def transform(arguments: argparse.Namespace, *, streams: bool) -> ShiftingHeavyH
     )
 
 
+def check_apart(arguments: argparse.Namespace, inputs: list[str]) -> None:
+    """Refuse to write over a file that this run reads or writes.
+
+    Raises:
+        ValueError: naming the option and the path.
+    """
+    taken = {os.path.realpath(path): "--input" for path in inputs}
+    for option in ("noise_key_file", "domain"):
+        if getattr(arguments, option) is not None:
+            taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
+    written = {"--dead_letter": arguments.dead_letter}
+    if arguments.output != TERMINAL:
+        written = {
+            "--output": arguments.output,
+            "the guarantee": f"{arguments.output}.guarantee.json",
+            **written,
+        }
+    for option, path in written.items():
+        if not path:
+            continue
+        other = taken.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise ValueError(f"{option} must not be written over {other}, got {path}")
+
+
 def promise(hitters: ShiftingHeavyHitters) -> dict[str, Any]:
     """Return guarantee and accuracy for machines and people."""
     return {
@@ -93,6 +124,7 @@ def promise(hitters: ShiftingHeavyHitters) -> dict[str, Any]:
         "accuracy": {
             "detection_threshold": hitters.detection_threshold,
             "failure_probability": hitters.monitor.beta,
+            "tests": hitters.tests,
             "count_stddev": hitters.monitor.count_stddev,
             "sentence": _accuracy(hitters),
         },
@@ -100,9 +132,13 @@ def promise(hitters: ShiftingHeavyHitters) -> dict[str, Any]:
 
 
 def _accuracy(hitters: ShiftingHeavyHitters) -> str:
+    """Say what is found, and on what that is conditional."""
+    first, later = hitters.detection_threshold, hitters.detection_threshold_at(LATER)
+    rising = f"; the number is for the first window and rises to {later:,} in window {LATER:,}" if later > first else ""
+    stream = "" if hitters.streams_per_person is None else " in any one stream"
     return (
-        f"With probability {1 - hitters.monitor.beta:g}, every item that {hitters.detection_threshold:,} people hold "
-        f"in a window, none of them dropped yet, is found."
+        f"With probability {1 - hitters.monitor.beta:g}, every item that {first:,} people hold in a window, all of "
+        f"them within their limits, is found, in {hitters.tests:,} tests of one item in one window{stream}{rising}."
     )
 
 

@@ -30,8 +30,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 LOCAL_RUNNER = "FnApiRunner"
 BUNDLE_BASED = "bundlebaseddirectrunner"
 
+STANDARD_ERROR = 2
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner")
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
+TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
 OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
 
@@ -111,7 +113,8 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
 
 def _clock(text: str) -> Progress:
     """Return a line that shows how long something takes, on a terminal."""
-    console = Console(file=sys.stderr)
+    terminal = sys.stderr.isatty()
+    console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w") if terminal else sys.stderr)  # workers lose theirs
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     clock.add_task(text, total=None)
@@ -122,13 +125,19 @@ def _clock(text: str) -> Progress:
 def _silence() -> Iterator[None]:
     """Keep runners from telling in their own words what goes wrong: they print tracebacks, which may quote records.
 
-    Their loggers stay silent after the run, since runners in other threads and processes have last words.
+    Worker processes that start meanwhile have no standard error either. The runners' loggers stay silent after the run,
+    since runners in other threads and processes have last words.
     """
     logging.disable(logging.CRITICAL)
+    sys.stderr.flush()
+    kept = os.dup(STANDARD_ERROR)
     try:
         with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
             yield
     finally:
+        os.dup2(kept, STANDARD_ERROR)
+        os.close(kept)
         for name in RUNNER_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         logging.disable(logging.NOTSET)
@@ -137,6 +146,7 @@ def _silence() -> Iterator[None]:
 def _cause(error: BaseException) -> str:
     """Return the message of an error, if it is sure to quote no record: our own, or from before workers started."""
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
+    message = TYPE_NAME.sub("", message)
     text = "".join(traceback.format_exception(error))
     path, source = (FRAME.findall(text) or [("", "")])[-1]
     ours = source.startswith("raise ") and path.startswith(OURS)

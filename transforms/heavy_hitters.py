@@ -27,6 +27,7 @@ from privstream.transforms.steps import Steps
 from privstream.transforms.visits import VisitAbsentHits
 
 ROWS = "rows"
+MOST_STEPS = 2**53
 
 
 class Published(NamedTuple):
@@ -130,15 +131,21 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         self.shards = checks.integer("shards", shards, minimum=1)
         self._dead_letters = False
         steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
+            if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
+                raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
         if horizon is not None and steps.first is not None:
-            ends = steps.first + checks.integer("horizon", horizon, minimum=1)
+            ends = steps.first + horizon
             steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
         self.steps = steps
         capped = participation_cap is not None or steps.first is None
         known = self._tests_domain
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
-        bound = participation_cap if participation_cap is not None else horizon
+        bounds = [bound for bound in (horizon, participation_cap) if bound is not None]
+        if not bounds and steps.first is None:
+            raise ValueError("horizon must be a number of windows unless start or participation_cap is given")
+        bound = min(bounds, default=None)
         if known and steps.first is not None and steps.end is not None:
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
@@ -174,6 +181,15 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
     def detection_threshold(self) -> int:
         """The number of people from which an item is reported."""
         return self.monitor.detection_threshold
+
+    def detection_threshold_at(self, window: int) -> int:
+        """Return the number of people from which an item is reported in window 1, 2, ..; rises without a horizon."""
+        return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
+
+    @property
+    def tests(self) -> int:
+        """Tests of one item in one window, in one stream, for which the accuracy is stated."""
+        return self.monitor.calibrated.budget.tests
 
     def with_dead_letters(self) -> ShiftingHeavyHitters:
         """Return the same transform with `Published` as its output."""
@@ -221,8 +237,8 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             once = events.pipeline | "Once" >> beam.Impulse()
             visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(Parcel)
             parcels = (parcels, visits) | "WithVisits" >> beam.Flatten()
-        apart = parcels | "ApartFromOthers" >> beam.Reshuffle()
-        held = stage(apart | "WithReceipts" >> WithReceipts(self.steps), bound, keyed)
+        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
+        held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
         if limits:
             limit = LimitPeople(
                 **common,

@@ -212,7 +212,13 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--window", "nan"], "window must be finite, got nan"),
         (["--period", "7200"], "period must be <= window, got 7200.0 > 3600.0"),
         (["--horizon", "0"], "horizon must be >= 1, got 0"),
-        (["--horizon", "unbounded"], "horizon must be given unless first_step is public"),
+        (["--horizon", "unbounded"], "horizon must be a number of windows unless start or participation_cap is given"),
+        (["--horizon", "9" * 20], "horizon must be <= 9007199254740992"),
+        (["--dead_letter", "rows.jsonl"], "--dead_letter must not be written over --output, got rows.jsonl"),
+        (["--dead_letter", "rows.jsonl.guarantee.json"], "--dead_letter must not be written over the guarantee"),
+        (["--participation_cap", "0"], "participation_cap must be >= 1, got 0"),
+        (["--participation_cap", "2", "--horizon", "0"], "horizon must be >= 1, got 0"),
+        (["--epsilon", "1e-9"], "epsilon must be large enough for thresholds"),
         (["--items_per_step", "0"], "items_per_step must be >= 1, got 0"),
         (["--beta", "0"], "beta must be in (0, 1), got 0.0"),
         (["--count_share", "1"], "count_share must be in [0, 1), got 1.0"),
@@ -247,6 +253,49 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
     assert len(shown.err.splitlines()) == 1
     assert shown.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over_the_input(city: City, capsys: pytest.CaptureFixture[str]) -> None:
+    events = Path(city.events("parquet"))
+    before = events.read_bytes()
+    assert watch(city, events) == 2
+    assert "--output must not be written over --input" in capsys.readouterr().err
+    assert events.read_bytes() == before
+
+
+def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City, tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    assert watch(city, output, "--horizon", "unbounded", "--start", "2024-01-01") == 0
+    accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
+    later = re.search(r"rises to (\d+) in window 1,000", accuracy["sentence"])
+    assert later is not None
+    assert int(later[1]) > accuracy["detection_threshold"]
+    assert watch(city, output) == 0
+    accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
+    assert "rises" not in accuracy["sentence"]
+    assert f"in {accuracy['tests']:,} tests" in accuracy["sentence"]
+
+
+def test_a_lesser_horizon_bounds_the_participation(city: City, tmp_path: Path) -> None:
+    assert watch(city, tmp_path / "rows.jsonl", "--horizon", "2", "--participation_cap", "9") == 0
+    guarantee = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["guarantee"]
+    assert "Each person takes part in at most 8 tests." in guarantee["limits"]  # two windows of four items
+
+
+@pytest.mark.parametrize("workers", [[], ["--direct_num_workers", "2", "--direct_running_mode", "multi_processing"]])
+def test_a_process_whose_workers_fail_prints_one_line(workers: list[str], city: City, tmp_path: Path) -> None:
+    """The second file is looked at by a worker only; what worker processes print is not for anybody's eyes."""
+    (tmp_path / "a.csv").write_text("user,item,time\nu000001,wish,2024-01-01\n")
+    (tmp_path / "b.csv").write_text("user,thing,time\nu000002,wish,2024-01-01\n")
+    code = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "heavy-hitters", "--noise_key_file", city.key, *OPTIONS, *workers]
+    command += ["--input", str(tmp_path / "*.csv"), "--output", str(tmp_path / "rows.jsonl")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert found.stderr.startswith("privstream heavy-hitters: error: --item_field must name a field of")
+    assert len(found.stderr.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv"]
 
 
 @pytest.mark.parametrize("options", [["--start", "soon"], ["--horizon", "long"], ["--max_hits", "2.5"]])
