@@ -142,10 +142,11 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         known = self._tests_domain
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
-        bounds = [bound for bound in (horizon, participation_cap) if bound is not None]
-        if not bounds and steps.first is None:
+        if horizon is None and participation_cap is None and steps.first is None:
             raise ValueError("horizon must be a number of windows unless start or participation_cap is given")
-        bound = min(bounds, default=None)
+        bound = participation_cap if participation_cap is not None else horizon
+        if bound is not None and horizon is not None and steps.first is None:
+            bound = min(bound, horizon)  # without a start, the horizon is counted per person too
         if known and steps.first is not None and steps.end is not None:
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
