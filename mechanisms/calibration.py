@@ -113,13 +113,20 @@ class MonitorBudget:
         """Return sentences that say what each person is limited to."""
         streams = self.streams_per_person
         where = "" if streams == 1 else f" in each of at most {streams:,} streams"
-        sentences = [f"Each person is charged for at most {self.max_hits:,} hits{where} and then no longer counted."]
+        sentences = [
+            f"Each person is charged for at most {_many(self.max_hits, 'hit')}{where} and then no longer counted."
+        ]
         if self.domain == "unknown" and self.tests_per_person is not None:
-            sentences.append(f"Each person takes part in at most {self.tests_per_person:,} tests{where}.")
+            sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}{where}.")
         elif self.domain == "unknown":
-            sentences.append(f"Each person holds at most {self.items_per_step:,} items per step{where}.")
+            sentences.append(f"Each person holds at most {_many(self.items_per_step, 'item')} per step{where}.")
         sentences.append("People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta.")
         return tuple(sentences)
+
+
+def _many(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def check_reach(budget: MonitorBudget, largest: float) -> None:

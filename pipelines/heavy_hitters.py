@@ -19,6 +19,9 @@ from privstream.transforms import DeadLetter, Domain, HeavyHitter, ShiftingHeavy
 LATER = 1000
 """The window for which a threshold that rises is told, beside the first."""
 
+PLACES = ("command", "traceback", "input", "output", "dead_letter", "noise_key_file", "noise_key_variable")
+"""Options that say where things are, not what is promised."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
@@ -34,7 +37,7 @@ def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         read = ReadEvents(arguments.input, fields(arguments), arguments.input_format)
         hitters = transform(arguments, streams=bool(read.fields.stream))
         guarantee_file = f"{arguments.output}.guarantee.json"
-        promised = promise(hitters)
+        promised = promise(hitters, arguments)
         if arguments.output != TERMINAL:
             check_destination(guarantee_file)
         check_apart(arguments, [file.path for file in read.files])
@@ -117,9 +120,10 @@ def check_apart(arguments: argparse.Namespace, inputs: list[str]) -> None:
             raise ValueError(f"{option} must not be written over {other}, got {path}")
 
 
-def promise(hitters: ShiftingHeavyHitters) -> dict[str, Any]:
-    """Return guarantee and accuracy for machines and people."""
+def promise(hitters: ShiftingHeavyHitters, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return guarantee, accuracy and the public parameters that they hold for, for machines and people."""
     return {
+        "parameters": {name: value for name, value in vars(arguments).items() if name not in PLACES},
         "guarantee": hitters.guarantee.to_dict() | {"paragraph": hitters.guarantee.paragraph()},
         "accuracy": {
             "detection_threshold": hitters.detection_threshold,

@@ -1,5 +1,6 @@
 """What the README shows runs as it stands there."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -31,7 +32,10 @@ def test_the_command_runs_on_a_file(tmp_path, monkeypatch):
     (command,) = [block for block in blocks("") if block.startswith("privstream heavy-hitters --input")]
     assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
     assert (tmp_path / "trending.parquet").exists()
-    assert (tmp_path / "trending.parquet.guarantee.json").exists()
+    promised = json.loads((tmp_path / "trending.parquet.guarantee.json").read_text())
+    assert promised["parameters"]["max_hits"] == 4
+    assert promised["guarantee"]["epsilon"] == 1
+    assert "key" not in str(promised["parameters"])
 
 
 def test_the_table_of_detection_thresholds_is_what_plan_says(capsys):
