@@ -5,8 +5,21 @@ from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.bottom_up_tree import BottomUpTreeCounter
 from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.column_flags import ColumnFlags
 from privstream.mechanisms.exponential_mechanism import ExponentialMechanismWithGap
 from privstream.mechanisms.guarantee import PrivacyGuarantee
+from privstream.mechanisms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histogram_query import (
+    Histogram,
+    HistogramQuery,
+    MaxSum,
+    MinSum,
+    Monotone,
+    Quantile,
+    SumSelect,
+    TopK,
+    TopKSelect,
+)
 from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
 from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.kary_tree import KaryTreeCounter
@@ -26,22 +39,33 @@ __all__ = [
     "BinaryTreeCounter",
     "BottomUpTreeCounter",
     "BufferedToeplitzCounter",
+    "ColumnFlags",
     "ExponentialMechanismWithGap",
+    "Histogram",
+    "HistogramQueries",
+    "HistogramQuery",
     "Holdings",
     "HybridNoisyTopK",
     "HybridSparseVector",
     "KaryTreeCounter",
     "KeyedNoise",
     "LinearQueries",
+    "MaxSum",
+    "MinSum",
+    "Monotone",
     "NoiseSource",
     "NoisyTopK",
     "NumericSparse",
     "OnlineMultiplicativeWeights",
     "PrivacyGuarantee",
+    "Quantile",
     "SeededNoise",
     "Sparse",
     "SparseVectorWithGap",
     "SquareRootToeplitzCounter",
+    "SumSelect",
     "ThresholdMonitor",
+    "TopK",
+    "TopKSelect",
     "UnknownHorizonCounter",
 ]

@@ -1,0 +1,237 @@
+"""HistogramQueries: live column sums, extremes, quantiles and top-k, published after every step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.anchored_partition import AnchoredPartition
+from privstream.mechanisms.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
+from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.continual_counter import ContinualCounter, Integers
+from privstream.mechanisms.histogram_mechanism import HistogramMechanism, paper_delta
+from privstream.mechanisms.histogram_query import Histogram, HistogramQuery, all_values, columnwise
+from privstream.mechanisms.kary_tree import KaryTreeCounter
+from privstream.mechanisms.noise import NoiseSource
+from privstream.mechanisms.paper_partition import PaperPartition
+from privstream.mechanisms.partition import Partition, PartitionState, advance, counter_error
+from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
+
+MODES = ("auto", "anchored", "direct", "paper")
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
+_DEFAULT_LARGEST = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramQueries(HistogramMechanism):
+    """Answers queries on the column sums of a stream after every step, with one budget for the whole run.
+
+    Modes: `direct` asks a continual counter that is fed at every step. `anchored` feeds it only when some query has
+    grown by about K since it was last fed, and publishes the same answers in between: its error depends on how large
+    the answers are, hardly on the length of the stream. `paper` is Algorithm 2 of the source, for reference. `auto` is
+    `anchored` or `direct`, whichever promises the smaller error at `largest`.
+
+    Privacy:
+        Unit: one row over the whole run. Rows have entries 0 or 1, at most `row_columns` ones; a step adds any number
+        of them, given as their sum. Neighbours: `neighbouring`. Public: all fields, the number of steps. The inputs may
+        depend on all answers. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct`
+        the guarantee rests on them. With delta = 0 the noise of the counters cannot depend on the data: a run that is
+        repeated with other data needs a noise source of its own, or the difference shows.
+
+    Accuracy:
+        `error(largest)`: with probability 1 - beta no answer is off by more at any step while no query exceeds
+        `largest`. Selected columns have sums within twice that of the ones they stand for.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1).
+        columns: number of columns, >= 1.
+        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `SumSelect()`, `Quantile(q)`, `TopK(k)`,
+            `TopKSelect(k)`, `Monotone(function)`.
+        mode: see above.
+        horizon: steps of the whole run at most, or None.
+        row_columns: ones in a row at most; None for no bound.
+        neighbouring: "add_remove" or "replace_one" row.
+        beta: failure probability of the accuracy.
+        largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
+            horizon, or 100,000. Not used for privacy or accuracy.
+        counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
+        slack: growth that each interval has for certain, in mode `anchored`; None for a good one.
+
+    Example:
+        >>> from privstream.mechanisms.noise import SeededNoise
+        >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
+        >>> mechanism.chosen_mode
+        'anchored'
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [5] * 10, SeededNoise(1))
+        >>> answers.shape
+        (10,)
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2 and Appendix D for "paper"; docs/proofs/anchored.md.
+    """
+
+    queries: tuple[HistogramQuery, ...] = (Histogram(),)
+    mode: str = "auto"
+    largest: int | None = None
+    counter_share: float | None = None
+    slack: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("mode", self.mode, MODES)
+        for name in ("largest", "slack"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), minimum=1)
+        if self.counter_share is not None:
+            checks.probability("counter_share", self.counter_share)
+        if not isinstance(self.queries, tuple) or not self.queries:
+            raise ValueError("queries must be a tuple of at least one query")
+        for query in self.queries:
+            query.check(self.columns)
+        if self.mode == "paper":
+            paper_delta(self.epsilon, self.delta)
+
+    @cached_property
+    def chosen_mode(self) -> str:
+        """The mode, `auto` being decided."""
+        if self.mode != "auto":
+            return self.mode
+        largest = self._expected
+        return min(("anchored", "direct"), key=lambda mode: self._mode_error(mode, largest))
+
+    def error(self, largest: int) -> int:
+        """Return the error of the class docstring while no query exceeds `largest`."""
+        return self._mode_error(self.chosen_mode, checks.integer("largest", largest, minimum=0))
+
+    @property
+    def answer_selects(self) -> NDArray[np.bool_]:
+        """Which of the numbers published are column numbers."""
+        zeros = np.zeros((1, self.columns), np.int64)
+        return np.concatenate([np.full(query.answers(zeros).shape[1], query.selects) for query in self.queries])
+
+    def initial_state(self) -> PartitionState:
+        """Return the state before the first step."""
+        if self.chosen_mode == "direct":
+            return self._start(np.zeros(0))
+        return self._start(self.partition.first_base(self._values(np.zeros((1, self.columns), np.int64))[0]))
+
+    def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
+        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
+        rows = self._checked(state, np.asarray(matrix))
+        source = self._source(noise)
+        if self.chosen_mode == "direct":
+            counter, sums = self.counter.run(state.counter, rows, source)
+            last = sums[-1].copy() if len(sums) else state.anchor
+            count = state.step + len(rows)
+            state = PartitionState(
+                step=count, interval=count, counter=counter, anchor=last, counts=state.counts, base=state.base
+            )
+            return state, self._answers(sums)
+        first = state
+        state, closed = advance(self.partition, self._values, self.counter, state, rows, source)
+        edges = [(0, first), *closed, (len(rows), state)]
+        published = np.empty((len(rows), len(self.answer_selects)), np.int64)
+        for (start, held), (end, _) in itertools.pairwise(edges):
+            steps = first.step + 1 + np.arange(start, end)
+            published[start:end] = self._answers(held.anchor[None, :]) + self._centred(steps, held.interval)
+        return state, published
+
+    @cached_property
+    def counter(self) -> ContinualCounter:
+        """The counter that holds the published sums."""
+        if self.chosen_mode == "direct":
+            return self._step_counter
+        if self.chosen_mode == "paper":
+            return self._paper.counter
+        return self.interval_counter(self._split[0], self.delta)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """What closes intervals, in modes other than `direct`."""
+        if self.chosen_mode == "paper":
+            return self._paper
+        return self._anchored(*self._split)
+
+    @cached_property
+    def _paper(self) -> PaperPartition:
+        return PaperPartition(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            beta=self.beta,
+            queries=self._values(np.zeros((1, self.columns), np.int64)).shape[1],
+            counter=self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta)),
+        )
+
+    def _anchored(self, share: float, slack: int) -> AnchoredPartition:
+        return AnchoredPartition(
+            epsilon=self.epsilon * (1 - share),
+            neighbouring=self.neighbouring,
+            beta=self.beta,
+            horizon=self.horizon,
+            slack=slack,
+            counter=self.interval_counter(share, self.delta),
+            columnwise=columnwise(self.queries),
+        )
+
+    @cached_property
+    def _step_counter(self) -> ContinualCounter:
+        """The counter of mode `direct`."""
+        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._shape
+        if self.horizon is None or (self.delta > 0 and self.horizon > BUFFERED_HORIZON):
+            return UnknownHorizonCounter(**budget)
+        return (BufferedToeplitzCounter if self.delta > 0 else KaryTreeCounter)(horizon=self.horizon, **budget)
+
+    @property
+    def _expected(self) -> int:
+        return self.largest or self.horizon or _DEFAULT_LARGEST
+
+    @cached_property
+    def _split(self) -> tuple[float, int]:
+        """The counter's share of epsilon and the slack, those given or the best of some by predicted error."""
+        largest = self._expected
+        shares = _SHARES if self.counter_share is None else (self.counter_share,)
+        slacks = [1 << i for i in range(3, 20)] if self.slack is None else [self.slack]
+        unit = self.interval_counter(1.0, self.delta)
+        options = [(share, slack) for share in shares for slack in slacks]
+        return min(options, key=lambda option: self._anchored_error(option[0], option[1], largest, unit))
+
+    def _anchored_error(self, share: float, slack: int, largest: int, unit: ContinualCounter | None = None) -> float:
+        """Return the error of mode `anchored`; from that of a counter with all of epsilon, if given, as it scales."""
+        partition, tracked = self._anchored(share, slack), self._paper.queries
+        intervals = 1 + tracked * largest // slack
+        if self.horizon is not None:
+            intervals = min(intervals, self.horizon)
+        counter = counter_error(unit or partition.counter, intervals, self.beta / 3) / (share if unit else 1)
+        noises = partition.mu_bound(self.horizon or largest) + slack + partition.tau_bound(intervals)
+        return counter * (1 if partition.columnwise else 2) + noises / 2 + 1
+
+    def _mode_error(self, mode: str, largest: int) -> int:
+        if mode == "direct":
+            counter = self._step_counter
+            return counter.error(self.horizon or max(1, largest), self.beta)
+        if mode == "anchored":
+            return math.ceil(self._anchored_error(*self._split, largest))
+        paper, step = self._paper, self.horizon or max(1, largest)
+        number = max(1, paper.queries * largest)
+        counter_bound = counter_error(paper.counter, number, float(paper.counter_beta(number)))
+        rise = float(paper.rise(step, number)) + 2 * float(paper.margin(step, number))
+        return math.ceil(rise + paper.gamma_bound(number) + 3 * counter_bound + 1)
+
+    def _centred(self, steps: Integers, interval: int) -> Integers:
+        """Return what is added to answers (n, k): in mode `anchored` half of what a value can have grown unseen."""
+        if self.chosen_mode == "paper":
+            return np.zeros((len(steps), 1), np.int64)
+        half = cast(AnchoredPartition, self.partition).unseen(steps, interval) // 2
+        return np.where(self.answer_selects, 0, half[:, None])
+
+    def _values(self, sums: Integers) -> Integers:
+        return all_values(self.queries, sums)
+
+    def _answers(self, sums: Integers) -> Integers:
+        return np.concatenate([query.answers(sums) for query in self.queries], axis=1)

@@ -1,0 +1,162 @@
+"""Queries on column sums: monotone in every sum, changing by at most 1 when no sum changes by more, 0 at 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HistogramQuery:
+    """One or more numbers, or column numbers, that depend on the column sums alone."""
+
+    def check(self, columns: int) -> None:
+        """Raise ValueError if the query does not fit so many columns."""
+
+    def describe(self) -> list[Any]:
+        """Return the query as plain values."""
+        return [type(self).__name__, *(getattr(self, field.name) for field in fields(self))]
+
+    @property
+    def selects(self) -> bool:
+        """Whether answers are column numbers."""
+        return False
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the values of the query's monotone 1-Lipschitz parts, (n, k), for sums (n, columns)."""
+        raise NotImplementedError
+
+    def answers(self, sums: Integers) -> Integers:
+        """Return what is published, (n, k): values, or column numbers."""
+        return self.values(sums)
+
+
+@dataclass(frozen=True)
+class Histogram(HistogramQuery):
+    """All column sums."""
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the sums."""
+        return sums
+
+
+@dataclass(frozen=True)
+class TopK(HistogramQuery):
+    """The k largest column sums, largest first."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        checks.integer("k", self.k, minimum=1)
+
+    def check(self, columns: int) -> None:
+        """Raise ValueError if there are fewer than k columns."""
+        if self.k > columns:
+            raise ValueError(f"k must be <= columns {columns}, got {self.k}")
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the k largest sums of each row."""
+        largest = np.partition(sums, sums.shape[1] - self.k, axis=1)[:, sums.shape[1] - self.k :]
+        return np.sort(largest, axis=1)[:, ::-1]
+
+
+@dataclass(frozen=True)
+class TopKSelect(TopK):
+    """The numbers of the columns with the k largest sums, largest first; of equal ones the first."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether answers are column numbers."""
+        return True
+
+    def answers(self, sums: Integers) -> Integers:
+        """Return column numbers."""
+        order: Integers = np.argsort(-sums, axis=1, kind="stable")
+        return order[:, : self.k]
+
+
+@dataclass(frozen=True)
+class SumSelect(TopKSelect):
+    """The number of the column with the largest sum."""
+
+    k: int = 1
+
+
+@dataclass(frozen=True)
+class Quantile(HistogramQuery):
+    """The ceil(q columns)-th smallest column sum, q in (0, 1]."""
+
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.real("q", self.q) <= 1:
+            raise ValueError(f"q must be in (0, 1], got {self.q}")
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the quantile of each row."""
+        rank = max(1, math.ceil(self.q * sums.shape[1] - 1e-9))
+        return np.partition(sums, rank - 1, axis=1)[:, rank - 1 : rank]
+
+
+@dataclass(frozen=True)
+class MaxSum(Quantile):
+    """The largest column sum."""
+
+    q: float = 1.0
+
+
+@dataclass(frozen=True)
+class MinSum(HistogramQuery):
+    """The smallest column sum."""
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the smallest sum of each row."""
+        return np.asarray(sums.min(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Monotone(HistogramQuery):
+    """A query of the caller's: `function` maps int64 sums (n, columns), possibly negative, to numbers (n,).
+
+    It must not decrease when a sum grows, change by at most 1 when no sum changes by more than 1, and be 0 at 0: the
+    guarantee rests on it. Results are rounded down to integers, which keeps all this true.
+    """
+
+    function: Callable[[Integers], NDArray[np.generic]]
+    name: str = "function"
+
+    def describe(self) -> list[Any]:
+        """Return the query as plain values: of the function only its name, which must tell functions apart."""
+        return [type(self).__name__, self.name]
+
+    def check(self, columns: int) -> None:
+        """Try the function at 0 and at the unit vectors; raise ValueError if it breaks the rules there."""
+        points = np.concatenate([np.zeros((1, columns), np.int64), np.eye(columns, dtype=np.int64)])
+        found = self.values(points)[:, 0]
+        if found[0] != 0 or found.min() < 0 or found.max() > 1:
+            raise ValueError(f"{self.name} must be 0 at 0 and from 0 to 1 where one sum is 1")
+
+    def values(self, sums: Integers) -> Integers:
+        """Return the rounded function."""
+        found = np.asarray(self.function(sums))
+        if found.shape != (len(sums),):
+            raise ValueError(f"{self.name} must return shape ({len(sums)},), got {found.shape}")
+        return np.floor(found).astype(np.int64)[:, None]
+
+
+def all_values(queries: tuple[HistogramQuery, ...], sums: Integers) -> Integers:
+    """Return the values of all queries side by side, (n, k)."""
+    return np.concatenate([query.values(sums) for query in queries], axis=1)
+
+
+def columnwise(queries: tuple[HistogramQuery, ...]) -> bool:
+    """Tell whether growth of the values is growth of column sums, whatever the sums are."""
+    return all(isinstance(query, Histogram) for query in queries)
