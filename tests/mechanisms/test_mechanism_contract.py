@@ -17,6 +17,8 @@ from privstream.mechanisms import (
     BinaryTreeCounter,
     BottomUpTreeCounter,
     BufferedToeplitzCounter,
+    ColumnFlags,
+    HistogramQueries,
     Holdings,
     KaryTreeCounter,
     KeyedNoise,
@@ -64,6 +66,11 @@ def column_sums():
     return [np.array([i, 0, 3 * i]) for i in range(14)]
 
 
+def growing_sums():
+    """Sums that pass thresholds by small steps, near which noise decides, and by a large one."""
+    return [np.array([50, 1, 25]) for _ in range(24)] + [np.array([5000, 5000, 5000])] + [np.zeros(3, np.int64)] * 2
+
+
 COLUMNS = {"epsilon": 1.0, "columns": 3}
 
 
@@ -95,6 +102,8 @@ EXAMPLES = {
     SquareRootToeplitzCounter: Example(SquareRootToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     BufferedToeplitzCounter: Example(BufferedToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     UnknownHorizonCounter: Example(UnknownHorizonCounter(**COLUMNS), column_sums),
+    HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
+    ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
 }
 
 # Tests that a mechanism is excused from, each with the reason.
