@@ -28,9 +28,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from matplotlib.figure import Figure
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.event_writers import write_simulation
+from privstream.pipelines.heavy_hitters import ORDER
 from privstream.pipelines.readers import ReadEvents
 from privstream.pipelines.simulate import START_MICROS, SimulatedWindow, simulate_heavy_hitters
-from privstream.pipelines.writers import HEAVY_HITTER_ORDER, WriteRows
+from privstream.pipelines.writers import WriteRows
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 SHARE = 20  # one person in so many, for the plain pipelines
@@ -49,7 +50,7 @@ def private(events: str, output: str, parameters: Parameters) -> None:
     with start_beam() as pipeline:
         read = pipeline | "Read" >> ReadEvents(events)
         rows = read.events | "ShiftingHeavyHitters" >> hitters
-        rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=HEAVY_HITTER_ORDER)
+        rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=ORDER)
 
 
 def plain(build: Callable[..., None], events: str, output: str, min_holders: int) -> None:

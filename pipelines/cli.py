@@ -9,18 +9,30 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from privstream.pipelines.command import Command, RunError, UsageError
 
-COMMANDS = {
+Commands = Mapping[str, tuple["str | Commands", str]]
+
+PLANS: Commands = {
+    "heavy-hitters": ("plan_heavy_hitters", "from how many people on an item is found"),
+}
+PLOTS: Commands = {
+    "heavy-hitters": ("plot_heavy_hitters", "the items of each window, and what was missed"),
+}
+SIMULATIONS: Commands = {
+    "heavy-hitters": ("simulate_heavy_hitters", "what a city searches for, with trends that rise and fall"),
+}
+COMMANDS: Commands = {
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
     "heavy-hitters": ("heavy_hitters", "report the items that many people hold, window by window"),
-    "plan": ("plan", "say what a privacy budget finds, before any data is touched"),
-    "plot": ("plot", "draw results, with error bars and, where it is known, the truth"),
-    "simulate": ("simulate_command", "write simulated events, and the truth about them"),
+    "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
+    "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
+    "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
 }
-"""Name -> module and one line of help. Only the chosen command's module is imported: Beam takes seconds to load."""
+"""Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
+Beam takes seconds to load."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,26 +44,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command: Command | None = None
-    for name, (module, text) in COMMANDS.items():
-        added = commands.add_parser(name, help=text, allow_abbrev=False)
-        if given[:1] == [name]:
-            command = load(module)
-            added.description = command.description
-            added.add_argument(
-                "--traceback", action="store_true", help="show where an error comes from; may show records"
-            )
-            command.add_arguments(added)
+    chosen = _add(parser, COMMANDS, given, "command")
     known, others = parser.parse_known_args(given)
-    if command is None:
+    if chosen is None:
         parser.error(f"{known.command} must come first")
+    command, added = chosen
     if others and not command.takes_beam_options:
-        commands.choices[known.command].error(f"unknown option {others[0]}")
+        added.error(f"unknown option {others[0]}")
     status = _run(command, known, others)
     if arguments is None:
         _say_no_more()
     return status
+
+
+def _add(
+    parser: argparse.ArgumentParser, commands: Commands, given: list[str], name: str
+) -> tuple[Command, argparse.ArgumentParser] | None:
+    """Add commands to a parser; return the one that is given, with its parser."""
+    added = parser.add_subparsers(dest=name, required=True, metavar="COMMAND")
+    chosen = None
+    for word, (what, text) in commands.items():
+        one = added.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        if given[:1] != [word]:
+            continue
+        if not isinstance(what, str):
+            chosen = _add(one, what, given[1:], "about")
+            continue
+        command = load(what)
+        one.description = command.description
+        one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
+        command.add_arguments(one)
+        chosen = command, one
+    return chosen
 
 
 def _say_no_more() -> None:
@@ -93,5 +117,6 @@ def _fail(known: argparse.Namespace, error: Exception, status: int) -> int:
     """Say what went wrong in one line."""
     if known.traceback:
         traceback.print_exception(error)
-    print(f"privstream {known.command}: error: {error}", file=sys.stderr)
+    words = [known.command, *([known.about] if "about" in known else [])]
+    print(f"privstream {' '.join(words)}: error: {error}", file=sys.stderr)
     return status

@@ -9,9 +9,9 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from importlib import import_module
 
 from privstream.mechanisms import checks
+from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.event_writers import ItemHolders
 from privstream.pipelines.row_files import iso_8601, read_row_file
@@ -123,16 +123,11 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     return [simulate, watch, plot]
 
 
-MODULES = {"simulate": "simulate_command", "heavy-hitters": "heavy_hitters", "plot": "plot"}
-
-
 def _execute(console: Console, command: Sequence[str]) -> None:
     """Show a command, and do what it does."""
     console.print(Text(f"$ {_typed(command)}", style="bold"), soft_wrap=True)
-    does: Command = import_module(f"privstream.pipelines.{MODULES[command[0]]}").COMMAND
-    parser = argparse.ArgumentParser(prog=f"privstream {command[0]}", allow_abbrev=False)
-    does.add_arguments(parser)
-    does.run(parser.parse_args(command[1:]), [])
+    if cli.main(command):
+        raise RunError("the demo ends here")
     console.print()
 
 

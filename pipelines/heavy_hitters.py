@@ -3,70 +3,45 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import Any
 
-import apache_beam as beam
-from privstream.pipelines import launch
-from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.options import add_events, add_heavy_hitters, add_privacy, fields
-from privstream.pipelines.readers import ReadEvents
-from privstream.pipelines.whole_files import check_destination, write_json
-from privstream.pipelines.writers import HEAVY_HITTER_ORDER, TERMINAL, WriteRows, file_or_terminal
-from privstream.transforms import DeadLetter, Domain, HeavyHitter, ShiftingHeavyHitters
+from privstream.pipelines import launch, options
+from privstream.pipelines.command import Command
+from privstream.pipelines.event_pipeline import EventPipeline
+from privstream.transforms import Domain, HeavyHitter, ShiftingHeavyHitters
+
+ORDER = ("stream", "window_start", "-count", "item")
+"""By stream and window, the most frequent item first."""
 
 LATER = 1000
 """The window for which a threshold that rises is told, beside the first."""
 
-PLACES = ("command", "traceback", "input", "output", "dead_letter", "noise_key_file", "noise_key_variable")
-"""Options that say where things are, not what is promised."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_events(parser)
-    add_privacy(parser)
-    add_heavy_hitters(parser)
+    options.add_files(parser)
+    options.add_windows(parser, clock=False)
+    budget = options.add_budget(parser, unit="a person over the whole run", delta=True)
+    budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
+    budget.add_argument("--calibration", default="clock", help="clock (default), target_charging or paper")
+    budget.add_argument("--count_share", type=float, default=0.25, help="share of epsilon for counts (default: 0.25)")
+    options.add_key(parser)
+    limits = parser.add_argument_group("limits for each person")
+    limits.add_argument("--max_hits", type=int, required=True, help="hits that one person is charged for, then dropped")
+    limits.add_argument(
+        "--horizon",
+        type=options.horizon_steps,
+        required=True,
+        metavar="STEPS",
+        help=f"windows of one person, or {options.UNBOUNDED}",
+    )
+    limits.add_argument("--participation_cap", type=int, metavar="STEPS", help="windows of one person, counted")
+    limits.add_argument("--items_per_step", type=int, default=1, help="items of one person in a window (default: 1)")
+    limits.add_argument("--selection", default="last", help="which of them: last, first or random (default: last)")
+    options.add_public(parser, domain=None)
 
 
-def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-    """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
-    options = launch.parse_beam_options(beam_arguments)
-    try:
-        read = ReadEvents(arguments.input, fields(arguments), arguments.input_format)
-        hitters = transform(arguments, streams=bool(read.fields.stream))
-        guarantee_file = f"{arguments.output}.guarantee.json"
-        promised = promise(hitters, arguments)
-        if arguments.output != TERMINAL:
-            check_destination(guarantee_file)
-        check_apart(arguments, [file.path for file in read.files])
-    except (ValueError, TypeError, OSError) as error:
-        raise UsageError(str(error)) from error
-    with file_or_terminal(arguments.output, HeavyHitter, title="heavy hitters") as path:
-        try:
-            write = WriteRows(path, HeavyHitter, order=HEAVY_HITTER_ORDER)
-            letters = arguments.dead_letter and WriteRows(arguments.dead_letter, DeadLetter, option="--dead_letter")
-        except (ValueError, TypeError, OSError) as error:
-            raise UsageError(str(error)) from error
-
-        def build(pipeline: beam.Pipeline) -> None:
-            events = pipeline | "Read" >> read
-            published = events.events | "ShiftingHeavyHitters" >> hitters.with_dead_letters()
-            published.rows | "Write" >> write
-            if letters:
-                dead = (events.dead_letters, published.dead_letters) | "AllDeadLetters" >> beam.Flatten()
-                dead | "WriteDeadLetters" >> letters
-
-        if arguments.noise_key_file is None and arguments.noise_key_variable is None:
-            launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
-        counters = launch.run(options, build)
-    if arguments.output != TERMINAL:
-        write_json(guarantee_file, promised)
-    _report(arguments, hitters, counters)
-
-
-def transform(arguments: argparse.Namespace, *, streams: bool) -> ShiftingHeavyHitters:
+def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitters:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     if arguments.streams_per_person is not None and not streams:
         raise ValueError("streams_per_person must not be given when the events have no stream")
@@ -84,7 +59,7 @@ def transform(arguments: argparse.Namespace, *, streams: bool) -> ShiftingHeavyH
         items_per_step=arguments.items_per_step,
         selection=arguments.selection,
         domain=None if arguments.domain is None else Domain.from_file(arguments.domain),
-        streams=None if arguments.streams is None else tuple(arguments.streams.split(",")),
+        streams=options.streams(arguments),
         streams_per_person=(arguments.streams_per_person or 1) if streams else None,
         calibration=arguments.calibration,
         neighbouring=arguments.neighbouring,
@@ -95,47 +70,18 @@ def transform(arguments: argparse.Namespace, *, streams: bool) -> ShiftingHeavyH
     )
 
 
-def check_apart(arguments: argparse.Namespace, inputs: list[str]) -> None:
-    """Refuse to write over a file that this run reads or writes.
-
-    Raises:
-        ValueError: naming the option and the path.
-    """
-    taken = {os.path.realpath(path): "--input" for path in inputs}
-    for option in ("noise_key_file", "domain"):
-        if getattr(arguments, option) is not None:
-            taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
-    written = {"--dead_letter": arguments.dead_letter}
-    if arguments.output != TERMINAL:
-        written = {
-            "--output": arguments.output,
-            "the guarantee": f"{arguments.output}.guarantee.json",
-            **written,
-        }
-    for option, path in written.items():
-        if not path:
-            continue
-        other = taken.setdefault(os.path.realpath(path), option)
-        if other != option:
-            raise ValueError(f"{option} must not be written over {other}, got {path}")
-
-
-def promise(hitters: ShiftingHeavyHitters, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return guarantee, accuracy and the public parameters that they hold for, for machines and people."""
+def accuracy(hitters: ShiftingHeavyHitters) -> dict[str, Any]:
+    """Return what is found."""
     return {
-        "parameters": {name: value for name, value in vars(arguments).items() if name not in PLACES},
-        "guarantee": hitters.guarantee.to_dict() | {"paragraph": hitters.guarantee.paragraph()},
-        "accuracy": {
-            "detection_threshold": hitters.detection_threshold,
-            "failure_probability": hitters.monitor.beta,
-            "tests": hitters.tests,
-            "count_stddev": hitters.monitor.count_stddev,
-            "sentence": _accuracy(hitters),
-        },
+        "detection_threshold": hitters.detection_threshold,
+        "failure_probability": hitters.monitor.beta,
+        "tests": hitters.tests,
+        "count_stddev": hitters.monitor.count_stddev,
+        "sentence": _sentence(hitters),
     }
 
 
-def _accuracy(hitters: ShiftingHeavyHitters) -> str:
+def _sentence(hitters: ShiftingHeavyHitters) -> str:
     """Say what is found, and on what that is conditional."""
     first, later = hitters.detection_threshold, hitters.detection_threshold_at(LATER)
     rising = f"; the number is for the first window and rises to {later:,} in window {LATER:,}" if later > first else ""
@@ -146,31 +92,20 @@ def _accuracy(hitters: ShiftingHeavyHitters) -> str:
     )
 
 
-def _report(arguments: argparse.Namespace, hitters: ShiftingHeavyHitters, counters: dict[str, int]) -> None:
-    """Tell what was read, what was published, and what that promises."""
-    letters = counters.get("events_malformed", 0) + counters.get("events_late", 0)
-    lines = [
-        f"{counters.get('events', 0):,} events, {counters.get('hits_published', 0):,} heavy hitters published",
-        f"{letters:,} records could not be used"
-        + (f", see {arguments.dead_letter}" if arguments.dead_letter else "; --dead_letter PATH keeps them"),
-    ]
-    beyond = {
-        "events_outside_run": "events outside of --start, --end and --horizon",
-        "events_of_other_streams": "events of streams that are not in --streams",
-        "events_outside_domain": "events of items that are not in --domain",
-        "holdings_over_limit": "times a person was left out for having taken part often enough",
-    }
-    lines += [f"{counters[name]:,} {what}" for name, what in beyond.items() if counters.get(name)]
-    lines += [hitters.guarantee.paragraph(), _accuracy(hitters)]
-    if arguments.output != TERMINAL:
-        lines.append(f"rows: {arguments.output}, guarantee: {arguments.output}.guarantee.json")
-    print("\n".join(lines if letters else [lines[0], *lines[2:]]), file=sys.stderr)
-
+PIPELINE = EventPipeline(
+    row_type=HeavyHitter,
+    order=ORDER,
+    title="heavy hitters",
+    transform=transform,
+    accuracy=accuracy,
+    published="hits_published",
+    beyond={"holdings_over_limit": "times a person was left out for having taken part often enough"},
+)
 
 COMMAND = Command(
     description="Reports the items that many people hold in each window. The guarantee holds for each person over the "
     "whole run. Any option of Apache Beam may be added, such as --runner.",
     add_arguments=add_arguments,
-    run=run,
+    run=PIPELINE.run,
     takes_beam_options=True,
 )

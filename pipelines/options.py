@@ -1,4 +1,4 @@
-"""Options of the pipelines, beside those that Beam knows."""
+"""Options that several pipelines have, beside those that Beam knows."""
 
 from __future__ import annotations
 
@@ -10,63 +10,79 @@ from privstream.pipelines.fields import FieldMapping
 UNBOUNDED = "unbounded"
 
 
-def add_events(parser: argparse.ArgumentParser) -> None:
-    """Add: where events come from, where rows go, and which windows are looked at."""
+def add_files(parser: argparse.ArgumentParser, *, item: str = "item") -> None:
+    """Add: where events come from, and where rows go; `item` says what the item is."""
     files = parser.add_argument_group("input and output")
     files.add_argument("--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv")
     files.add_argument("--output", required=True, help="rows: .avro .parquet .jsonl, or - for a table")
     files.add_argument("--dead_letter", help="records that could not be used, as JSON lines; guard it like the input")
     files.add_argument("--input_format", choices=("avro", "parquet", "jsonl", "csv"), help="default: by ending")
     files.add_argument("--user_field", default="user", help="field with the person (default: user)")
-    files.add_argument("--item_field", default="item", help="field with the item (default: item)")
+    files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
     files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
     files.add_argument("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times that are plain numbers")
+
+
+def add_windows(parser: argparse.ArgumentParser, *, clock: bool) -> None:
+    """Add: which windows are looked at; on a public `clock`, each from `--start` to `--end` is published."""
     windows = parser.add_argument_group("windows")
     windows.add_argument("--window", type=float, required=True, metavar="SECONDS", help="length of a window")
-    windows.add_argument("--period", type=float, metavar="SECONDS", help="between window starts (default: window)")
-    windows.add_argument("--start", type=_time, metavar="TIME", help="start of the first window, ISO 8601 or epoch s")
-    windows.add_argument("--end", type=_time, metavar="TIME", help="no window ends after this")
+    if not clock:
+        windows.add_argument("--period", type=float, metavar="SECONDS", help="between window starts (default: window)")
+    windows.add_argument(
+        "--start", type=_time, required=clock, metavar="TIME", help="start of the first window, ISO 8601 or epoch s"
+    )
+    windows.add_argument(
+        "--end",
+        type=_time,
+        metavar="TIME",
+        help="no window ends after this" + ("; every window until then is published, empty ones too" if clock else ""),
+    )
     windows.add_argument(
         "--allowed_lateness", type=float, default=0, metavar="SECONDS", help="a window stays open so long (default: 0)"
     )
 
 
-def add_privacy(parser: argparse.ArgumentParser) -> None:
-    """Add: budget and key."""
-    add_budget(parser)
+def add_budget(parser: argparse.ArgumentParser, *, unit: str, delta: bool | None) -> argparse._ArgumentGroup:
+    """Add the budget for a `unit`, with a delta that is required, optional (None) or not there; return the group."""
+    budget = parser.add_argument_group("privacy")
+    budget.add_argument("--epsilon", type=float, required=True, help=f"bound on what leaks about {unit}, > 0")
+    if delta is not False:
+        budget.add_argument(
+            "--delta",
+            type=float,
+            required=delta is True,
+            default=0.0,
+            help="probability of leaking more; far below 1 / people" + ("" if delta else " (default: 0, never)"),
+        )
+    budget.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
+    return budget
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the noise key."""
     key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
     key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
     key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
     key.add_argument("--run_id", default="", help="public name of the run; a run on other data needs another")
 
 
-def add_heavy_hitters(parser: argparse.ArgumentParser) -> None:
-    """Add: what `heavy-hitters` alone takes."""
-    limits = parser.add_argument_group("limits for each person")
-    limits.add_argument("--max_hits", type=int, required=True, help="hits that one person is charged for, then dropped")
-    limits.add_argument(
-        "--horizon", type=horizon_steps, required=True, metavar="STEPS", help=f"windows of one person, or {UNBOUNDED}"
-    )
-    limits.add_argument("--participation_cap", type=int, metavar="STEPS", help="windows of one person, counted")
-    limits.add_argument("--items_per_step", type=int, default=1, help="items of one person in a window (default: 1)")
-    limits.add_argument("--selection", default="last", help="which of them: last, first or random (default: last)")
-    limits.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
-    tests = parser.add_argument_group("items")
-    tests.add_argument("--domain", metavar="PATH", help="file with a public list of items, one per line")
-    tests.add_argument("--streams", metavar="A,B,..", help="public streams to monitor (default: all)")
-    tests.add_argument("--count_share", type=float, default=0.25, help="share of epsilon for counts (default: 0.25)")
+def add_public(parser: argparse.ArgumentParser, *, domain: bool | None) -> None:
+    """Add what is public: streams and, unless `domain` is False, a list of items (required if it is True)."""
+    public = parser.add_argument_group("public knowledge")
+    if domain is not False:
+        public.add_argument(
+            "--domain", required=domain is True, metavar="PATH", help="file with a public list of items, one per line"
+        )
+    public.add_argument("--streams", metavar="A,B,..", help="public streams to watch (default: all, if that can be)")
+    public.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
     parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
 
 
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a privacy budget."""
-    budget = parser.add_argument_group("privacy")
-    budget.add_argument("--epsilon", type=float, required=True, help="for each person over the whole run")
-    budget.add_argument("--delta", type=float, required=True, help="for each person over the whole run")
-    budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
-    budget.add_argument("--calibration", default="clock", help="clock (default), target_charging or paper")
-    budget.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
+def streams(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    """Return the public streams, or None if none were named."""
+    return None if arguments.streams is None else tuple(arguments.streams.split(","))
 
 
 def fields(arguments: argparse.Namespace) -> FieldMapping:

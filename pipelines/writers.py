@@ -18,9 +18,6 @@ from rich.text import Text
 
 TERMINAL = "-"
 
-HEAVY_HITTER_ORDER = ("stream", "window_start", "-count", "item")
-"""By stream and window, the most frequent item first."""
-
 
 class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.

@@ -4,6 +4,7 @@ import argparse
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import apache_beam as beam
@@ -32,11 +33,27 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     assert len(ran.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def all_commands(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[list[str], str]]:
+    """Return all commands: their words and their modules."""
+    for word, (what, _) in commands.items():
+        if isinstance(what, str):
+            yield [word], what
+        else:
+            yield from (([word, *words], module) for words, module in all_commands(what))
+
+
+@pytest.mark.parametrize(("words", "module"), list(all_commands()), ids=str)
+def test_every_command_has_help(words: list[str], module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([*words, "--help"])
+    assert cli.load(module).description.split()[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["plan", "plot", "simulate"])
+def test_commands_of_two_words_are_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main([name, "--help"])
-    assert cli.load(cli.COMMANDS[name][0]).description.split()[0] in capsys.readouterr().out
+    assert "heavy-hitters" in capsys.readouterr().out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,8 +85,8 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (UsageError("users must be >= 1, got 0"), 2, "privstream plan: error: users must be >= 1, got 0"),
-        (RunError("it broke"), 1, "privstream plan: error: it broke"),
+        (UsageError("users must be >= 1, got 0"), 2, "privstream plan heavy-hitters: error: users must be >= 1, got 0"),
+        (RunError("it broke"), 1, "privstream plan heavy-hitters: error: it broke"),
         (KeyboardInterrupt(), 130, "privstream: interrupted; nothing was written"),
     ],
 )
@@ -87,7 +104,7 @@ def test_errors_are_one_line_and_a_status(
 
     command = Command(description="fails", add_arguments=lambda parser: None, run=fail)
     monkeypatch.setattr(cli, "load", lambda module: command)
-    assert cli.main(["plan", *(["--traceback"] if traceback else [])]) == status
+    assert cli.main(["plan", "heavy-hitters", *(["--traceback"] if traceback else [])]) == status
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == message
     shows = traceback and not isinstance(error, KeyboardInterrupt)

@@ -195,7 +195,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
     assert watch(city, tmp_path / "rows.jsonl", *bounds) == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert {row["window_start"][11:13] for row in rows} <= {"01", "02"}
-    assert "events outside of --start, --end and --horizon" in capsys.readouterr().err
+    assert "events outside of the windows of the run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

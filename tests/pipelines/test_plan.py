@@ -136,7 +136,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_numbers_out_of_range_are_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", f"privstream plan: error: {message}\n")
+    assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")
 
 
 @pytest.mark.parametrize("total_hits", [1, 10, 1000])

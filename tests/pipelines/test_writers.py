@@ -12,9 +12,10 @@ import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.heavy_hitters import ORDER
 from privstream.pipelines.row_files import read_row_file, write_row_file
 from privstream.pipelines.whole_files import check_destination, write_json
-from privstream.pipelines.writers import HEAVY_HITTER_ORDER, WriteRows, file_or_terminal, print_rows, sort_rows
+from privstream.pipelines.writers import WriteRows, file_or_terminal, print_rows, sort_rows
 from privstream.transforms.dead_letters import DeadLetter
 from privstream.transforms.rows import HeavyHitter
 from rich.console import Console
@@ -54,7 +55,7 @@ def run(rows, transform, windowed=False):
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_run_writes_one_sorted_file(format, windowed, tmp_path):
     path = tmp_path / f"out.{format}"
-    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=HEAVY_HITTER_ORDER), windowed)
+    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=ORDER), windowed)
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert os.listdir(tmp_path) == [path.name]
 
@@ -136,7 +137,7 @@ def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
     path.write_text("old")
     (tmp_path / ".out.jsonl.0123.partial").write_text("killed")
     (tmp_path / ".other.jsonl.0123.partial").write_text("of another run")
-    run(SORTED, WriteRows(str(path), HeavyHitter, order=HEAVY_HITTER_ORDER))
+    run(SORTED, WriteRows(str(path), HeavyHitter, order=ORDER))
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
 
@@ -188,7 +189,7 @@ def test_unbounded_rows_are_refused(tmp_path):
 
 
 def test_sorting_is_by_stream_window_count_and_item():
-    assert sort_rows(SORTED[::-1], HEAVY_HITTER_ORDER) == SORTED
+    assert sort_rows(SORTED[::-1], ORDER) == SORTED
 
 
 def test_json_is_written_whole_and_without_nan(tmp_path):

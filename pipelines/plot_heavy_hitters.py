@@ -1,4 +1,4 @@
-"""`privstream plot`: the timeline of heavy hitters as a picture."""
+"""`privstream plot heavy-hitters`: the timeline of heavy hitters as a picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ Row = TypeVar("Row", HeavyHitter, ItemHolders)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("rows", choices=("heavy-hitters",), help="what the rows are")
     parser.add_argument("--input", required=True, metavar="ROWS", help="output of heavy-hitters")
     parser.add_argument("--truth", metavar="PATH", help="true holders, from simulate: shows what was missed")
     parser.add_argument("--output", required=True, metavar="PICTURE", help=".png or .svg")

@@ -1,4 +1,4 @@
-"""`privstream simulate`: writes event files to try things out on, with the truth beside them."""
+"""`privstream simulate heavy-hitters`: writes event files to try things out on, with the truth beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ CITY_ONLY = ("windows", "items", "events_per_user", "trends")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("stream", choices=("heavy-hitters",), help="what the events are good for")
     parser.add_argument(
         "--workload",
         choices=(CITY, EXAMPLE),

@@ -1,4 +1,4 @@
-"""`privstream plan`: what a privacy budget finds, before any data is touched."""
+"""`privstream plan heavy-hitters`: what a privacy budget finds, before any data is touched."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
-    parser.add_argument("question", choices=("heavy-hitters",), help="what the budget is for")
     budget = parser.add_argument_group("privacy, for each person over the whole run")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about a person, > 0")
     budget.add_argument("--delta", type=float, required=True, help="probability of leaking more; far below 1 / people")
