@@ -1,0 +1,242 @@
+"""The public clock handles every step of every stream once, in order, on every runner, whatever the runner does."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+import runner_harness
+from apache_beam.coders import BytesCoder
+from apache_beam.testing import test_stream
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import TimestampedValue
+from privstream.transforms.clocked import CHUNK, SEED, ClockedSteps, Keyed, WithClock, stepped
+from privstream.transforms.steps import MICROS, MILLISECOND, Steps
+from runner_harness import on_every_runner
+from tiny_runner import Stage
+
+STREAMS = ("", "b\x00\xff")
+streaming = pytest.mark.parametrize(
+    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
+)
+
+
+class Tell(ClockedSteps):
+    """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
+
+    PENDING = BagStateSpec("tell_pending", BytesCoder())
+    HAND = ReadModifyWriteStateSpec("tell_hand", BytesCoder())
+    MEMORY = ReadModifyWriteStateSpec("tell_memory", BytesCoder())
+    DUE = TimerSpec("tell_due", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key):
+        return [len(key)]  # mutable on purpose: a stale cache would show
+
+    def snapshot(self, state):
+        return state[0].to_bytes(8, "big")
+
+    def restore(self, data):
+        return [int.from_bytes(data, "big")]
+
+    def advance(self, key, step, batches, state):
+        state[0] = (state[0] * 31 + step + sum(b"".join(batches))) % 2**61
+        return state, [(key, step, tuple(batches), state[0])]
+
+    def set_aside(self, key, step, batch):
+        self.late.inc()
+        yield (key, step, "late", batch)
+
+
+def expected(fn: Tell, records: list[Keyed], streams=STREAMS, last: int | None = None) -> list:
+    """What one walk over all steps gives."""
+    rows = []
+    for key in (stream.encode() for stream in streams):
+        state = fn.initial(key)
+        for step in range(fn.steps.first, (fn.steps.end if last is None else last + 1)):
+            batches = sorted(r[8:] for k, r in records if k == key and int.from_bytes(r[:8], "big") == step)
+            state, found = fn.advance(key, step, batches, state)
+            rows += found
+    return sorted(rows)
+
+
+def random_records(chance: random.Random, steps: Steps, n: int, streams=STREAMS) -> list[Keyed]:
+    return [
+        (chance.choice(streams).encode(), stepped(chance.randrange(steps.first, steps.end), chance.randbytes(3)))
+        for _ in range(n)
+    ]
+
+
+def steps_of(number: int, *, first: int = 7, **others) -> Steps:
+    return Steps(size=MICROS, period=MICROS, first=first, end=first + number, **others)
+
+
+@on_every_runner
+@pytest.mark.parametrize("windows", [1, 300])
+def test_every_step_once_in_order_on_every_runner(runner, windows):
+    steps = steps_of(windows, allowed_lateness=2 * MICROS)
+    records = random_records(random.Random(3), steps, 40)
+    fn = Tell(steps=steps, stage=1)
+
+    def build(pipeline):
+        made = pipeline | beam.Create(records).with_output_types(Keyed)
+        return made | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
+
+    results = runner_harness.run(runner, build)
+    assert sorted(results.elements()) == expected(fn, records)
+    stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
+    assert all(stamp == (step + 3) * MICROS + MILLISECOND for step, stamp in stamps.items())
+
+
+@on_every_runner
+def test_steps_without_any_event(runner):
+    steps = steps_of(20)
+    fn = Tell(steps=steps, stage=0)
+
+    def build(pipeline):
+        nothing = pipeline | beam.Create([]).with_output_types(Keyed)
+        return nothing | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
+
+    assert sorted(runner_harness.run(runner, build).elements()) == expected(fn, [])
+
+
+@streaming
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_watermark_that_creeps_and_jumps(runner, endless):
+    """Every step as the watermark passes; what comes later is set aside; an endless clock ends with its input."""
+    steps = Steps(size=MICROS, period=MICROS, first=10, end=None if endless else 700)
+    fn = Tell(steps=steps, stage=0)
+    events = test_stream.TestStream(coder=BytesCoder())
+    used = []
+    marks = [0, 11.5, 11.7, 14, 15, 16, 40, 41, 300, 301, 302.5, 640]
+    for before, mark in itertools.pairwise(marks):
+        step = max(10, int(before))  # still open: the watermark stands at `before`
+        if before in (15, 41):
+            step -= 2
+        else:
+            used.append((b"", stepped(step, b"x")))
+        events.add_elements([TimestampedValue(stepped(step, b"x"), max(before, 10))])
+        events.advance_watermark_to(mark)
+    events.advance_watermark_to_infinity()
+
+    def build(pipeline):
+        made = pipeline | events | beam.Map(under_one_key).with_output_types(Keyed)
+        return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
+
+    rows = runner_harness.run(runner, build, "--streaming").elements()
+    late = [row for row in rows if row[2] == "late"]
+    rows = sorted(row for row in rows if row[2] != "late")
+    assert sorted(row[1] for row in late) == [13, 39]
+    last = rows[-1][1]
+    assert rows == expected(fn, used, [""], last)
+    assert last == 699 if not endless else 639 <= last <= 639 + 2 * 256
+
+
+def under_one_key(record: bytes) -> Keyed:
+    return b"", record
+
+
+def test_bounded_input_needs_an_end_and_all_input_a_start():
+    with pytest.raises(ValueError, match=r"^start must be given"):
+        WithClock(Steps(size=1, period=1), ("",))
+    with pytest.raises(ValueError, match=r"^start must be given"):
+        Tell(steps=Steps(size=1, period=1), stage=0)
+    records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
+    with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
+        _ = records | WithClock(Steps(size=1, period=1, first=0), ("",))
+
+
+def test_a_batch_outside_of_the_run_is_refused():
+    steps = steps_of(3)
+    for step in (6, 10):
+        with pytest.raises(ValueError, match=r"^step of a batch must be in the run"):
+            Stage(Tell(steps=steps, stage=0), random.Random(1)).feed([(b"", stepped(step, b""))])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
+    chance = random.Random(seed)
+    steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
+    records = random_records(chance, steps, 60)
+    fn = Tell(steps=steps, stage=2)
+    stage = Stage(fn, chance, crashes=0.3, workers=3)
+    waiting = list(records)
+    if chance.random() < 0.5:  # batches may overtake the seeds
+        stage.feed(waiting[:5])
+        waiting = waiting[5:]
+    stage.feed([(stream.encode(), SEED) for stream in STREAMS] * 2)
+    watermark = (steps.first + 1) * MICROS
+    while watermark < (steps.end + 2) * MICROS:
+        urgent = [r for r in waiting if int.from_bytes(r[1][:8], "big") * MICROS <= watermark]
+        stage.feed(urgent)
+        waiting = [r for r in waiting if r not in urgent]
+        stage.advance(watermark)
+        watermark += chance.choice([1, 1, 1, 30, 300]) * MICROS
+    stage.feed(waiting)
+    stage.advance(2**62)
+    rows = stage.take()
+    assert not [row for row in rows if row[2] == "late"]
+    assert sorted(rows) == expected(fn, records)
+    assert not stage.cells.timers
+    assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_hand"}
+
+
+def test_a_step_that_was_handled_takes_nothing_more():
+    steps = steps_of(50)
+    stage = Stage(Tell(steps=steps, stage=0), random.Random(5), crashes=0.2, workers=2)
+    stage.feed([(b"", SEED)])
+    stage.advance(steps.decision_time(20).micros)
+    stage.feed([(b"", stepped(20, b"x")), (b"", stepped(21, b"y"))])
+    stage.advance(2**62)
+    rows = stage.take()
+    assert (b"", 20, "late", b"x") in rows
+    assert sorted(row for row in rows if row[2] != "late") == expected(stage.fn, [(b"", stepped(21, b"y"))], [""])
+
+
+def test_a_jump_over_many_windows_takes_few_calls():
+    steps = steps_of(100_000, first=12_345)
+    stage = Stage(Tell(steps=steps, stage=0), random.Random(5))
+    calls = []
+    commit = stage._commit
+    stage._commit = lambda *args, **kwargs: (calls.append(1), commit(*args, **kwargs))
+    stage.feed([(b"", SEED)])
+    stage.advance(2**62)
+    assert len(stage.take()) == 100_000
+    assert len(calls) < 100
+
+
+def test_walks_are_cut_into_chunks():
+    class Wide(Tell):
+        def walk(self, key, first, last, batches, state):
+            assert last - first < CHUNK
+            return super().walk(key, first, last, batches, state)
+
+    fn = Wide(steps=steps_of(3 * CHUNK), stage=0)
+    stage = Stage(Tell(steps=fn.steps, stage=0), random.Random(2))
+    stage.workers = [fn]
+    stage.feed([(b"", SEED)])
+    stage.advance(2**62)
+    assert sorted(stage.take()) == expected(fn, [], [""])
