@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import textwrap
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
-import matplotlib
-from matplotlib import dates, font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from privstream.pipelines.chart import ALARM, COLOURS, DAY, GREY, INK, chart, dress, settle, short
 from privstream.pipelines.event_writers import ItemHolders
 from privstream.pipelines.labels import Label, place
-from privstream.pipelines.row_files import iso_8601
 from privstream.pipelines.truth import Verdict, key
 from privstream.transforms.rows import HeavyHitter
 
-INK, GREY, FAINT, ALARM = "#222222", "#9a9a9a", "#dddddd", "#b3261e"
-COLOURS = (
-    "#1f6fb4",
-    "#d1670b",
-    "#2b8a3e",
-    "#8e4ec6",
-    "#a8336a",
-    "#0b8a8f",
-    "#8a6d0b",
-    "#5c5fc8",
-    "#b4483a",
-    "#4d7c0f",
-    "#6b4f3a",
-    "#3f6b8c",
-)
-SETTINGS: Any = {
-    "font.size": 9,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.parse_math": False,
-    "svg.hashsalt": "privstream",
-}
-FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
-INCHES = (11.0, 6.0)
-DOTS_PER_INCH = 150
 MISSED_LABELS = 4
 PEAKS = 6
 MANY_WINDOWS = 100
-LONGEST_NAME = 28
-TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
-EVEN_TICKS = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
-DAY = 86_400_000_000.0
 
 Row = TypeVar("Row", HeavyHitter, ItemHolders)
 
@@ -87,21 +50,12 @@ def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None
         format: png or svg.
         top: number of items in colour, those with the highest counts; the others are grey.
     """
-    installed = set(font_manager.get_font_names())
-    fonts = {"font.family": [font for font in FONTS if font in installed]}
-    with matplotlib.rc_context(SETTINGS | fonts), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of fonts that lack a character
-        figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH)
-        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
-        axes = figure.add_subplot()
+    with chart(stream, format) as (figure, axes):
         labels = _lines(axes, timeline, top)
         missed = _missed(axes, timeline, labels)
         _dress(figure, axes, timeline)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # labels do not move the axes
+        settle(figure)
         place(axes, labels, [(_day(row), row.count) for row in timeline.rows] + missed)
-        metadata = {"Date": None} if format == "svg" else None
-        figure.savefig(stream, format=format, metadata=metadata)
 
 
 def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
@@ -184,27 +138,9 @@ def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[f
 def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
     """Draw everything but the items."""
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
-    years = ""
-    axes.set_xticks([])
-    if rows:
-        first = min(row.window_start.micros for row in rows) / DAY
-        last = max(row.window_end.micros for row in rows) / DAY
-        axes.set_xlim(first, last)
-        years = " - ".join(sorted({iso_8601(round(day * DAY))[:4] for day in (first, last)}))
-        locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(
-            dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-                locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
-            )
-        )
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_ylabel("people in a window")
-    axes.set_xlabel(f"{years} UTC".strip())
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
+    span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
+    title = "Heavy hitters" + (f" of {short(timeline.stream)}" if timeline.stream else "")
+    dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
     counts = [row.count + 2 * row.count_stddev for row in timeline.rows]
     counts += [row.holders for row in timeline.truth if row.item in items]
@@ -224,9 +160,6 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
     if timeline.verdict is not None:
         counts += [row.holders for row in timeline.truth if row.holders >= (threshold or 0)]
     axes.set_ylim(0, 1.1 * max([1, threshold or 0, *counts]))
-    title = "Heavy hitters" + (f" of {short(timeline.stream)}" if timeline.stream else "")
-    axes.set_title(title, loc="left", fontsize=13, color=INK, pad=12)
-    figure.supxlabel("\n".join(textwrap.wrap(_caption(timeline), 150)), x=0.01, ha="left", fontsize=8.5, color=INK)
 
 
 def _caption(timeline: Timeline) -> str:
@@ -240,12 +173,6 @@ def _caption(timeline: Timeline) -> str:
     if timeline.verdict is None or timeline.detection_threshold is None:
         return bars + "What counts as missed is unknown: the guarantee is not beside the rows."
     return bars + timeline.verdict.sentence(timeline.detection_threshold)
-
-
-def short(text: str) -> str:
-    """Return a name that fits into a picture."""
-    printable = "".join(part if part.isprintable() else " " for part in text)
-    return printable if len(printable) <= LONGEST_NAME else f"{printable[: LONGEST_NAME - 1]}…"
 
 
 def _day(row: HeavyHitter | ItemHolders) -> float:

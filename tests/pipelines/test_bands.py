@@ -1,0 +1,38 @@
+"""Pictures of estimates with bands."""
+
+import io
+
+import numpy as np
+import pytest
+from privstream.pipelines.bands import Band, draw_bands
+
+HOUR = 3_600_000_000
+START = 1_704_067_200_000_000
+
+
+def band(name: str, count: int, level: float = 100.0) -> Band:
+    times = START + HOUR * np.arange(count)
+    values = level + np.arange(count, dtype=np.float64)
+    return Band(name, times, values, np.full(count, 5.0), np.where(np.arange(count) % 2, np.nan, values))
+
+
+def drawn(bands: list[Band], top: int = 10) -> str:
+    stream = io.BytesIO()
+    draw_bands(bands, stream, "svg", values="events", title="Histogram", caption="what is seen", top=top)
+    return stream.getvalue().decode()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 500])
+def test_any_number_of_windows_can_be_drawn(count: int) -> None:
+    picture = drawn([band("alpha", count), band("beta <&>", count, 300.0)])
+    assert "Histogram" in picture and "what is seen" in picture
+    assert ("no rows" in picture) == (count == 0)
+    assert ("<!-- alpha -->" in picture) == (count > 0)
+
+
+def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() -> None:
+    bands = [band(f"band {i}", 24, 100.0 * i) for i in range(20)]
+    picture = drawn(bands, top=3)
+    assert [f"<!-- band {i} -->" in picture for i in (16, 17, 18, 19)] == [False, True, True, True]
+    assert drawn(bands, top=3) == picture
+    assert drawn([]) == drawn([])
