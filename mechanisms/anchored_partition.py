@@ -19,8 +19,8 @@ _TYPICAL_STEPS, _TYPICAL_INTERVALS = 1 << 20, 1 << 7  # for the split of the bud
 class AnchoredPartition(Partition):
     """Close an interval iff max_i [q_i(s + c) - q_i(s)] + mu_t > K + tau_j: geometric noises, tau for each interval.
 
-    epsilon = 1 / b_tau + w / b_mu with scales b, and w = 1 if one change can only raise, or only lower, the counts: for
-    rows added or removed; else w = 2. See docs/proofs/anchored.md.
+    epsilon = 1 / b_tau + w / b_mu, the cost of one row, with scales b, and w = 1 if one change can only raise, or only
+    lower, the counts: for rows added or removed; else w = 2. See docs/proofs/anchored.md.
     """
 
     epsilon: float

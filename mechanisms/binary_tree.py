@@ -51,7 +51,7 @@ class BinaryTreeCounter(ContinualCounter):
     @cached_property
     def law(self) -> DiscreteLaplace | DiscreteGaussian:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.levels * self.touched)
+        return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on each column at `step` = 1, 2, .."""

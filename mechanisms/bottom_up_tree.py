@@ -51,7 +51,7 @@ class BottomUpTreeCounter(ContinualCounter):
         if self.horizon >> _LARGEST_LEVELS:
             raise ValueError(f"horizon must be < 2**{_LARGEST_LEVELS}, got {self.horizon}")
         if math.log2(_REACH * math.sqrt(self.law.variance)) + self.levels + FRACTION >= 62:  # of 64-bit integers
-            raise ValueError(f"epsilon must be larger for {self.touched} columns a row, got {self.epsilon}")
+            raise ValueError(f"epsilon must be larger for rows of {self.touched} columns, got {self.epsilon}")
 
     @property
     def levels(self) -> int:
@@ -61,7 +61,7 @@ class BottomUpTreeCounter(ContinualCounter):
     @cached_property
     def law(self) -> DiscreteLaplace | DiscreteGaussian:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.levels * self.touched)
+        return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on each column at `step` = 1, 2, ..; up to 1/12 more by rounding."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.continual_counter import CounterState, Integers, bound_noise
-from privstream.mechanisms.gaussian_curve import largest_shift
+from privstream.mechanisms.gaussian_curve import SMALLEST_SIGMA, largest_shift
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.toeplitz import Floats, ToeplitzCounter
 from scipy import special
@@ -92,12 +92,10 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
         poles, _, weights = self.factor
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        sigma = (
-            2
-            * math.ldexp(math.sqrt(squares * self.touched) + 1, self.fraction)
-            / largest_shift(self.epsilon, self.delta)
-        )
-        largest = _DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2)
+        norm = math.ldexp(math.sqrt(squares) * self._unit_norm + 1, self.fraction)
+        sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
+        unit = math.ldexp(self.rows_per_unit or 1, self.fraction)
+        largest = _DEVIATIONS * 2 * sigma / np.sqrt(1 - poles**2) + unit
         lasting = np.minimum(1 / (1 - poles), self.horizon) + self.buffers + 2
         return 0.5 + float(weights @ (2.0**-52 * largest * lasting))
 

@@ -24,9 +24,10 @@ class ColumnFlags(HistogramMechanism):
     only when it says that some flag should go up.
 
     Privacy:
-        Unit: one row over the whole run. Rows have entries 0 or 1, at most `row_columns` ones; a step adds any number
-        of them, given as their sum. Neighbours: `neighbouring`. Public: all fields, the number of steps. A third of
-        epsilon each for the counter, for the tests and for the columns one by one.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, the number of steps. A third of epsilon each for the counter, for the tests
+        and for the columns one by one.
 
     Accuracy:
         `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum above its
@@ -39,7 +40,9 @@ class ColumnFlags(HistogramMechanism):
         thresholds: one integer > 0 for each column; public.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
         beta: failure probability.
 
     Example:
@@ -81,6 +84,7 @@ class ColumnFlags(HistogramMechanism):
             delta=self.delta,
             beta=self.beta,
             queries=self.columns,
+            moves=self._moves,
             counter=self.counter,
             thresholds=self.thresholds,
         )

@@ -15,7 +15,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accounting import PureDp
 from privstream.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.gaussian_curve import GaussianCurve, counting_sigma, largest_shift
+from privstream.mechanisms.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
 from privstream.mechanisms.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
 from privstream.mechanisms.noise import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -47,8 +47,9 @@ class ContinualCounter(ABC):
     noise source and labels, so that a state holds sums and little else.
 
     Privacy:
-        Unit: one row over the whole run. Rows have entries 0 or 1; a step adds any number of rows, given as their sum.
-        One row has at most `row_columns` ones. Neighbours: `neighbouring`. Public: all fields, and the number of steps.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of rows, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, and the number of steps.
 
     Accuracy:
         `variance(t)` of each column's noise at step t, and `error(t, beta)`: with probability 1 - beta no column is off
@@ -60,7 +61,9 @@ class ContinualCounter(ABC):
         horizon: steps of the whole run at most, 1 to 2^40.
         columns: number of columns, >= 1.
         row_columns: ones in a row at most, 1 to `columns`; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
     """
 
     epsilon: float
@@ -69,6 +72,7 @@ class ContinualCounter(ABC):
     columns: int = 1
     row_columns: int | None = None
     neighbouring: str = "add_remove"
+    rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -79,12 +83,16 @@ class ContinualCounter(ABC):
         if self.row_columns is not None and checks.integer("row_columns", self.row_columns, minimum=1) > self.columns:
             raise ValueError(f"row_columns must be <= columns {self.columns}, got {self.row_columns}")
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        if self.rows_per_unit is not None:
+            checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
 
     @property
     def touched(self) -> int:
-        """Columns whose sum one change of the data moves, each by 1, at most."""
+        """Columns whose sums one row moves, each by 1, at most; a row out and a row in if rows are replaced."""
         ones = self.columns if self.row_columns is None else self.row_columns
-        return ones if self.neighbouring == "add_remove" else min(2 * ones, self.columns)
+        if self.neighbouring == "add_remove":
+            return ones
+        return 2 * ones if self.rows_per_unit is not None else min(2 * ones, self.columns)
 
     @property
     def curve(self) -> PrivacyCurve:
@@ -96,13 +104,12 @@ class ContinualCounter(ABC):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        ones = f"at most {self.row_columns} ones" if self.row_columns is not None else "any number of ones"
         return PrivacyGuarantee(
-            unit="one row over the whole run",
+            unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"A row is added at one step, has {self.columns} columns and {ones}.",),
+            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
             horizon=self.horizon,
             curve=self.curve,
@@ -198,11 +205,33 @@ class ContinualCounter(ABC):
         return type(self)(**(asdict(self) | {"epsilon": epsilon, "delta": delta}))
 
 
-def node_law(epsilon: float, delta: float, changes: int) -> DiscreteLaplace | DiscreteGaussian:
-    """Return the noise for integers of which one change of the data moves at most `changes`, each by 1."""
-    if delta > 0:
+def node_law(
+    epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None
+) -> DiscreteLaplace | DiscreteGaussian:
+    """Return the noise for integers of which one row moves at most `changes`, each by 1."""
+    rows = rows_per_unit or 1
+    if delta == 0:
+        return DiscreteLaplace(math.nextafter(changes * rows / epsilon, math.inf))
+    if rows_per_unit is None:
         return DiscreteGaussian(counting_sigma(epsilon, delta, changes))
-    return DiscreteLaplace(math.nextafter(changes / epsilon, math.inf))
+    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
+
+
+def unit_protected(rows_per_unit: int | None) -> str:
+    """Return what a guarantee protects."""
+    return "one row over the whole run" if rows_per_unit is None else "one person over the whole run"
+
+
+def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:
+    """Return sentences that say what a row, and a person, is limited to."""
+    ones = "any number of ones" if row_columns is None else f"at most {row_columns:,} one{'s' * (row_columns > 1)}"
+    sentences = [f"A row is added at one step, has {columns:,} column{'s' * (columns > 1)} and {ones}."]
+    if rows_per_unit is not None:
+        rows = f"{rows_per_unit:,} row{'s' * (rows_per_unit > 1)}"
+        sentences.append(f"A person has at most {rows} in the whole run, at any steps.")
+    elif neighbouring == "replace_one":
+        sentences.append("A row that is replaced keeps its step.")
+    return tuple(sentences)
 
 
 def node_labels(high: NDArray[Any], kind: int, columns: int) -> NDArray[np.uint64]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accounting import PointCurve
-from privstream.mechanisms.continual_counter import ContinualCounter, Integers
+from privstream.mechanisms.continual_counter import ContinualCounter, Integers, row_limits, unit_protected
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.mechanisms.noise import NoiseSource
@@ -34,6 +34,7 @@ class HistogramMechanism(ABC):
     horizon: int | None = None
     row_columns: int | None = None
     neighbouring: str = "add_remove"
+    rows_per_unit: int | None = None
     beta: float = 0.05
 
     def __post_init__(self) -> None:
@@ -46,13 +47,12 @@ class HistogramMechanism(ABC):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        ones = f"at most {self.row_columns} ones" if self.row_columns is not None else "any number of ones"
         return PrivacyGuarantee(
-            unit="one row over the whole run",
+            unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"A row is added at one step, has {self.columns} columns and {ones}.",),
+            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
@@ -104,7 +104,15 @@ class HistogramMechanism(ABC):
 
     @property
     def _shape(self) -> dict[str, Any]:
-        return {"columns": self.columns, "row_columns": self.row_columns, "neighbouring": self.neighbouring}
+        names = ("columns", "row_columns", "neighbouring", "rows_per_unit")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _moves(self) -> int:
+        """How far all comparisons of the paper's partition can move in all, when one unit changes."""
+        if self.rows_per_unit is None:
+            return 1
+        return self.rows_per_unit * (1 if self.neighbouring == "add_remove" else 2)
 
     def _start(self, base: NDArray[np.float64]) -> PartitionState:
         zeros = np.zeros(self.columns, np.int64)

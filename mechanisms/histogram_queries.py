@@ -38,11 +38,12 @@ class HistogramQueries(HistogramMechanism):
     `anchored` or `direct`, whichever promises the smaller error at `largest`.
 
     Privacy:
-        Unit: one row over the whole run. Rows have entries 0 or 1, at most `row_columns` ones; a step adds any number
-        of them, given as their sum. Neighbours: `neighbouring`. Public: all fields, the number of steps. The inputs may
-        depend on all answers. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct`
-        the guarantee rests on them. With delta = 0 the noise of the counters cannot depend on the data: a run that is
-        repeated with other data needs a noise source of its own, or the difference shows.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. A query of the
+        caller's (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With
+        delta = 0 the noise of the counters cannot depend on the data: a run that is repeated with other data needs a
+        noise source of its own, or the difference shows.
 
     Accuracy:
         `error(largest)`: with probability 1 - beta no answer is off by more at any step while no query exceeds
@@ -57,7 +58,9 @@ class HistogramQueries(HistogramMechanism):
         mode: see above.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
         beta: failure probability of the accuracy.
         largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
             horizon, or 100,000. Not used for privacy or accuracy.
@@ -165,12 +168,13 @@ class HistogramQueries(HistogramMechanism):
             delta=self.delta,
             beta=self.beta,
             queries=self._values(np.zeros((1, self.columns), np.int64)).shape[1],
+            moves=self._moves,
             counter=self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta)),
         )
 
     def _anchored(self, share: float, slack: int) -> AnchoredPartition:
         return AnchoredPartition(
-            epsilon=self.epsilon * (1 - share),
+            epsilon=self.epsilon * (1 - share) / (self.rows_per_unit or 1),
             neighbouring=self.neighbouring,
             beta=self.beta,
             horizon=self.horizon,

@@ -72,7 +72,7 @@ class KaryTreeCounter(ContinualCounter):
     @cached_property
     def law(self) -> DiscreteLaplace | DiscreteGaussian:
         """The noise of a node."""
-        return node_law(self.epsilon, self.delta, self.height * self.touched)
+        return node_law(self.epsilon, self.delta, self.height * self.touched, self.rows_per_unit)
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on each column at `step` = 1, 2, .."""

@@ -16,6 +16,8 @@ from privstream.mechanisms.partition import Floats, Partition, counter_error
 class PaperPartition(Partition):
     """Algorithm 2 and, with delta > 0, Appendix D; `queries` is k. Base and K^t_j add up to the thresholds L^t_i.
 
+    The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
+
     What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is compared in secret.
     """
 
@@ -23,6 +25,7 @@ class PaperPartition(Partition):
     delta: float
     beta: float
     queries: int
+    moves: int
     counter: ContinualCounter
 
     def _beta(self, number: int | Integers) -> Floats:
@@ -31,27 +34,27 @@ class PaperPartition(Partition):
 
     def mu_bound(self, step: int | Integers) -> Floats:
         """Return alpha_mu^t."""
-        return np.asarray(12 / self.epsilon * np.log(2 / self._beta(step)))
+        return np.asarray(12 * self.moves / self.epsilon * np.log(2 / self._beta(step)))
 
     def tau_bound(self, number: int) -> float:
         """Return alpha_tau^j, j = 1, 2, .."""
-        return float(6 / self.epsilon * np.log(6 / self._beta(number)))
+        return float(6 * self.moves / self.epsilon * np.log(6 / self._beta(number)))
 
     @property
     def gamma(self) -> Laplace | Gaussian:
         """The noise of the comparisons that tell which thresholds rise."""
         if self.delta == 0:
-            return Laplace(3 * self.queries / self.epsilon)
+            return Laplace(3 * self.queries * self.moves / self.epsilon)
         variance = 18 * self.queries * (math.log(4 / self.delta) + 2 * self.epsilon / 3) / self.epsilon**2
-        return Gaussian(math.sqrt(variance))
+        return Gaussian(self.moves * math.sqrt(variance))
 
     def gamma_bound(self, number: int) -> float:
         """Return alpha_gamma^j."""
         rest = float(np.log(6 * self.queries / self._beta(number)))
         if self.delta == 0:
-            return 3 * self.queries / self.epsilon * rest
+            return 3 * self.queries * self.moves / self.epsilon * rest
         spent = math.log(4 / self.delta) + 2 * self.epsilon / 3
-        return 6 / self.epsilon * math.sqrt(self.queries * spent * (rest + math.log(2)))
+        return 6 * self.moves / self.epsilon * math.sqrt(self.queries * spent * (rest + math.log(2)))
 
     def counter_beta(self, number: int) -> Floats:
         """Return the failure probability of the counter in interval j = 1, 2, .."""
@@ -84,8 +87,8 @@ class PaperPartition(Partition):
     def _tests(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
         """Return tau - mu."""
         source = noise.derive("paper partition")
-        tau = Laplace(6 / self.epsilon).draw(source.derive("tau"), np.array([interval], np.uint64))
-        return tau - Laplace(12 / self.epsilon).draw(source.derive("mu"), steps.astype(np.uint64))
+        tau = Laplace(6 * self.moves / self.epsilon).draw(source.derive("tau"), np.array([interval], np.uint64))
+        return tau - Laplace(12 * self.moves / self.epsilon).draw(source.derive("mu"), steps.astype(np.uint64))
 
     def _crossed(
         self, thresholds: Floats, values: Integers, step: int, interval: int, noise: NoiseSource

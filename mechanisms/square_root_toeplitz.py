@@ -57,12 +57,12 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
     def fraction(self) -> int:
         """Fractional bits of the grid: as many as keep all sums exact."""
         root = square_root(self.horizon)
-        norm, total = float(np.sqrt(root @ root)) * math.sqrt(self.touched), float(root.sum())
+        norm, total = float(np.sqrt(root @ root)) * self._unit_norm, float(root.sum())
         for bits in range(_MOST_BITS, 3, -1):
             sigma = grid_law(self.epsilon, self.delta, norm, bits).sigma
             if _REACH * sigma * math.ldexp(total, bits) < _EXACT / 2:
                 return bits
-        raise ValueError(f"epsilon must be larger for {self.touched} columns a row, got {self.epsilon}")
+        raise ValueError(f"epsilon must be larger for rows of {self.touched} columns, got {self.epsilon}")
 
     @cached_property
     def coefficients(self) -> Floats:

@@ -44,6 +44,11 @@ class ToeplitzCounter(ContinualCounter):
     def column_norm(self) -> float:
         """How far, in counts, one change in one column moves what z hides, in L2 norm."""
 
+    @property
+    def _unit_norm(self) -> float:
+        """The L2 norm of what one unit adds, when all of it is at one step."""
+        return (self.rows_per_unit or 1) * math.sqrt(self.touched)
+
     @abstractmethod
     def _squares(self, steps: Floats) -> Floats:
         """Return the sum of the first `steps` squared coefficients of the noise on the published sums, increasing."""
@@ -51,7 +56,7 @@ class ToeplitzCounter(ContinualCounter):
     @cached_property
     def law(self) -> WideGaussian:
         """The noise z, in units of the grid."""
-        return grid_law(self.epsilon, self.delta, self.column_norm * math.sqrt(self.touched), self.fraction)
+        return grid_law(self.epsilon, self.delta, self.column_norm * self._unit_norm, self.fraction)
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on each column at `step` = 1, 2, .."""

@@ -31,8 +31,8 @@ class UnknownHorizonCounter(ContinualCounter):
     delta > 0. Past epochs count with the sums published at their ends.
 
     Privacy:
-        Unit: one row over the whole run; see `guarantee`. A row is in one epoch, whose counter has the whole budget;
-        what is added up has been published. Replays: as for the counter of the epoch.
+        Unit: one row or person over the whole run; see `guarantee`. A row is in one epoch, whose counter has the whole
+        budget; a person's rows share it. What is added up has been published. Replays: as for the counter of the epoch.
 
     Accuracy:
         `variance(t)`: that of the current epoch's counter plus those at the ends of all epochs before;
@@ -57,7 +57,7 @@ class UnknownHorizonCounter(ContinualCounter):
 
     @functools.cached_property
     def _epochs(self) -> tuple[Epoch, ...]:
-        names = ("epsilon", "delta", "columns", "row_columns", "neighbouring")
+        names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.delta > 0:
             return tuple(BufferedToeplitzCounter(horizon=length, **shared) for length in _LENGTHS)

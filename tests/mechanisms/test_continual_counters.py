@@ -18,7 +18,7 @@ from privstream.mechanisms.noisy_counts import CountCurve
 from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter, series_inverse, square_root
 from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.wide_gaussian import WideGaussian
-from scipy import stats
+from scipy import linalg, stats
 
 TREES = (BinaryTreeCounter, BottomUpTreeCounter, KaryTreeCounter)
 GAUSSIAN = (BinaryTreeCounter, BottomUpTreeCounter, SquareRootToeplitzCounter, BufferedToeplitzCounter)
@@ -153,6 +153,67 @@ class TestRuns:
             one = BufferedToeplitzCounter(epsilon=2.0, delta=1e-6, horizon=7)
             many = BufferedToeplitzCounter(epsilon=2.0, delta=1e-6, horizon=7, **shared)
             assert many.law.sigma == pytest.approx(one.law.sigma * math.sqrt(touched), rel=1e-3)
+
+    @EACH
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_a_person_with_several_rows_is_covered_wherever_they_are(self, kind, delta, neighbouring):
+        """What a person's rows move is at most what the noise pays for, in L1 or L2 norm, and can be as much."""
+        rows, horizon, epsilon = 3, 20, 1.0
+        shared = {"columns": 2, "row_columns": 1, "neighbouring": neighbouring, "rows_per_unit": rows}
+        counter = kind(epsilon=epsilon, delta=delta, horizon=horizon, **shared)
+        matrix = moved_by_a_row(counter, horizon)
+        paid = matrix_norm_paid(counter, delta)
+        rng, largest = np.random.default_rng(0), 0.0
+        for _ in range(3000):
+            change = np.zeros((horizon, 2), np.int64)
+            for sign in (1, -1) if neighbouring == "replace_one" else (1,):
+                same = rng.random() < 0.3
+                steps = np.full(rows, rng.integers(horizon)) if same else rng.integers(0, horizon, rows)
+                columns = np.full(rows, rng.integers(2)) if same else rng.integers(0, 2, rows)
+                np.add.at(change, (steps, columns), sign)
+            moved = matrix @ change
+            norm = np.abs(moved).sum() if delta == 0 else np.sqrt((moved**2).sum())
+            largest = max(largest, float(norm))
+        assert largest <= paid * (1 + 1e-9)
+        assert largest > 0.85 * paid
+        single = kind(epsilon=epsilon, delta=delta, horizon=horizon, columns=2, row_columns=1)
+        assert matrix_norm_paid(single, delta) < largest / 2
+        assert "at most 3 rows in the whole run" in counter.guarantee.paragraph()
+        assert counter.guarantee.unit == "one person over the whole run"
+        with pytest.raises(ValueError, match="rows_per_unit must be >= 1, got 0"):
+            kind(epsilon=1.0, delta=delta, horizon=3, rows_per_unit=0)
+
+
+def moved_by_a_row(counter, steps):
+    """Return how far a row of each step moves each noised number: (numbers, steps)."""
+    if isinstance(counter, UnknownHorizonCounter):
+        first, later = counter.epoch(0), counter.epoch(1)
+        early, late = moved_by_a_row(first, first.horizon), moved_by_a_row(later, later.horizon)
+        matrix = np.zeros((len(early) + len(late), first.horizon + later.horizon))
+        matrix[: len(early), : first.horizon], matrix[len(early) :, first.horizon :] = early, late
+        return matrix[:, :steps]
+    if isinstance(counter, SquareRootToeplitzCounter | BufferedToeplitzCounter):
+        column = square_root(steps)
+        if isinstance(counter, BufferedToeplitzCounter):
+            poles, _, weights = counter.factor
+            column = np.array([1.0, *(float(weights @ poles**n) for n in range(steps - 1))])
+        return linalg.toeplitz(column, np.zeros(steps))
+    if isinstance(counter, KaryTreeCounter):  # the node of each level around every step
+        nodes = [[(level, s // counter.arity**level) for level in range(counter.height)] for s in range(steps)]
+    else:
+        nodes = [[(level, s >> level) for level in range(counter.levels)] for s in range(steps)]
+    every = sorted({node for held in nodes for node in held})
+    return np.array([[float(node in held) for held in nodes] for node in every])
+
+
+def matrix_norm_paid(counter, delta):
+    """Return the norm that the noise of a counter pays for at its epsilon."""
+    if isinstance(counter, UnknownHorizonCounter):
+        return max(matrix_norm_paid(counter.epoch(number), delta) for number in (0, 1))
+    if delta == 0:
+        return counter.law.scale * counter.epsilon
+    fraction = getattr(counter, "fraction", 0)
+    return math.ldexp(math.sqrt(counter.law.sigma**2 - 4), -fraction) * largest_shift(counter.epsilon, delta)
 
 
 class TestReferences:

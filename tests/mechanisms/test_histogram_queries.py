@@ -207,7 +207,7 @@ def worst_end(partition, moves):
         return float(likely @ ((1 - above[0]) * above[1]))
 
     levels = range(-12, 13)
-    ends = {(miss, hit): end(miss, hit) for miss in range(-14, 15) for hit in range(-14, 15)}
+    ends = {(miss, hit): end(miss, hit) for miss in range(-15, 16) for hit in range(-15, 16)}
     return max(
         abs(math.log(ends[miss, hit] / ends[miss + a, hit + b]))
         for miss in levels
@@ -234,6 +234,35 @@ class TestBudget:
         assert worst_end(tested.partition, moves) <= 2.0 + 1e-9
         if neighbouring == "replace_one":
             assert worst_end(cheaper.partition, moves) > 2.05
+
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_a_person_with_several_rows_in_an_interval(self, neighbouring):
+        """All rows in one interval, or any part of them, cost no more than epsilon_2; noise for one row would."""
+        options = {"neighbouring": neighbouring, "epsilon": 4.0, "counter_share": 0.5}
+        tested = mechanism("anchored", rows_per_unit=3, **options)
+        assert tested.counter.rows_per_unit == 3
+        moves = range(4) if neighbouring == "add_remove" else range(-3, 4)
+        assert 1.6 < worst_end(tested.partition, moves) <= 2.0 + 1e-9
+        assert worst_end(mechanism("anchored", **options).partition, moves) > 4.0
+        assert "one person" in tested.guarantee.paragraph()
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_paper_noise_pays_for_all_moves(self, delta, neighbouring):
+        moves = 5 if neighbouring == "add_remove" else 10
+        options = {"neighbouring": neighbouring, "epsilon": 2.0, "delta": delta}
+        flags = {"columns": 2, "thresholds": (5, 5)}
+        for one, many in (
+            (mechanism("paper", **options), mechanism("paper", rows_per_unit=5, **options)),
+            (ColumnFlags(**options, **flags), ColumnFlags(rows_per_unit=5, **options, **flags)),
+        ):
+            assert many.partition.gamma.scale == pytest.approx(moves * one.partition.gamma.scale)
+            tests = [p._tests(np.arange(1, 9), 0, SeededNoise(1)) for p in (one.partition, many.partition)]
+            assert tests[1] == pytest.approx(moves * tests[0])
+            assert many.partition.mu_bound(3) == pytest.approx(moves * one.partition.mu_bound(3))
+            assert many.partition.tau_bound(3) == pytest.approx(moves * one.partition.tau_bound(3))
+            assert many.partition.gamma_bound(3) == pytest.approx(moves * one.partition.gamma_bound(3))
+            assert many.counter.rows_per_unit == 5
 
     def test_shares_of_beta(self):
         assert sum(series_share(number) for number in range(1, 100_000)) < 1
