@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 import fastavro
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.row_files import output_format, write_row_file
-from privstream.pipelines.simulate import EVENT_SCHEMA, SimulatedWindow
+from privstream.pipelines.simulate import EVENT_SCHEMA
 from privstream.pipelines.whole_files import check_destination, whole_file
 
 ROW_GROUP_ROWS = 1 << 19
@@ -28,6 +28,16 @@ AVRO_SCHEMA = {
 }
 
 Write = Callable[[pa.RecordBatch], None]
+Window = TypeVar("Window", bound="EventWindow")
+
+
+class EventWindow(Protocol):
+    """Simulated events of one window."""
+
+    @property
+    def events(self) -> pa.RecordBatch:
+        """Columns `user`, `item` and `time`, in the order of time."""
+        ...
 
 
 class ItemHolders(NamedTuple):
@@ -47,19 +57,31 @@ class Written(NamedTuple):
     windows: int
 
 
+def item_holders(window: Any) -> Iterator[ItemHolders]:
+    """Return how many people held each item of a `SimulatedWindow`, the most frequent item first."""
+    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
+    for item, holders in sorted(window.holders.items(), key=lambda pair: (-pair[1], pair[0])):
+        yield ItemHolders("", start, end, item, holders)
+
+
 def write_simulation(
     path: str,
-    windows: Iterable[SimulatedWindow],
+    windows: Iterable[Window],
     truth: str | None = None,
     progress: Callable[[int], None] | None = None,
+    *,
+    truth_type: type = ItemHolders,
+    truth_of: Callable[[Window], Iterable[Any]] = item_holders,
 ) -> Written:
     """Write a simulated stream as one file, and its truth as another.
 
     Args:
         path: the events; ends in .avro, .parquet, .jsonl or .csv.
-        windows: from `simulate_heavy_hitters` or `simulate_example_1_4`; one is in memory at a time.
-        truth: the `ItemHolders` of the windows, most frequent first; ends in .avro, .parquet or .jsonl.
+        windows: each with its `events`; one is in memory at a time.
+        truth: the truth about the windows; ends in .avro, .parquet or .jsonl.
         progress: called after each window with the number of windows written.
+        truth_type: the NamedTuple that the truth consists of.
+        truth_of: returns the rows of truth about one window.
 
     Raises:
         ValueError: a path cannot be written, before anything is simulated.
@@ -71,7 +93,7 @@ def write_simulation(
     if truth is not None:
         output_format(truth, option="--truth")
         check_destination(truth, "--truth")
-    held: list[ItemHolders] = []
+    rows: list[Any] = []
     events = done = 0
     with whole_file(path) as stream, WRITERS[ending](stream) as write:
         for window in windows:
@@ -79,19 +101,12 @@ def write_simulation(
             events += window.events.num_rows
             done += 1
             if truth is not None:
-                held += _rows(window)
+                rows += truth_of(window)
             if progress:
                 progress(done)
     if truth is not None:
-        write_row_file(truth, ItemHolders, held)
+        write_row_file(truth, truth_type, rows)
     return Written(events, done)
-
-
-def _rows(window: SimulatedWindow) -> Iterator[ItemHolders]:
-    """Return the truth of a window, the most frequent item first."""
-    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
-    for item, holders in sorted(window.holders.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield ItemHolders("", start, end, item, holders)
 
 
 @contextmanager
