@@ -1,5 +1,6 @@
 """Rows that are published."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from apache_beam.coders import RowCoder
@@ -28,3 +29,174 @@ class HeavyHitter(NamedTuple):
 
 
 registry.register_coder(HeavyHitter, RowCoder)
+
+
+class Alert(NamedTuple):
+    """A rule that was met in a window, as far as noise lets one see.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        rule: name of the rule.
+        threshold: its threshold.
+        estimate: the value that was tested, with noise; for a count, that of people.
+        gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
+        gap_stddev: standard deviation of that noise.
+        gap_lower_bound: what the true gap is at least; for any one test, the probability that it fires with a wrong
+            bound is at most the beta of the transform.
+        epsilon_spent: what this alert has cost.
+        epsilon_left: what is left to its run, the rest of which may be spent on something else when it has stopped.
+        stopped: whether this was the last alert that the budget of its run pays for: its rules are tested no more.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    rule: str
+    threshold: float
+    estimate: float
+    gap: float
+    gap_stddev: float
+    gap_lower_bound: float
+    epsilon_spent: float
+    epsilon_left: float
+    stopped: bool
+
+
+class Measurement(NamedTuple):
+    """Input of `MeasurementAlerts`: a private number that no change to be protected moves by more than 1.
+
+    Attributes:
+        rule: name of the rule that it is tested by; public.
+        time: when it was taken; public.
+        value: the number; private.
+        stream: name of the stream, empty where there is but one; public.
+    """
+
+    rule: str
+    time: Timestamp
+    value: float
+    stream: str = ""
+
+
+class LinearQuery(NamedTuple):
+    """Input of `PrivateQueries`: how many people hold one of these items, or a weighted number of them; public.
+
+    Attributes:
+        name: what the query is called in its answer.
+        time: when it is asked; queries are answered in order of time, then name.
+        items: distinct items of the domain.
+        weights: one for each item, in [0, 1]; without weights all are 1.
+    """
+
+    name: str
+    time: Timestamp
+    items: Sequence[str]
+    weights: Sequence[float] = ()
+
+
+class QueryAnswer(NamedTuple):
+    """The answer to a linear query.
+
+    Attributes:
+        query: name of the query.
+        time: when it was asked.
+        estimate: the answer, in people.
+        error_bound: how wrong it is at most, with probability 1 - beta for all answers at once. For a refused query,
+            all that is sure if there are `records` people: that many.
+        source: "hypothesis": from what earlier answers have taught, and tested; "measured": from the data;
+            "refused": the budget is spent, and the estimate is what the hypothesis says, untested.
+        measurements_left: how many more answers may be measured.
+    """
+
+    query: str
+    time: Timestamp
+    estimate: float
+    error_bound: float
+    source: str
+    measurements_left: int
+
+
+registry.register_coder(Alert, RowCoder)
+registry.register_coder(QueryAnswer, RowCoder)
+
+
+class RankedItem(NamedTuple):
+    """One of the items that most people held in a window.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        rank: 1 for the item on top.
+        item: the item.
+        gap: by how many people it is ahead of the next one in rank, published or not, plus integer noise of mean 0.
+        estimate: number of people who held it, plus noise.
+        error_bound: how far the estimate is from the truth at most, with the probability asked for.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    rank: int
+    item: str
+    gap: int
+    estimate: float
+    error_bound: float
+
+
+registry.register_coder(RankedItem, RowCoder)
+
+
+class HistogramEstimate(NamedTuple):
+    """One number of a live histogram, at the end of a window: counts are those of all windows so far.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        query: what was asked, such as `histogram`, `max` or `top:5`.
+        category: the category that the number is the count of; empty where it is not that of one category.
+        estimate: the number, with integer noise; may be negative.
+        error_bound: how far it is off at most, with a stated probability for all rows of a stream together.
+        mode: how it was found: `direct`, `anchored` or `paper`.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    query: str
+    category: str
+    estimate: int
+    error_bound: int
+    mode: str
+
+
+registry.register_coder(HistogramEstimate, RowCoder)
+
+
+class CategoryFlag(NamedTuple):
+    """Whether the count of a category, over all windows so far, has passed its threshold.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        category: the category.
+        raised: whether the flag is up; it stays up then.
+        threshold: the category's threshold.
+        error_bound: with a stated probability, for all rows of a stream together, a flag that is up has a count above
+            the threshold less this, and one that is down has a count below the threshold plus this.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    category: str
+    raised: bool
+    threshold: int
+    error_bound: int
+
+
+registry.register_coder(CategoryFlag, RowCoder)
