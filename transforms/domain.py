@@ -68,6 +68,11 @@ class Domain:
     def __getitem__(self, position: int) -> str:
         return str(self._items[position].as_py())
 
+    @property
+    def texts(self) -> pa.Array:
+        """The items, in order."""
+        return self._items
+
     def contains(self, texts: pa.Array) -> pa.BooleanArray:
         """Tell which texts are in the domain."""
         return pc.is_in(texts, self._items)
