@@ -1,8 +1,30 @@
 """Apache Beam transforms around the mechanisms."""
 
+from privstream.transforms.alert_rules import AlertRule
+from privstream.transforms.alerts import SparseVectorAlerts
 from privstream.transforms.dead_letters import DeadLetter
 from privstream.transforms.domain import Domain
 from privstream.transforms.heavy_hitters import Published, ShiftingHeavyHitters
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.measurement_alerts import MeasurementAlerts
+from privstream.transforms.private_queries import PrivateQueries, QueryInputs
+from privstream.transforms.rows import Alert, HeavyHitter, LinearQuery, Measurement, QueryAnswer, RankedItem
+from privstream.transforms.top_k import TopKWithGap
 
-__all__ = ["DeadLetter", "Domain", "HeavyHitter", "Published", "ShiftingHeavyHitters"]
+__all__ = [
+    "Alert",
+    "AlertRule",
+    "DeadLetter",
+    "Domain",
+    "HeavyHitter",
+    "LinearQuery",
+    "Measurement",
+    "MeasurementAlerts",
+    "PrivateQueries",
+    "Published",
+    "QueryAnswer",
+    "QueryInputs",
+    "RankedItem",
+    "ShiftingHeavyHitters",
+    "SparseVectorAlerts",
+    "TopKWithGap",
+]

@@ -1,0 +1,84 @@
+"""Rules of alerts: public conditions on a count or a measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privstream.mechanisms import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertRule:
+    """A condition that is tested in every window: at least, or at most, so many.
+
+    Args:
+        name: what the alert is called; rules of one run have distinct names.
+        at_least: the alert fires when the value is at least this, or
+        at_most: when it is at most this; one of both must be given.
+        items: what is counted are the people with an event of one of these items; None for people with any event.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule.
+
+    Example:
+        >>> AlertRule(name="flu", at_least=500, items=("fever", "cough")).threshold
+        500
+    """
+
+    name: str
+    at_least: float | None = None
+    at_most: float | None = None
+    items: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name of a rule must be text, got {type(self.name).__name__}")
+        if not self.name:
+            raise ValueError("name of a rule must not be empty")
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
+        checks.real(f"threshold of rule {self.name!r}", self.threshold)
+        if self.items is None:
+            return
+        if isinstance(self.items, str) or not all(isinstance(item, str) for item in self.items):
+            raise TypeError(f"items of rule {self.name!r} must be texts")
+        object.__setattr__(self, "items", tuple(self.items))
+        if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
+            raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
+
+    @property
+    def threshold(self) -> float:
+        """The public value to compare with."""
+        return self.at_most if self.at_least is None else self.at_least  # type: ignore[return-value]
+
+    @property
+    def sign(self) -> int:
+        """1 for a rule that fires above its threshold, -1 for one that fires below."""
+        return -1 if self.at_least is None else 1
+
+
+def check_rules(rules: Sequence[AlertRule], *, counts: bool) -> tuple[AlertRule, ...]:
+    """Return rules that can be tested together.
+
+    Args:
+        rules: at least one, of distinct names.
+        counts: whether they are about counts of people; thresholds must then be integers. Otherwise they are about
+            measurements, and name no items.
+    """
+    if isinstance(rules, AlertRule | str) or not all(isinstance(rule, AlertRule) for rule in rules):
+        raise TypeError("rules must be a sequence of AlertRule")
+    if not rules or len({rule.name for rule in rules}) < len(rules):
+        raise ValueError("rules must have distinct names, and there must be at least one")
+    for rule in rules:
+        if counts:
+            checks.integer(f"threshold of rule {rule.name!r}", rule.threshold, minimum=0)
+        elif rule.items is not None:
+            raise ValueError(f"rule {rule.name!r} must name no items: it is about a measurement")
+    return tuple(rules)
+
+
+def describe(rules: Sequence[AlertRule], *others: object) -> bytes:
+    """Return bytes that differ for other rules and other public values; a part of the noise's label."""
+    return json.dumps([[[r.name, r.sign, float(r.threshold), r.items] for r in rules], list(others)]).encode()
