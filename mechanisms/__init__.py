@@ -23,6 +23,7 @@ from privstream.mechanisms.histogram_query import (
 from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
 from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.kary_tree import KaryTreeCounter
+from privstream.mechanisms.measured_top_k import MeasuredTopK
 from privstream.mechanisms.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.noisy_top_k import NoisyTopK
@@ -51,6 +52,7 @@ __all__ = [
     "KeyedNoise",
     "LinearQueries",
     "MaxSum",
+    "MeasuredTopK",
     "MinSum",
     "Monotone",
     "NoiseSource",

@@ -1,0 +1,225 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from privstream.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.measured_top_k import MeasuredTopK
+from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.postprocess import blue_from_gaps
+from scipy import stats
+
+GOLDEN = ([3, 1], [198, 201], [898.3, 699.7])
+COUNTS = np.array([30, 700, 40, 900, 500, 0])
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize(("releases", "items", "top"), [(1, 1, 1), (24, 1, 10), (3, 5, 2), (5, 2, 7)])
+def test_the_budget_is_divided_by_all_that_one_person_changes(releases, items, top, neighbouring):
+    mechanism = MeasuredTopK(
+        epsilon=0.8,
+        top=top,
+        releases=releases,
+        items_per_release=items,
+        measure_share=0.25,
+        neighbouring=neighbouring,
+    )
+    persons = 2 if neighbouring == "replace_one" else 1
+    # To select costs the same, however many counts a person moves in one direction; a measure costs each time.
+    assert mechanism.selection.noise_scale == pytest.approx(top * persons * releases / 0.6)
+    assert isinstance(mechanism.measurement, DiscreteLaplace)
+    assert mechanism.measurement.scale == pytest.approx(min(items, top) * persons * releases / 0.2)
+    assert mechanism.guarantee.epsilon == 0.8
+    assert mechanism.guarantee.curve.epsilon(0.0) == 0.8
+
+
+def composed_delta(mechanism):
+    """Compose everything that one person of an add/remove pair touches, by dp-accounting alone."""
+    interval = mechanism.selection.epsilon / math.ceil(20 + mechanism.selection.epsilon / 5e-4)  # its losses fit
+    selection = pld.from_privacy_parameters(
+        pld.common.DifferentialPrivacyParameters(mechanism.selection.epsilon, 0), value_discretization_interval=interval
+    )
+    measures = mechanism.releases * min(mechanism.top, mechanism.items_per_release)
+    if isinstance(mechanism.measurement, DiscreteGaussian):
+        measure = pld.from_discrete_gaussian_mechanism(
+            mechanism.measurement.sigma, value_discretization_interval=interval, use_connect_dots=True
+        )
+    else:
+        measure = pld.from_discrete_laplace_mechanism(
+            1 / mechanism.measurement.scale, value_discretization_interval=interval, use_connect_dots=True
+        )
+    whole = selection.self_compose(mechanism.releases).compose(measure.self_compose(measures))
+    return whole.get_delta_for_epsilon(mechanism.epsilon)
+
+
+@pytest.mark.parametrize(
+    ("releases", "items", "top", "law"),
+    [
+        (1, 1, 5, DiscreteLaplace),
+        (1, 9, 10, DiscreteGaussian),
+        (24, 1, 5, DiscreteGaussian),
+        (200, 3, 4, DiscreteGaussian),
+    ],
+)
+def test_with_delta_there_is_less_noise_and_what_dp_accounting_composes_is_within_the_budget(releases, items, top, law):
+    common = {"epsilon": 1.0, "top": top, "releases": releases, "items_per_release": items}
+    mechanism, pure = MeasuredTopK(delta=1e-6, **common), MeasuredTopK(**common)
+    assert isinstance(mechanism.measurement, law)
+    assert mechanism.selection.epsilon >= pure.selection.epsilon
+    assert mechanism.measurement.variance <= pure.measurement.variance
+    assert composed_delta(mechanism) <= 1e-6
+    assert mechanism.guarantee.curve.delta(1.0) <= 1.02e-6
+    if law is DiscreteGaussian:
+        shrunk = replace(mechanism)
+        shrunk.__dict__["measurement"] = DiscreteGaussian(mechanism.measurement.sigma * 0.7)
+        assert composed_delta(shrunk) > 1e-6  # with 30% less noise the promise would be broken
+
+
+def test_a_replaced_person_is_one_removed_and_one_added():
+    common = {"epsilon": 1.0, "delta": 1e-6, "top": 4, "items_per_release": 2}
+    replaced = MeasuredTopK(releases=30, neighbouring="replace_one", **common)
+    removed = MeasuredTopK(releases=30, **common)
+    twice = MeasuredTopK(releases=60, **common)
+    assert replaced.measurement.variance == pytest.approx(twice.measurement.variance, rel=0.05)
+    assert replaced.selection.epsilon <= min(removed.selection.epsilon / 2, twice.selection.epsilon) * (1 + 1e-9)
+
+
+def test_says_what_is_largest_by_how_much_and_how_large():
+    found = MeasuredTopK(epsilon=50.0, top=3).release(COUNTS, SeededNoise(1))
+    assert found.indices.tolist() == [3, 1, 4]
+    np.testing.assert_allclose(found.gaps, [200, 200, 460], atol=6)
+    np.testing.assert_allclose(found.estimates, [900, 700, 500], atol=6)
+    assert np.all(np.abs(found.estimates - [900, 700, 500]) <= found.error_bounds + 6)
+    assert found.gaps.dtype == np.int64
+
+
+def test_estimates_are_the_best_ones_and_their_variance_is_as_stated():
+    """Counts far apart: the selection does not depend on the noise."""
+    runs, counts = 4000, np.arange(12, 0, -1) * 5000
+    mechanism = MeasuredTopK(epsilon=1.0, top=6, items_per_release=6)
+    errors = []
+    for run in range(runs):
+        found = mechanism.release(counts, SeededNoise(2).derive(run))
+        assert found.indices.tolist() == [0, 1, 2, 3, 4, 5]
+        errors.append(found.estimates - counts[:6])
+    stated = mechanism.estimate_variance
+    direct = mechanism.measurement.variance
+    chained = blue_from_gaps([0.0] * 6, [0.0] * 5, measure_variance=direct, noise_variance=36 / 0.25)
+    assert stated == pytest.approx(chained.variance, rel=1e-3)
+    assert stated < 0.5 * direct
+    within = 6.5 * math.sqrt(3 / len(errors))
+    assert np.var(errors) == pytest.approx(stated, rel=within)
+    assert np.var(errors) != pytest.approx(1.3**2 * stated, rel=within)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_a_single_measure_has_the_stated_law(delta):
+    runs = 6000
+    mechanism = MeasuredTopK(epsilon=2.0, delta=delta, releases=4)
+    noise = [mechanism.release([9000, 0], SeededNoise(3).derive(run)).estimates[0] - 9000 for run in range(runs)]
+    law = mechanism.measurement
+    reach = law.tail_quantile(0.02)
+    observed = np.bincount(np.clip(noise, -reach - 1, reach + 1).astype(int) + reach + 1, minlength=2 * reach + 3)
+
+    def p_value(law):
+        inner = law.pmf(np.arange(-reach, reach + 1))
+        expected = np.concatenate([[(1 - inner.sum()) / 2], inner, [(1 - inner.sum()) / 2]])
+        return stats.chisquare(observed, runs * expected).pvalue
+
+    wider = DiscreteGaussian(1.3 * law.sigma) if isinstance(law, DiscreteGaussian) else DiscreteLaplace(1.3 * law.scale)
+    assert p_value(law) > 1e-9
+    assert p_value(wider) < 1e-9
+
+
+@pytest.mark.parametrize("counts", [np.zeros(40, np.int64), np.arange(40) * 3, np.repeat([0, 9000], 20)])
+@pytest.mark.parametrize("items", [1, 8])
+def test_error_bounds_hold_also_where_the_noise_selects(counts, items):
+    runs, beta = 1500, 0.2
+    mechanism = MeasuredTopK(epsilon=1.0, top=8, items_per_release=items)
+    outside, tight = 0, 0
+    for run in range(runs):
+        found = mechanism.release(counts, SeededNoise(4).derive(items, run), beta)
+        errors = np.abs(found.estimates - counts[found.indices])
+        outside += (errors > found.error_bounds)[run % 8]
+        tight += (errors > mechanism.measure_error(0.9))[run % 8]
+    assert outside <= runs * beta + 6.2 * math.sqrt(runs * beta * (1 - beta))
+    assert tight > runs * 0.5  # the errors are no smaller than what is promised without need
+
+
+def test_selection_error_holds():
+    runs, beta = 300, 0.2
+    mechanism = MeasuredTopK(epsilon=1.0, top=3)
+    alpha = mechanism.selection_error(12, beta)
+    counts = np.repeat([math.floor(alpha) + 1, 0], [3, 9])
+    wrong = sum(
+        set(mechanism.release(counts, SeededNoise(5).derive(run)).indices.tolist()) != {0, 1, 2} for run in range(runs)
+    )
+    assert wrong <= runs * beta + 6.2 * math.sqrt(runs * beta * (1 - beta))
+
+
+def test_a_replay_repeats_and_other_data_or_parameters_have_other_noise():
+    mechanism, noise = MeasuredTopK(epsilon=1.0), SeededNoise(6)
+    once, again = mechanism.release([9000, 0], noise), mechanism.release([9000, 0], noise)
+    assert [column.tolist() for column in once] == [column.tolist() for column in again]
+    moved = {mechanism.release([9000 + i, 0], noise).estimates[0] - once.estimates[0] - i for i in range(1, 30)}
+    assert len(moved) > 3
+    other = MeasuredTopK(epsilon=1.0, measure_share=0.5000001).release([10**9, 0], noise).estimates[0] - 10**9
+    same = MeasuredTopK(epsilon=1.0).release([10**9, 0], noise).estimates[0] - 10**9
+    more = MeasuredTopK(epsilon=1.0, releases=1, items_per_release=2).release([10**9, 0], noise).estimates[0] - 10**9
+    assert len({other, same, more}) > 1
+
+
+def test_beta_changes_nothing_but_the_bound():
+    mechanism = MeasuredTopK(epsilon=1.0, top=2)
+    one, other = (mechanism.release(COUNTS, SeededNoise(7), beta) for beta in (0.01, 0.3))
+    assert one.estimates.tolist() == other.estimates.tolist()
+    assert np.all(one.error_bounds > other.error_bounds)
+
+
+def test_golden():
+    found = MeasuredTopK(epsilon=3.0, top=2, items_per_release=2).release(COUNTS, SeededNoise(8))
+    assert (found.indices.tolist(), found.gaps.tolist(), found.estimates.round(1).tolist()) == GOLDEN
+
+
+def test_the_guarantee_says_what_it_covers():
+    paragraph = MeasuredTopK(epsilon=1.0, releases=24, items_per_release=3).guarantee.paragraph()
+    assert "Each person takes part in at most 24 releases and changes at most 3 of its counts" in paragraph
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"epsilon": math.nan}, ValueError, "epsilon must be finite and > 0, got nan"),
+        ({"epsilon": 1, "delta": 1}, ValueError, r"delta must be in \[0, 1\), got 1"),
+        ({"epsilon": 1, "top": 0}, ValueError, "top must be >= 1, got 0"),
+        ({"epsilon": 1, "releases": True}, TypeError, "releases must be an integer, got bool"),
+        ({"epsilon": 1, "items_per_release": 0}, ValueError, "items_per_release must be >= 1, got 0"),
+        (
+            {"epsilon": 1, "releases": 500_001, "items_per_release": 2, "top": 3},
+            ValueError,
+            "releases times measures in each must be <= 1,000,000, got 1,000,002",
+        ),
+        ({"epsilon": 1, "measure_share": 0}, ValueError, r"measure_share must be in \(0, 1\), got 0"),
+        ({"epsilon": 1, "measure_share": 1}, ValueError, r"measure_share must be in \(0, 1\), got 1"),
+        ({"epsilon": 1, "noise_law": "gaussian"}, ValueError, "noise_law must be one of exponential, laplace"),
+        ({"epsilon": 1, "neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one"),
+        ({"epsilon": 1e-30}, ValueError, "scale"),
+    ],
+)
+def test_bad_parameters(options, error, message):
+    with pytest.raises(error, match=message):
+        MeasuredTopK(**options)
+
+
+@pytest.mark.parametrize(
+    ("counts", "beta", "error", "message"),
+    [
+        ([1, 2], 0.05, ValueError, "values must hold more than 2 queries, got 2"),
+        ([1.0, 2.0, 3.0], 0.05, TypeError, "values must be integers"),
+        ([1, 2, 3], 0.0, ValueError, r"beta must be in \(0, 1\), got 0.0"),
+    ],
+)
+def test_bad_counts(counts, beta, error, message):
+    with pytest.raises(error, match=message):
+        MeasuredTopK(epsilon=1.0, top=2).release(counts, SeededNoise(1), beta)
