@@ -6,7 +6,7 @@ from privstream.transforms.dead_letters import DeadLetter
 from privstream.transforms.domain import Domain
 from privstream.transforms.heavy_hitters import Published, ShiftingHeavyHitters
 from privstream.transforms.measurement_alerts import MeasurementAlerts
-from privstream.transforms.private_queries import PrivateQueries, QueryInputs
+from privstream.transforms.private_queries import PrivateQueries
 from privstream.transforms.rows import Alert, HeavyHitter, LinearQuery, Measurement, QueryAnswer, RankedItem
 from privstream.transforms.top_k import TopKWithGap
 
@@ -22,7 +22,6 @@ __all__ = [
     "PrivateQueries",
     "Published",
     "QueryAnswer",
-    "QueryInputs",
     "RankedItem",
     "ShiftingHeavyHitters",
     "SparseVectorAlerts",

@@ -76,14 +76,15 @@ class KeyMeasurements(beam.DoFn):
         micros = getattr(row.time, "micros", None)
         if not isinstance(micros, int):
             raise TypeError(f"time must be a Timestamp, got {type(row.time).__name__}")
-        value = row.value
+        value: Any = row.value
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
             raise TypeError(f"value must be a number, got {type(value).__name__}")
-        if not (math.isfinite(value) and abs(value) <= LARGEST):
+        number = float(value)
+        if not (math.isfinite(number) and abs(number) <= LARGEST):
             raise ValueError("value must be finite and between -2**53 and 2**53")
-        if self.whole and value % 1:
+        if self.whole and number % 1:
             raise ValueError("value must be a whole number with integer=True")
-        return self.rules[row.rule], micros, float(value), stream
+        return self.rules[row.rule], micros, number, stream
 
 
 class KeepMeasurements(AlertInputs):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import apache_beam as beam
 import pyarrow as pa
@@ -32,19 +33,12 @@ from privstream.transforms.rows import QueryAnswer
 SELECTIONS = ("last", "first")
 
 
-class QueryInputs(NamedTuple):
-    """Both inputs of `PrivateQueries`: people and their items, bounded and private; `LinearQuery` rows, public."""
-
-    data: PCollection[Any]
-    queries: PCollection[Any]
-
-
 class PrivateQueries(beam.PTransform[Any, Any]):
     """Answer linear queries about a data set, online and in order of event time, from a hypothesis that learns.
 
-    Input: `QueryInputs`. The data is a bounded collection of pairs (user, item), rows or Arrow batches, as of
-    `ShiftingHeavyHitters`; each person counts with one item. Times before 1970, and none, count as 1970.
-    Queries are `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query; with
+    Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
+    Arrow batches, as of `ShiftingHeavyHitters`; each person counts with one item. Times before 1970, and none, count as
+    1970. `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query; with
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     An answer comes from the public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
@@ -80,10 +74,10 @@ class PrivateQueries(beam.PTransform[Any, Any]):
         shards: parallel shards of people. Changes no answer.
 
     Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made; the data is unbounded.
+        ValueError, TypeError: an argument breaks its rule, when the transform is made; `events` is unbounded.
 
     Example:
-        >>> answers = QueryInputs(people, queries) | PrivateQueries(
+        >>> answers = {"events": people, "queries": queries} | PrivateQueries(
         ...     epsilon=1.0, domain=Domain.from_file(path), records=1_000_000, alpha=0.05,
         ...     noise=KeyedNoise.from_file(key))  # doctest: +SKIP
 
@@ -161,11 +155,11 @@ class PrivateQueries(beam.PTransform[Any, Any]):
         other._dead_letters = True
         return other
 
-    def expand(self, inputs: QueryInputs) -> PCollection[Any] | Published:
+    def expand(self, inputs: Mapping[str, PCollection[Any]]) -> PCollection[Any] | Published:
         """Build the stages."""
-        data, queries = inputs
+        data, queries = inputs["events"], inputs["queries"]
         if not data.is_bounded:
-            raise ValueError("data must be a bounded collection: all queries are about the same data set")
+            raise ValueError("events must be a bounded collection: all queries are about the same data set")
         dead: list[PCollection[Any]] = []
 
         def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:

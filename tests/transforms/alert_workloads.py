@@ -1,0 +1,117 @@
+"""Alerts over small random events, and a slow reference that says what they must be."""
+
+import functools
+import math
+import random
+from collections import defaultdict
+
+import numpy as np
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
+
+KEY = b"a key for tests, no secret"
+SECOND = 1_000_000
+START = 1_700_000_000 // 60 * 60
+WINDOWS = 12
+ITEMS = ("a", "b", "c", "other", "ä\u2028\U0001f600")
+RULES = (
+    AlertRule(name="everybody", at_least=22),
+    AlertRule(name="a or b", at_least=12, items=("a", "b")),
+    AlertRule(name="b or ä", at_least=9, items=("b", ITEMS[4])),
+)
+COMMON = {"epsilon": 4.0, "rules": RULES, "window": 10, "start": START, "end": START + 10 * WINDOWS, "min_alerts": 6}
+CONFIGURATIONS = {
+    "shared": {},
+    "listed items": {"rules": RULES[1:], "allowed_lateness": 3},
+    "per rule": {"budget": "per_rule", "shards": 2},
+    "both directions": {"rules": (*RULES[:2], AlertRule(name="silence", at_most=10))},
+    "sliding, quiet": {"period": 5, "quiet": 3, "branches": 4},
+    "replace one": {"neighbouring": "replace_one", "epsilon": 8.0},
+    "shared streams": {"streams": ("s", "t", "never seen"), "epsilon": 8.0},
+    "own streams": {"streams": ("s", "t", "never seen"), "streams_per_person": 1, "quiet": 1},
+    "soon over": {"min_alerts": 1, "branches": 1},
+}
+
+
+@functools.cache
+def transform(name: str) -> SparseVectorAlerts:
+    return SparseVectorAlerts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name]})
+
+
+def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int, str]]:
+    """Return events around the run; a person stays in one stream, so that a limit of one leaves nobody out."""
+    streams = transform(name).streams or ("",)
+    events = []
+    for window in range(-1, WINDOWS + 1):
+        for person in range(chance.choice((8, 15, 30, 45))):
+            time = START * SECOND + window * 10 * SECOND + chance.randrange(10 * SECOND)
+            items = chance.choices(ITEMS, (3, 2, 1, 5, 1), k=chance.randint(1, 3))
+            events += [(f"user {person}", item, time, streams[person % 2 % len(streams)]) for item in items]
+    return events + chance.choices(events, k=len(events) // 10)
+
+
+def true_counts(made: SparseVectorAlerts, events) -> dict[tuple[int, str, str], int]:
+    """Return how many people meet each rule, by window, stream and name."""
+    met = defaultdict(set)
+    size, period = made.steps.size, made.steps.period
+    for user, item, time, stream in events:
+        for step in range(-(-(time + 1 - size) // period), time // period + 1):
+            for rule in made.plan.rules:
+                if rule.items is None or item in rule.items:
+                    met[step, stream, rule.name].add(user)
+    return {place: len(users) for place, users in met.items()}
+
+
+def reference(made: SparseVectorAlerts, events) -> list[Alert]:
+    """Return the alerts: all tests one by one, in their order."""
+    counts = true_counts(made, events)
+    plan, mechanism = made.plan, made.plan.mechanism
+    groups = [(rule,) for rule in plan.rules] if plan.by_rule else [plan.rules]
+    places = [(stream,) for stream in plan.streams] if plan.by_stream else [plan.streams]
+    rows = []
+    for streams in places:
+        for rules in groups:
+            key = streams[0].encode() if plan.by_stream else b""
+            noise = made.noise.derive("run", key, rules[0].name if plan.by_rule else "")
+            state, last = mechanism.initial_state(), {}
+            for step in range(made.steps.first, made.steps.end):
+                for stream in streams:
+                    for rule in rules:
+                        if mechanism.halted(state) or last.get((stream, rule.name), -math.inf) + plan.quiet >= step:
+                            continue
+                        value = np.array([rule.sign * counts.get((step, stream, rule.name), 0)])
+                        threshold = np.array([rule.sign * rule.threshold])
+                        state, answer = mechanism.step(state, value, noise, thresholds=threshold)
+                        if answer.hits[0]:
+                            last[stream, rule.name] = step
+                            rows.append(row(made, mechanism, state, answer, step, stream, rule))
+    return sorted(rows)
+
+
+def row(made, mechanism, state, answer, step, stream, rule) -> Alert:
+    gap = float(answer.gaps[0])
+    return Alert(
+        stream=stream,
+        window_start=Timestamp(micros=step * made.steps.period),
+        window_end=Timestamp(micros=step * made.steps.period + made.steps.size),
+        rule=rule.name,
+        threshold=float(rule.threshold),
+        estimate=rule.threshold + rule.sign * gap,
+        gap=gap,
+        gap_stddev=math.sqrt(mechanism.variances(answer)[0]),
+        gap_lower_bound=float(mechanism.lower_bounds(answer, 1 - made.plan.beta)[0]),
+        epsilon_spent=float(mechanism.costs(answer)[0]),
+        epsilon_left=max(0.0, mechanism.epsilon - mechanism.spent(state)),
+        stopped=mechanism.halted(state),
+    )
+
+
+def same(rows, expected) -> bool:
+    """Tell whether rows are equal, up to rounding of sums of epsilon."""
+    place = Alert._fields.index("epsilon_left")
+    return len(rows) == len(expected) and all(
+        one[:place] + one[place + 1 :] == other[:place] + other[place + 1 :]
+        and math.isclose(one[place], other[place], abs_tol=1e-9)
+        for one, other in zip(sorted(rows), sorted(expected), strict=True)
+    )
