@@ -18,20 +18,26 @@ from privstream.mechanisms import (
     BottomUpTreeCounter,
     BufferedToeplitzCounter,
     ColumnFlags,
+    DynamicPredecessor,
     HistogramQueries,
     Holdings,
+    IncrementalPredecessor,
     KaryTreeCounter,
     KeyedNoise,
     LinearQueries,
     NumericSparse,
     OnlineMultiplicativeWeights,
+    PredecessorStep,
     PrivacyGuarantee,
+    RangeCounter,
+    RangeStep,
     SeededNoise,
     Sparse,
     SparseVectorWithGap,
     SquareRootToeplitzCounter,
     ThresholdMonitor,
     UnknownHorizonCounter,
+    Updates,
 )
 from privstream.mechanisms.errors import SnapshotError
 
@@ -80,6 +86,22 @@ def linear_queries():
     return [LinearQueries(counts.copy(), rng.random((3, 6))) for _ in range(5)]
 
 
+def updates(first, deletions):
+    """Many new points, some of them twice, and some deletions."""
+    points = np.arange(first, first + 40_000)
+    return Updates(np.append(points, points[:10]), np.append(points % 7 != 0, np.zeros(10, bool)) | (not deletions))
+
+
+def range_steps():
+    low, high = np.array([1, 500, 7]), np.array([1 << 20, 30_000, 7])
+    return [RangeStep(updates(1 + 20_000 * i, deletions=True), low.copy(), high.copy()) for i in range(6)]
+
+
+def predecessor_steps(deletions):
+    queries = np.array([1, 50_000, 90_000, 1 << 20])
+    return [PredecessorStep(updates(1 + 40_000 * i, deletions), queries.copy()) for i in range(6)]
+
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -104,6 +126,13 @@ EXAMPLES = {
     UnknownHorizonCounter: Example(UnknownHorizonCounter(**COLUMNS), column_sums),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
+    RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
+    DynamicPredecessor: Example(
+        DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6), lambda: predecessor_steps(deletions=True)
+    ),
+    IncrementalPredecessor: Example(
+        IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=3), lambda: predecessor_steps(deletions=False)
+    ),
 }
 
 # Tests that a mechanism is excused from, each with the reason.

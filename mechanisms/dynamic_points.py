@@ -1,0 +1,161 @@
+"""Points of an ordered universe with a weight each, under insertions and deletions: what range counts are taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Integers = NDArray[np.int64]
+
+LARGEST_UNIVERSE = 1 << 60
+DUPLICATES = ("ignored", "counted")
+_GROWTH = 2  # a run is merged into the one before it when it is more than half as long
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """Insertions and deletions of one step, in order.
+
+    Attributes:
+        points: integers, shape (n,), in 1 .. universe.
+        inserted: bool, shape (n,): whether the update is an insertion, else it is a deletion; None if all are.
+    """
+
+    points: ArrayLike
+    inserted: ArrayLike | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Distinct points in increasing order, and their weights, none of them 0."""
+
+    points: Integers
+    weights: Integers
+
+    @cached_property
+    def sums(self) -> Integers:
+        """Weights of all points before each one, and of all."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.weights)])
+
+
+@dataclass(frozen=True, eq=False)
+class PointCounts:
+    """Points with their weights, as sorted runs of which each is at least twice as long as the next.
+
+    Adding n points costs amortised O(log) passes over sorted arrays, counting a range O(log^2). Never changed in place.
+    """
+
+    runs: tuple[Run, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Integers, Integers]]) -> PointCounts:
+        """Make it of the (points, weights) of its runs."""
+        return cls(tuple(Run(points, weights) for points, weights in parts))
+
+    def below(self, points: Integers) -> Integers:
+        """Return the weight of all points less than each of `points`."""
+        total = np.zeros(len(points), np.int64)
+        for run in self.runs:
+            total += run.sums[np.searchsorted(run.points, points)]
+        return total
+
+    def at(self, points: Integers) -> Integers:
+        """Return the weight of each of `points`."""
+        total = np.zeros(len(points), np.int64)
+        for run in self.runs:
+            place = np.searchsorted(run.points, points)
+            place[place == len(run.points)] = 0
+            total += np.where(run.points[place] == points, run.weights[place], 0)
+        return total
+
+    def add(self, points: Integers, weights: Integers) -> PointCounts:
+        """Return this with `weights`, none of them 0, added at increasing `points`."""
+        if not len(points):
+            return self
+        runs, last = list(self.runs), Run(points, weights)
+        while runs and len(runs[-1].points) < _GROWTH * len(last.points):
+            last = _merge(runs.pop(), last)
+        return PointCounts((*runs, last) if len(last.points) else tuple(runs))
+
+    def to_fields(self) -> dict[str, NDArray[Any]]:
+        """Return the runs as arrays for a snapshot."""
+        empty = [np.empty(0, np.int64)]
+        return {
+            "points": np.concatenate(empty + [run.points for run in self.runs]),
+            "weights": np.concatenate(empty + [run.weights for run in self.runs]),
+            "lengths": np.array([len(run.points) for run in self.runs], np.int64),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> PointCounts:
+        """Return what `to_fields` wrote."""
+        ends = np.cumsum(fields["lengths"])[:-1]
+        if not len(fields["lengths"]):
+            return cls()
+        return cls.of(zip(np.split(fields["points"], ends), np.split(fields["weights"], ends), strict=True))
+
+
+def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
+    """Return points of 1 .. `universe` as a fresh int64 (n,). Messages quote no value."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have shape (n,), got {array.shape}")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integers, got {array.dtype}")
+    if array.size and (array.min() < 1 or array.max() > universe):
+        raise ValueError(f"{name} must be in 1 .. {universe}")
+    return array.astype(np.int64)
+
+
+def checked_updates(updates: Updates, universe: int) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return points and whether each is inserted, of the same length."""
+    points = checked_points("points", updates.points, universe)
+    if updates.inserted is None:
+        return points, np.ones(len(points), np.bool_)
+    inserted = np.asarray(updates.inserted)
+    if inserted.size and inserted.dtype != np.bool_:
+        raise TypeError(f"inserted must hold truth values, got {inserted.dtype}")
+    if inserted.shape != points.shape:
+        raise ValueError(f"inserted must have shape {points.shape} as points, got {inserted.shape}")
+    return points, inserted.astype(np.bool_)
+
+
+def changes(
+    points: Integers, inserted: NDArray[np.bool_], held: PointCounts, duplicates: str
+) -> tuple[Integers, Integers]:
+    """Return increasing points and by how much (not 0) the updates of a step change their weights.
+
+    With `duplicates` "ignored", a set is kept: what matters of a step is the last update of each point. With "counted"
+    each insertion weighs 1 and each deletion -1.
+    """
+    order = np.argsort(points, kind="stable")
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = points[order[1:]] != points[order[:-1]]
+    ends = np.flatnonzero(last)
+    distinct = points[order[ends]]
+    if duplicates == "ignored":
+        weights = inserted[order[ends]].astype(np.int64) - held.at(distinct)
+    else:
+        sums = np.cumsum(np.where(inserted[order], 1, -1))[ends]
+        weights = np.diff(sums, prepend=0)
+    kept = weights != 0
+    return distinct[kept], weights[kept]
+
+
+def _merge(one: Run, other: Run) -> Run:
+    """Return both runs as one, without points whose weights cancel."""
+    points = np.concatenate([one.points, other.points])
+    order = np.argsort(points, kind="stable")  # finds and merges the two sorted runs
+    points, weights = points[order], np.concatenate([one.weights, other.weights])[order]
+    again = np.flatnonzero(points[1:] == points[:-1])
+    if not len(again):
+        return Run(points, weights)
+    weights[again] += weights[again + 1]
+    weights[again + 1] = 0
+    kept = weights != 0
+    return Run(points[kept], weights[kept])
