@@ -1,0 +1,173 @@
+"""Alerts about measurements: each is tested once, in order of time, whatever the order of arrival."""
+
+import random
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import runner_harness
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import AlertRule, Measurement, MeasurementAlerts
+
+KEY = b"a key for tests, no secret"
+START = 1_700_000_000 // 60 * 60
+RULES = (AlertRule(name="load", at_least=40.5), AlertRule(name="level", at_most=-30))
+COMMON = {"epsilon": 5.0, "rules": RULES, "window": 10, "start": START, "end": START + 60, "min_alerts": 4}
+CONFIGURATIONS = {
+    "real": {},
+    "whole": {"integer": True, "rules": (AlertRule(name="load", at_least=40), AlertRule(name="level", at_most=-30))},
+    "per rule": {"budget": "per_rule", "monotone": True},
+    "streams": {"streams": ("s", "t"), "quiet": 1},
+}
+
+
+def make(name: str) -> MeasurementAlerts:
+    return MeasurementAlerts(**{**COMMON, **CONFIGURATIONS[name]}, noise=KeyedNoise(KEY))
+
+
+def random_measurements(made, chance: random.Random) -> list[Measurement]:
+    rows = []
+    for _ in range(60):
+        value = chance.gauss(0, 45)
+        rows.append(
+            Measurement(
+                rule=chance.choice(["load", "level"]),
+                time=Timestamp(START + chance.randint(0, 59)),
+                value=float(round(value)) if made.plan.mechanism.integer else value,
+                stream=chance.choice(made.plan.streams),
+            )
+        )
+    return rows
+
+
+def reference(made, rows) -> list[tuple]:
+    """Return time of the window, stream, rule and gap of each alert: all tests one by one, in their order."""
+    plan, mechanism = made.plan, made.plan.mechanism
+    names = [rule.name for rule in plan.rules]
+    kind = np.int64 if mechanism.integer else np.float64
+    alerts = []
+    for rules in [[name] for name in names] if plan.by_rule else [names]:
+        noise = made.noise.derive("run", b"", rules[0] if plan.by_rule else "")
+        state, fired = mechanism.initial_state(), {}
+        order = sorted(rows, key=lambda r: (r.time, plan.streams.index(r.stream), names.index(r.rule), r.value))
+        for row in order:
+            window = row.time.micros // made.steps.period
+            asleep = (
+                fired.get((row.stream, row.rule), -100) + plan.quiet >= window > fired.get((row.stream, row.rule), -100)
+            )
+            if row.rule not in rules or mechanism.halted(state) or asleep:
+                continue
+            rule = plan.rules[names.index(row.rule)]
+            values = np.array([rule.sign * row.value]).astype(kind)
+            thresholds = np.array([rule.sign * rule.threshold]).astype(kind)
+            state, answers = mechanism.step(state, values, noise, thresholds=thresholds)
+            if answers.hits[0]:
+                fired[row.stream, row.rule] = window
+                alerts.append((window * 10, row.stream, row.rule, float(answers.gaps[0]), mechanism.halted(state)))
+    return sorted(alerts)
+
+
+def found(results) -> list[tuple]:
+    rows = results.elements("rows")
+    return sorted((int(row.window_start), row.stream, row.rule, row.gap, row.stopped) for row in rows)
+
+
+def run(runner, elements, made, *extra):
+    def build(pipeline):
+        source = elements if isinstance(elements, beam.PTransform) else beam.Create(elements)
+        published = pipeline | "Elements" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build, *extra)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_alerts_are_those_of_the_reference(name, seed):
+    made = make(name)
+    rows = random_measurements(made, random.Random(seed))
+    expected = reference(made, rows)
+    assert expected
+    assert found(run("fn_api", rows, made)) == expected
+
+
+@pytest.mark.prism
+def test_runners_agree():
+    made = make("streams")
+    rows = random_measurements(made, random.Random(3))
+    assert found(run("prism", rows, made)) == reference(made, rows)
+
+
+def test_equal_measurements_are_tests_of_their_own():
+    made = make("whole")
+    rows = [Measurement("load", Timestamp(START), 1000.0)] * 3
+    assert len(found(run("fn_api", rows, made))) == 3
+
+
+def test_what_breaks_a_rule_is_a_dead_letter():
+    made = make("whole")
+    at = Timestamp(START)
+    bad = {
+        "rule must be the name of a rule": Measurement("other", at, 1.0),
+        "value must be finite and between": Measurement("load", at, float("nan")),
+        "value must be a whole number": Measurement("load", at, 1.5),
+        "value must be a number, got str": Measurement("load", at, "1"),
+        "value must be a number, got bool": Measurement("load", at, True),
+        "stream must be one of the public streams": Measurement("load", at, 1.0, "s"),
+        "time must be a Timestamp, got int": Measurement("load", 5, 1.0),
+        "measurement must have a field rule": (1, 2),
+    }
+    infinite = Measurement("load", at, float("-inf"))
+    good = Measurement("load", at, 1000.0)
+    results = run("fn_api", [*bad.values(), infinite, good], made)
+    reasons = [letter.reason for letter in results.elements("dead")]
+    assert len(reasons) == len(bad) + 1
+    for message in bad:
+        assert any(message in reason for reason in reasons), message
+    assert len(found(results)) == 1
+    assert results.counters["privstream:events_malformed"] == len(bad) + 1
+
+
+@pytest.mark.prism
+def test_late_measurements_are_set_aside():
+    made = make("real")
+    early, late = Measurement("load", Timestamp(START), 1000.0), Measurement("load", Timestamp(START + 1), 900.0)
+    source = (
+        test_stream.TestStream()
+        .add_elements([TimestampedValue(early, early.time)])
+        .advance_watermark_to(START + 10)
+        .add_elements([TimestampedValue(late, late.time)])
+        .advance_watermark_to_infinity()
+    )
+    results = run("prism", source, made, "--streaming")
+    assert found(results) == reference(made, [early])
+    assert [letter.source for letter in results.elements("dead")] == ["late measurement"]
+
+
+def test_the_guarantee_says_nothing_of_persons():
+    found = make("real").guarantee
+    assert found.unit == "one change that moves no measurement of the whole run by more than 1"
+    assert "person is not checked here" in found.paragraph()
+    assert (found.epsilon, found.delta) == (5.0, 0.0)
+    assert make("per rule").plan.mechanism.epsilon == 2.5
+    assert make("per rule").plan.mechanism.monotone
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"monotone": True}, ValueError, "monotone must be False for rules of both directions that share a budget"),
+        ({"integer": True}, TypeError, "threshold of rule 'load' must be an integer, got float"),
+        (
+            {"rules": [AlertRule(name="x", at_least=1, items=("a",))]},
+            ValueError,
+            "rule 'x' must name no items: it is about a measurement",
+        ),
+    ],
+)
+def test_bad_arguments(changes, error, message):
+    with pytest.raises(error, match=message):
+        MeasurementAlerts(**{**COMMON, **changes}, noise=KeyedNoise(KEY))

@@ -1,0 +1,291 @@
+"""Queries are answered as the mechanism answers them one by one, in order of time, about the whole data set."""
+
+import random
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import runner_harness
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.multiplicative_weights import LinearQueries
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import Domain, LinearQuery, PrivateQueries
+from privstream.transforms.answering_queries import QUERY, AnswerQueries, SparseQuery
+from privstream.transforms.counting_queries import ONE_KEY, encode_counts
+from tiny_runner import Stage
+
+KEY = b"a key for tests, no secret"
+ITEMS = (*(f"item {i}" for i in range(8)), "ä\u2028")
+START = 1_700_000_000
+COMMON = {"epsilon": 50.0, "domain": Domain(ITEMS), "records": 2000, "alpha": 0.15, "queries": 20}
+CONFIGURATIONS = {
+    "plain": {},
+    "first record": {"selection": "first", "shards": 1},
+    "real weights": {"real_weights": True, "delta": 1e-3},
+    "soon over": {"alpha": 0.95, "epsilon": 0.02},
+}
+on_proper_runners = pytest.mark.parametrize(
+    "runner",
+    [
+        pytest.param("fn_api"),
+        pytest.param("prism", marks=pytest.mark.prism),
+        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
+    ],
+)
+
+
+def make(name: str) -> PrivateQueries:
+    return PrivateQueries(**{**COMMON, **CONFIGURATIONS[name]}, noise=KeyedNoise(KEY))
+
+
+def random_data(chance: random.Random, people: int = 2000) -> list[beam.Row]:
+    """Return events: some people have several, some of the items are not in the domain."""
+    rows = [
+        (
+            f"user {i}",
+            chance.choices((*ITEMS, "elsewhere"), [9, 5, 3, 1, 1, 1, 0, 0, 2, 1])[0],
+            chance.randint(1, 10**9),
+        )
+        for i in range(people)
+    ]
+    rows += [
+        (user, ITEMS[6], time + 1 - 2 * chance.randint(0, 1)) for user, _, time in chance.sample(rows, people // 5)
+    ]
+    chance.shuffle(rows)
+    return [beam.Row(user=user, item=item, time=time) for user, item, time in rows]
+
+
+def random_queries(chance: random.Random, number: int, *, real: bool) -> list[LinearQuery]:
+    queries = []
+    for i in range(number):
+        items = chance.sample(ITEMS, chance.randint(1, 6))
+        weights = tuple(round(chance.random(), 3) for _ in items) if real and chance.random() < 0.7 else ()
+        queries.append(LinearQuery(f"query {i:03}", Timestamp(micros=chance.randint(1, 50) * 700), items, weights))
+    return queries
+
+
+def true_counts(made: PrivateQueries, data) -> np.ndarray:
+    chosen = {}
+    for row in data:
+        if row.item in ITEMS:
+            time = row.time if made.selection == "first" else -row.time
+            chosen.setdefault(row.user, []).append((time, row.item))
+    held = [item for records in chosen.values() for time, item in records if time == min(records)[0]]
+    assert len(held) == len(chosen)  # no ties, which the mechanism of the test would have to break
+    return np.array([held.count(item) for item in sorted(ITEMS)])
+
+
+def reference(made: PrivateQueries, data, queries) -> list[tuple]:
+    """Return name, estimate, source and measurements left of each answer: asked one by one."""
+    mechanism = made.mechanism
+    noise = made.noise.derive("private queries", made.domain.digest, made.selection)
+    counts, state, rows = true_counts(made, data), mechanism.initial_state(), []
+    places = {item: i for i, item in enumerate(sorted(ITEMS))}
+    for query in sorted(queries, key=lambda q: (q.time, q.name)):
+        vector = np.zeros((1, len(ITEMS)), np.int64 if mechanism.integer else np.float64)
+        vector[0, [places[item] for item in query.items]] = query.weights or 1
+        if mechanism.updates(state) >= mechanism.max_updates:
+            value, source = mechanism.records * float((vector[0] * np.exp(state.log_law)).sum()), "refused"
+        else:
+            state, answers = mechanism.step(state, LinearQueries(counts, vector), noise)
+            value, source = float(answers.values[0]), "measured" if answers.measured[0] else "hypothesis"
+        rows.append((query.name, value, source, mechanism.max_updates - mechanism.updates(state)))
+    return rows
+
+
+def same(rows, expected) -> bool:
+    given = [(row.query, row.source, row.measurements_left) for row in rows]
+    return given == [(name, source, left) for name, _, source, left in expected] and np.allclose(
+        [row.estimate for row in rows], [value for _, value, _, _ in expected], rtol=1e-9
+    )
+
+
+def run(runner, data, queries, made, *extra):
+    def build(pipeline):
+        source = queries if isinstance(queries, beam.PTransform) else beam.Create(queries)
+        inputs = {"events": pipeline | "Data" >> beam.Create(data), "queries": pipeline | "Queries" >> source}
+        published = inputs | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build, *extra)
+
+
+def in_order(results):
+    return sorted(results.elements("rows"), key=lambda row: (row.time, row.query))
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
+    made, chance = make(name), random.Random(4)
+    data = random_data(chance)
+    queries = random_queries(chance, 60, real=not made.mechanism.integer)
+    results = run("fn_api", data, queries, made)
+    expected = reference(made, data, queries)
+    assert same(in_order(results), expected)
+    assert results.elements("dead") == []
+    refused = sum(source == "refused" for _, _, source, _ in expected)
+    assert (refused > 0) == (name == "soon over")
+    assert {"measured", "hypothesis"} <= {source for _, _, source, _ in expected}
+    assert results.counters["privstream:queries_answered"] == 60
+    assert results.counters.get("privstream:queries_refused", 0) == refused
+
+
+@on_proper_runners
+def test_runners_agree(runner):
+    made, chance = make("plain"), random.Random(5)
+    data, queries = random_data(chance), random_queries(chance, 15, real=False)
+    assert same(in_order(run(runner, data, queries, made)), reference(made, data, queries))
+
+
+def test_answers_are_within_their_bounds_and_refused_ones_say_so():
+    for seed in range(3):
+        chance = random.Random(seed)
+        made = PrivateQueries(**{**COMMON, "beta": 1e-9}, noise=KeyedNoise(KEY + bytes([seed])))
+        data, queries = random_data(chance), random_queries(chance, 20, real=False)
+        counts = dict(zip(sorted(ITEMS), true_counts(made, data).tolist(), strict=True))
+        by_name = {query.name: query for query in queries}
+        for row in in_order(run("fn_api", data, queries, made)):
+            truth = sum(counts[item] for item in by_name[row.query].items)
+            assert abs(row.estimate - truth) <= row.error_bound
+            assert row.error_bound < 2 * made.accuracy()
+    rows = in_order(run("fn_api", data, queries * 3, make("soon over")))
+    assert {row.error_bound for row in rows if row.source == "refused"} == {2000.0}
+    assert all(row.measurements_left == 0 for row in rows if row.source == "refused")
+
+
+def test_without_any_record_there_are_answers():
+    made = make("plain")
+    queries = random_queries(random.Random(1), 5, real=False)
+    assert same(
+        in_order(run("fn_api", [beam.Row(user="u", item="elsewhere", time=1)], queries, made)),
+        reference(made, [], queries),
+    )
+
+
+def test_pairs_without_a_time_count():
+    made = make("plain")
+    queries = [LinearQuery("all", Timestamp(1), ITEMS[:1])]
+    (row,) = run("fn_api", [(f"user {i}", ITEMS[0]) for i in range(2000)], queries, made).elements("rows")
+    assert row.source == "measured"
+    assert abs(row.estimate - 2000) < row.error_bound < 1000
+
+
+@pytest.mark.prism
+def test_queries_that_come_too_late_are_set_aside():
+    made, data = make("plain"), random_data(random.Random(1))
+    queries = [LinearQuery(f"q{i}", Timestamp(START + i), ITEMS[:i]) for i in range(1, 5)]
+    source = test_stream.TestStream()
+    for query in (queries[1], queries[0]):
+        source = source.add_elements([TimestampedValue(query, query.time)])
+    source = source.advance_watermark_to(START + 3).add_elements([TimestampedValue(queries[3], queries[3].time)])
+    source = source.advance_watermark_to(START + 60).add_elements([TimestampedValue(queries[2], queries[2].time)])
+    results = run("prism", data, source.advance_watermark_to_infinity(), made, "--streaming")
+    rows = in_order(results)
+    late = [letter.record for letter in results.elements("dead")]
+    assert len(rows) + len(late) == 4
+    # Whether the data was there in time is up to the runner: if not, nothing was answered before all had come.
+    assert late in ([], ["q3"])
+    assert same(rows, reference(made, data, [query for query in queries if query.name not in late]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_crashes_and_timers_in_any_order_change_nothing(seed):
+    chance = random.Random(seed)
+    made = make(chance.choice(list(CONFIGURATIONS)))
+    data = random_data(chance)
+    queries = random_queries(chance, 25, real=not made.mechanism.integer)
+    noise = made.noise.derive("private queries", made.domain.digest, made.selection)
+    fn = AnswerQueries(mechanism=made.mechanism, noise=noise, queries=20, beta=0.05)
+    stage = Stage(fn, chance, crashes=0.3, workers=2)
+    places = {item: i for i, item in enumerate(sorted(ITEMS))}
+    elements = []
+    for query in queries:
+        weights = np.array(query.weights or [1.0] * len(query.items))
+        positions = np.array([places[item] for item in query.items])
+        sparse = SparseQuery(query.name, query.time.micros, positions, weights)
+        elements.append((sparse.due, (ONE_KEY, QUERY + sparse.to_bytes())))
+    elements.sort(key=lambda pair: pair[0] + chance.randrange(10_000))
+    whole = (ONE_KEY, encode_counts(true_counts(made, data)))
+    comes = chance.randrange(3)
+    stage.feed([whole] if comes == 0 else [])
+    for number in range(0, 25, 5):
+        if comes == 1 and number == 10:
+            stage.feed([whole])
+        stage.feed([element for _, element in elements[number : number + 5]])
+        if number + 5 < 25:
+            stage.advance(min(due for due, _ in elements[number + 5 :]) - 1000)
+    stage.feed([whole] if comes == 2 else [])
+    stage.advance(2**62 // 1000 * 1000)
+    assert stage.dead == []
+    assert same(sorted(stage.take(), key=lambda row: (row.time, row.query)), reference(made, data, queries))
+    assert stage.cells.states[ONE_KEY, "answer_queries_pending"] == []
+    assert not stage.cells.timers
+
+
+def test_pending_queries_are_rewritten_at_amortised_cost():
+    made = make("plain")
+    fn = AnswerQueries(mechanism=made.mechanism, noise=made.noise, queries=20, beta=0.05)
+    stage = Stage(fn, random.Random(1))
+    stage.feed([(ONE_KEY, encode_counts(np.zeros(len(ITEMS))))])
+    queries = [SparseQuery(f"q{i}", i * 1000, np.array([1]), np.array([1.0])) for i in range(400)]
+    stage.feed([(ONE_KEY, QUERY + query.to_bytes()) for query in queries])
+    size = sum(len(query.to_bytes()) for query in queries)
+    head = 200 + 3 * len(made.mechanism.snapshot(made.mechanism.initial_state()))
+    before = stage.cells.added
+    for query in queries:
+        stage.advance(query.due)
+    assert len(stage.take()) == 400
+    assert stage.cells.added - before <= 2 * size + 400 * head
+
+
+def test_what_breaks_a_rule_is_a_dead_letter():
+    at = Timestamp(START)
+    bad = {
+        "name must be text, not empty": LinearQuery("", at, ITEMS[:1]),
+        "time must be a Timestamp": LinearQuery("q", 5, ITEMS[:1]),
+        "items must be distinct texts, at least one": LinearQuery("q", at, ()),
+        "items must be in the domain": LinearQuery("q", at, ("elsewhere",)),
+        "weights must be as many as items, or none, got 1 for 2": LinearQuery("q", at, ITEMS[:2], (1.0,)),
+        "weights must be numbers in [0, 1]": LinearQuery("q", at, ITEMS[:1], (float("nan"),)),
+        "weights must be 0 or 1 without real_weights": LinearQuery("q", at, ITEMS[:1], (0.5,)),
+        "query must have a field name": ("q", 1),
+    }
+    results = run("fn_api", [("u", ITEMS[0])], [*bad.values(), LinearQuery("q", at, ITEMS[:1], (1,))], make("plain"))
+    assert sorted(letter.reason.split(" from 1970")[0] for letter in results.elements("dead")) == sorted(bad)
+    assert len(results.elements("rows")) == 1
+
+
+def test_unbounded_data_is_refused():
+    pipeline = beam.Pipeline()
+    data = pipeline | "Data" >> test_stream.TestStream().advance_watermark_to_infinity()
+    queries = pipeline | "Queries" >> beam.Create([LinearQuery("q", Timestamp(1), ITEMS[:1])])
+    data.is_bounded = False
+    with pytest.raises(ValueError, match="events must be a bounded collection: all queries are about the same data"):
+        _ = {"events": data, "queries": queries} | make("plain")
+
+
+def test_the_guarantee_is_about_persons():
+    made = make("real weights")
+    found = made.guarantee
+    assert found.unit == "one person with all their records"
+    assert (found.epsilon, found.delta) == (50.0, 1e-3)
+    assert f"At most {made.mechanism.max_updates:,} answers are measured" in found.paragraph()
+    assert made.accuracy() == made.mechanism.accuracy(20, 0.05)
+    assert made.records_needed() == made.mechanism.records_needed(20, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"domain": ITEMS}, TypeError, "domain must be a Domain, got tuple"),
+        ({"selection": "random"}, ValueError, "selection must be one of last, first, got 'random'"),
+        ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
+        ({"real_weights": 1}, TypeError, "real_weights must be True or False, got int"),
+        ({"alpha": 1.5}, ValueError, r"alpha must be in \(0, 1\), got 1.5"),
+    ],
+)
+def test_bad_arguments(changes, error, message):
+    with pytest.raises(error, match=message):
+        PrivateQueries(**{**COMMON, **changes}, noise=KeyedNoise(KEY))
