@@ -98,9 +98,9 @@ class HistogramMechanism(ABC):
             raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
         return PartitionState(counter=self.counter.restore(values.pop("counter")), **values)
 
-    def interval_counter(self, share: float, delta: float) -> ContinualCounter:
-        """Return the counter that is fed at the ends of intervals, for a share of epsilon."""
-        return UnknownHorizonCounter(epsilon=self.epsilon * share, delta=delta, **self._shape)
+    def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:
+        """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
+        return UnknownHorizonCounter(epsilon=self.epsilon * share, delta=delta, first_epoch=expected, **self._shape)
 
     @property
     def _shape(self) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.anchored_partition import AnchoredPartition
+from privstream.mechanisms.anchored_partition import AnchoredPartition, early_bound
 from privstream.mechanisms.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.continual_counter import ContinualCounter, Integers
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histogram_mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histogram_query import Histogram, HistogramQuery, all_values, columnwise
 from privstream.mechanisms.kary_tree import KaryTreeCounter
@@ -25,6 +26,8 @@ from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
+_EARLY = (0.01, 1.0, 8.0, 64.0)  # intervals that end too early, on average
+_MOST_INTERVALS = 1 << 24
 _DEFAULT_LARGEST = 100_000
 
 
@@ -46,8 +49,8 @@ class HistogramQueries(HistogramMechanism):
         noise source of its own, or the difference shows.
 
     Accuracy:
-        `error(largest)`: with probability 1 - beta no answer is off by more at any step while no query exceeds
-        `largest`. Selected columns have sums within twice that of the ones they stand for.
+        `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
+        no query exceeds `largest`. Selected columns have sums within twice that of the ones they stand for.
 
     Attributes:
         epsilon: finite and > 0.
@@ -106,11 +109,19 @@ class HistogramQueries(HistogramMechanism):
         if self.mode != "auto":
             return self.mode
         largest = self._expected
-        return min(("anchored", "direct"), key=lambda mode: self._mode_error(mode, largest))
+        step = self.horizon or largest
+        return min(("anchored", "direct"), key=lambda mode: self._mode_error(mode, largest, step))
 
-    def error(self, largest: int) -> int:
-        """Return the error of the class docstring while no query exceeds `largest`."""
-        return self._mode_error(self.chosen_mode, checks.integer("largest", largest, minimum=0))
+    def error(self, largest: int, step: int | None = None) -> int:
+        """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
+
+        Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
+        """
+        checks.integer("largest", largest, minimum=0)
+        last = (self.horizon or max(1, largest)) if step is None else checks.integer("step", step, minimum=1)
+        if self.horizon is not None and last > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {last}")
+        return self._mode_error(self.chosen_mode, largest, last)
 
     @property
     def answer_selects(self) -> NDArray[np.bool_]:
@@ -152,7 +163,7 @@ class HistogramQueries(HistogramMechanism):
             return self._step_counter
         if self.chosen_mode == "paper":
             return self._paper.counter
-        return self.interval_counter(self._split[0], self.delta)
+        return self._anchored(*self._split).counter
 
     @cached_property
     def partition(self) -> Partition:
@@ -167,19 +178,27 @@ class HistogramQueries(HistogramMechanism):
             epsilon=self.epsilon,
             delta=self.delta,
             beta=self.beta,
-            queries=self._values(np.zeros((1, self.columns), np.int64)).shape[1],
+            queries=len(self._tracked),
             moves=self._moves,
             counter=self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta)),
         )
 
-    def _anchored(self, share: float, slack: int) -> AnchoredPartition:
+    def _anchored(
+        self, share: float, slack: int, early: float, counter_share: float | None = None
+    ) -> AnchoredPartition:
+        """Return the partition that leaves the counter a share of epsilon, with another one for predictions."""
+        most = 1 + len(self._tracked) * self._expected // slack + early_bound(early, self.beta)
+        most = min(most, _MOST_INTERVALS if self.horizon is None else self.horizon)
+        most = math.ceil(2 ** (math.ceil(2 * math.log2(most)) / 2))  # few different ones, whose errors are remembered
         return AnchoredPartition(
             epsilon=self.epsilon * (1 - share) / (self.rows_per_unit or 1),
             neighbouring=self.neighbouring,
             beta=self.beta,
             horizon=self.horizon,
             slack=slack,
-            counter=self.interval_counter(share, self.delta),
+            early=early,
+            intervals=most,
+            counter=self.interval_counter(counter_share or share, self.delta, most),
             columnwise=columnwise(self.queries),
         )
 
@@ -196,36 +215,35 @@ class HistogramQueries(HistogramMechanism):
         return self.largest or self.horizon or _DEFAULT_LARGEST
 
     @cached_property
-    def _split(self) -> tuple[float, int]:
-        """The counter's share of epsilon and the slack, those given or the best of some by predicted error."""
-        largest = self._expected
+    def _split(self) -> tuple[float, int, float]:
+        """The counter's share of epsilon, slack and early ends: those given, or the best of some by predicted error.
+
+        Predictions take the error of a counter with all of epsilon, as it scales.
+        """
         shares = _SHARES if self.counter_share is None else (self.counter_share,)
-        slacks = [1 << i for i in range(3, 20)] if self.slack is None else [self.slack]
-        unit = self.interval_counter(1.0, self.delta)
-        options = [(share, slack) for share in shares for slack in slacks]
-        return min(options, key=lambda option: self._anchored_error(option[0], option[1], largest, unit))
+        growth, step = len(self._tracked) * self._expected, self.horizon or max(1, self._expected)
+        slacks = [max(8, growth >> i) for i in range(15)] if self.slack is None else [self.slack]
 
-    def _anchored_error(self, share: float, slack: int, largest: int, unit: ContinualCounter | None = None) -> float:
-        """Return the error of mode `anchored`; from that of a counter with all of epsilon, if given, as it scales."""
-        partition, tracked = self._anchored(share, slack), self._paper.queries
-        intervals = 1 + tracked * largest // slack
-        if self.horizon is not None:
-            intervals = min(intervals, self.horizon)
-        counter = counter_error(unit or partition.counter, intervals, self.beta / 3) / (share if unit else 1)
-        noises = partition.mu_bound(self.horizon or largest) + slack + partition.tau_bound(intervals)
-        return counter * (1 if partition.columnwise else 2) + noises / 2 + 1
+        def predicted(option: tuple[float, int, float]) -> float:
+            return self._anchored(*option, counter_share=1.0).error(growth, step, counter_share=option[0])
 
-    def _mode_error(self, mode: str, largest: int) -> int:
+        return min(itertools.product(shares, slacks, _EARLY), key=predicted)
+
+    def _mode_error(self, mode: str, largest: int, step: int) -> int:
         if mode == "direct":
-            counter = self._step_counter
-            return counter.error(self.horizon or max(1, largest), self.beta)
+            return self._step_counter.error(step, self.beta)
         if mode == "anchored":
-            return math.ceil(self._anchored_error(*self._split, largest))
-        paper, step = self._paper, self.horizon or max(1, largest)
+            return math.ceil(self._anchored(*self._split).error(len(self._tracked) * largest, step))
+        paper = self._paper
         number = max(1, paper.queries * largest)
         counter_bound = counter_error(paper.counter, number, float(paper.counter_beta(number)))
         rise = float(paper.rise(step, number)) + 2 * float(paper.margin(step, number))
         return math.ceil(rise + paper.gamma_bound(number) + 3 * counter_bound + 1)
+
+    @cached_property
+    def _tracked(self) -> Integers:
+        """The values, at 0, of all queries' parts that intervals are about."""
+        return np.asarray(self._values(np.zeros((1, self.columns), np.int64))[0])
 
     def _centred(self, steps: Integers, interval: int) -> Integers:
         """Return what is added to answers (n, k): in mode `anchored` half of what a value can have grown unseen."""

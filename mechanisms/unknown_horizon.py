@@ -18,6 +18,7 @@ from privstream.mechanisms.noise import NoiseSource
 # (k, h) of the k-ary trees for delta = 0, and lengths for delta > 0; the last one is repeated.
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
 _LENGTHS = (1 << 4, 1 << 8, 1 << 16, 1 << 24)
+_EARLY = 0.1  # share of a failure probability for all epochs but the last, if that is better than even shares
 
 Epoch = KaryTreeCounter | BufferedToeplitzCounter
 
@@ -28,7 +29,8 @@ class UnknownHorizonCounter(ContinualCounter):
 
     Epochs have k-ary trees for delta = 0, of (k - 1)/2 k^(h-1) steps with (k, h) = (5, 2), (7, 3), (9, 4), (13, 5), ..
     (10, 147, 2916, 171,366, .. steps), and buffered Toeplitz counters of 16, 256, 65,536 and then 2^24 steps for
-    delta > 0. Past epochs count with the sums published at their ends.
+    delta > 0. Past epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long,
+    with the best tree for it, and those that are no longer are left out.
 
     Privacy:
         Unit: one row or person over the whole run; see `guarantee`. A row is in one epoch, whose counter has the whole
@@ -36,9 +38,10 @@ class UnknownHorizonCounter(ContinualCounter):
 
     Accuracy:
         `variance(t)`: that of the current epoch's counter plus those at the ends of all epochs before;
-        `error(t, beta)` an upper bound, since epochs share beta evenly.
+        `error(t, beta)` an upper bound, since epochs share beta.
 
-    Attributes: see `ContinualCounter`; the horizon is 2^40 and need not be given.
+    Attributes: see `ContinualCounter`; the horizon is 2^40 and need not be given; `first_epoch`: steps that the run is
+        expected to have, or None.
 
     Example:
         >>> counter = UnknownHorizonCounter(epsilon=1.0)
@@ -49,23 +52,31 @@ class UnknownHorizonCounter(ContinualCounter):
     """
 
     horizon: int = LARGEST_HORIZON
+    first_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        longest = LARGEST_HORIZON if self.delta == 0 else _LENGTHS[-1]
+        if self.first_epoch is not None and checks.integer("first_epoch", self.first_epoch, minimum=1) > longest:
+            raise ValueError(f"first_epoch must be <= {longest}, got {self.first_epoch}")
 
     def epoch(self, number: int) -> Epoch:
         """Return the counter of epoch 0, 1, .."""
-        size = _TREES if self.delta == 0 else _LENGTHS
-        return self._epochs[min(number, len(size) - 1)]
+        return self._epochs[min(number, len(self._epochs) - 1)]
 
     @functools.cached_property
     def _epochs(self) -> tuple[Epoch, ...]:
         names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
+        kind = KaryTreeCounter if self.delta == 0 else BufferedToeplitzCounter
+        first = () if self.first_epoch is None else (kind(horizon=self.first_epoch, **shared),)
+        later: tuple[Epoch, ...]
         if self.delta > 0:
-            return tuple(BufferedToeplitzCounter(horizon=length, **shared) for length in _LENGTHS)
-        lengths = [base // 2 * base ** (height - 1) for base, height in _TREES]
-        return tuple(
-            KaryTreeCounter(horizon=length, base=base, **shared)
-            for length, (base, _) in zip(lengths, _TREES, strict=True)
-        )
+            later = tuple(BufferedToeplitzCounter(horizon=length, **shared) for length in _LENGTHS)
+        else:
+            trees = ((base // 2 * base ** (height - 1), base) for base, height in _TREES)
+            later = tuple(KaryTreeCounter(horizon=length, base=base, **shared) for length, base in trees)
+        return (*first, *(counter for counter in later if counter.horizon > (self.first_epoch or 0))) or later[-1:]
 
     def epochs(self, step: int) -> Iterator[tuple[int, Epoch, int]]:
         """Return number, counter and steps done of every epoch that has begun when `step` is done."""
@@ -82,8 +93,14 @@ class UnknownHorizonCounter(ContinualCounter):
     def error(self, step: int, beta: float) -> int:
         """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         epochs = list(self.epochs(self._step_number(step)))
-        share = checks.probability("beta", beta) / len(epochs)
-        return max(self._epoch_error(number, done, share) for number, _, done in epochs)
+        before = len(epochs) - 1
+        options = [[checks.probability("beta", beta) / len(epochs)] * len(epochs)]
+        if before:
+            options.append([beta * _EARLY / before] * before + [beta * (1 - _EARLY)])
+        return min(
+            max(self._epoch_error(number, done, share) for (number, _, done), share in zip(epochs, shares, strict=True))
+            for shares in options
+        )
 
     def _epoch_error(self, number: int, done: int, beta: float) -> int:
         """Return the error of one epoch's steps, with the noise of all epochs before it."""

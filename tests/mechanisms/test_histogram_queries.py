@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from privstream.mechanisms.anchored_partition import early_bound
 from privstream.mechanisms.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.column_flags import ColumnFlags
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
@@ -267,15 +268,58 @@ class TestBudget:
     def test_shares_of_beta(self):
         assert sum(series_share(number) for number in range(1, 100_000)) < 1
         assert sum(series_share(number) for number in range(1, 100_000)) > 0.9
+        for horizon in (None, 5000):
+            partition = mechanism("anchored", horizon=horizon, slack=100).partition
+            early = partition._early_at(np.arange(1, 5000 if horizon else 10**6)).sum()
+            assert (0.9 if horizon else 0.3) * partition.early < early <= partition.early  # one half per step at most
+            tau = sum(partition._tau_beta(interval) for interval in range(64 * partition.intervals))
+            assert 0.8 * partition.beta / 10 < tau <= partition.beta / 10
+
+    @pytest.mark.parametrize("early", [0.01, 1.0, 8.0, 64.0])
+    def test_early_ends(self, early):
+        """The bound holds for the worst numbers of trials, and is not far above the quantile."""
+        beta = 0.05
+        most = early_bound(early, beta)
+        for trials in (64, 1000, 10**6):
+            assert stats.binom.sf(most, trials, min(1.0, early / trials)) <= beta / 10
+        assert most <= stats.poisson.isf(beta / 10, early) + 0.2 * early + 2
+
+    def test_bounds_of_single_noises(self):
+        """By exact sums: mu above its bound, and tau - mu above its own, have the probabilities that are paid for."""
+        partition = mechanism("anchored", slack=100, horizon=5000).partition
+        tau, mu = partition.tau, partition.mu
+        chance = partition.early / 5000
+        assert math.exp(-(partition.mu_bound(1) + 1) / mu.scale) <= chance * (1 + 1e-9)
+        assert math.exp(-partition.mu_bound(1) / mu.scale) > chance
+        for interval in (0, partition.intervals, 9 * partition.intervals):
+            bound, k = partition.tau_bound(interval), np.arange(4000)
+            passed = [tau.pmf(k) @ np.where(k > x, -np.expm1(-(k - x) / mu.scale), 0.0) for x in (bound, bound - 1)]
+            assert passed[0] <= partition._tau_beta(interval) < passed[1]
+
+    def test_counter_bounds_cost_no_more_than_their_share(self, monkeypatch):
+        """Whatever the number of intervals, all bounds of the counter together fail with probability 0.8 beta."""
+        partition = mechanism("anchored", slack=100, horizon=5000).partition
+        asked = set()
+        monkeypatch.setattr(
+            "privstream.mechanisms.anchored_partition._bound",
+            lambda counter, steps, beta: asked.add((steps, beta)) or steps,
+        )
+        for interval in [*range(1, 4 * partition.intervals), *(partition.intervals << i for i in range(3, 40))]:
+            assert partition.counter_bound(interval) >= interval
+        assert 0.7 * partition.beta < sum(beta for _, beta in asked) <= 0.8 * partition.beta
+        assert partition.counter_bound(0) == 0
+
+    def test_steps_count_where_the_horizon_is_unknown(self):
         tested = mechanism("anchored", horizon=None)
-        chances = tested.partition._test_beta(np.arange(1, 10**6))
-        assert 0.9 * tested.beta / 3 < chances.sum() < tested.beta / 3
+        assert tested.error(1000) == tested.error(1000, 1000) < tested.error(1000, 10**6) < tested.error(1000, 10**12)
+        with pytest.raises(HorizonExceeded, match="step must be <= horizon 2000, got 2001"):
+            mechanism("anchored").error(10, 2001)
 
     def test_auto(self):
         shared = {"epsilon": 1.0, "columns": 10, "horizon": 2**20}
         assert HistogramQueries(**shared, largest=1000).chosen_mode == "anchored"
-        assert HistogramQueries(**shared, largest=2**20).chosen_mode == "direct"
-        assert HistogramQueries(epsilon=1.0, columns=10, horizon=50).chosen_mode == "direct"
+        assert HistogramQueries(**shared, largest=2**20, row_columns=1).chosen_mode == "direct"
+        assert HistogramQueries(epsilon=1.0, columns=10, horizon=50, row_columns=1).chosen_mode == "direct"
         for largest in (100, 10**4, 2**20):
             auto = HistogramQueries(**shared, largest=largest)
             errors = {mode: dataclasses.replace(auto, mode=mode).error(largest) for mode in MODES}
