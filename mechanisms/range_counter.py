@@ -257,7 +257,7 @@ class RangeCounter:
 
             def noisy(intervals: Integers) -> Integers:
                 first, after = bounds(intervals, height)
-                return state.points.below(after) - state.points.below(first) + drawn(intervals)
+                return state.points.below(after + 1) - state.points.below(first + 1) + drawn(intervals)
 
             return consistent_counts(
                 starts - 1,

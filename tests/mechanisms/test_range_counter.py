@@ -1,0 +1,507 @@
+"""RangeCounter: geometry, exact scales, noise, errors, consistency, and everything that could go wrong with inputs."""
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms import KeyedNoise, RangeCounter, RangeStep, SeededNoise, Updates
+from privstream.mechanisms.discrete import DiscreteLaplace
+from privstream.mechanisms.dyadic_ranges import bounds, cover, level_below_root, longest_cover, tree_height
+from privstream.mechanisms.dynamic_points import PointCounts, changes
+from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.gaussian_curve import largest_shift
+from privstream.mechanisms.noise_sums import NoiseSum
+from privstream.mechanisms.range_noise import RangeNoise
+from scipy import stats
+
+EXACT = 1e7  # an epsilon at which all noise is 0
+
+
+def run(mechanism, batches, noise=None):
+    """Return the state after steps of (points, inserted)."""
+    state = mechanism.initial_state()
+    for points, inserted in batches:
+        state = mechanism.update(state, Updates(np.array(points, np.int64), np.array(inserted, bool)))
+    return state
+
+
+def reference(batches, duplicates):
+    """Return the weights of points after the updates, one by one."""
+    weights: dict[int, int] = {}
+    for points, inserted in batches:
+        for point, insertion in zip(points, inserted, strict=True):
+            if duplicates == "ignored":
+                weights[point] = int(insertion)
+            else:
+                weights[point] = weights.get(point, 0) + (1 if insertion else -1)
+    return weights
+
+
+UNIVERSE = 13
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(1, UNIVERSE), st.booleans()), max_size=6).map(
+        lambda pairs: ([p for p, _ in pairs], [i for _, i in pairs])
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+class TestGeometry:
+    @pytest.mark.parametrize("universe", [1, 2, 3, 5, 8, 13, 16])
+    def test_covers_are_partitions_into_few_intervals(self, universe):
+        height = tree_height(universe)
+        ranges = [(a, b) for a in range(universe) for b in range(a + 1, universe + 1)]
+        starts, ends = np.array(ranges).T
+        numbers, intervals = cover(starts, ends, height)
+        first, after = bounds(intervals, height)
+        most = 0
+        for i, (a, b) in enumerate(ranges):
+            rows = np.flatnonzero(numbers == i)
+            pieces = sorted(zip(first[rows].tolist(), after[rows].tolist(), strict=True))
+            assert [a, *(end for _, end in pieces)] == [*(start for start, _ in pieces), b]
+            most = max(most, len(pieces))
+        assert most <= longest_cover(height)
+        if universe == 16:
+            assert most == longest_cover(height) == 6
+
+    @pytest.mark.parametrize("universe", [1, 2, 3, 5, 8, 13, 16, 1000])
+    def test_a_point_is_in_one_more_interval_than_log_universe(self, universe):
+        levels = math.ceil(math.log2(universe)) + 1
+        numbers = np.arange(1, 2 << tree_height(universe))
+        first, after = bounds(numbers, tree_height(universe))
+        for point in {0, universe // 2, universe - 1}:
+            assert np.count_nonzero((first <= point) & (point < after)) == levels
+        assert RangeCounter(epsilon=1.0, universe=universe).levels == levels
+
+    def test_levels_are_exact_for_large_numbers(self):
+        numbers = np.array([1, 2, 3, (1 << 53) - 1, 1 << 53, (1 << 60) - 1, 1 << 60, (1 << 61) - 1])
+        assert level_below_root(numbers).tolist() == [n.bit_length() - 1 for n in numbers.tolist()]
+
+
+class TestPoints:
+    @settings(max_examples=200, deadline=None)
+    @given(batches=BATCHES, duplicates=st.sampled_from(["ignored", "counted"]), consistent=st.booleans())
+    def test_without_noise_counts_are_those_of_the_reference(self, batches, duplicates, consistent):
+        mechanism = RangeCounter(epsilon=EXACT, universe=UNIVERSE, duplicates=duplicates, consistent=consistent)
+        weights = reference(batches, duplicates)
+        if consistent and min(weights.values(), default=0) < 0:
+            return  # counts below zero are what this option rules out
+        ranges = [(a, b) for a in range(1, UNIVERSE + 1) for b in range(a, UNIVERSE + 1)]
+        low, high = np.array(ranges).T
+        counts = mechanism.count(run(mechanism, batches), low, high, SeededNoise(1))
+        assert counts.tolist() == [sum(weights.get(x, 0) for x in range(a, b + 1)) for a, b in ranges]
+
+    def test_runs_stay_few_and_cancel(self):
+        held, rng = PointCounts(), np.random.default_rng(1)
+        members: set[int] = set()
+        for _ in range(300):
+            points, inserted = rng.integers(1, 500, 20), rng.random(20) < 0.5
+            held = held.add(*changes(points, inserted, held, "ignored"))
+            for point, insertion in zip(points.tolist(), inserted.tolist(), strict=True):
+                (members.add if insertion else members.discard)(point)
+            lengths = [len(part.points) for part in held.runs]
+            assert all(one >= 2 * two for one, two in itertools.pairwise(lengths))
+        everything = np.arange(1, 500)
+        assert held.at(everything).tolist() == [int(point in members) for point in everything]
+        assert sum(len(part.points) for part in held.runs) < 3 * 500
+
+    def test_snapshots_keep_points_of_a_large_universe(self):
+        mechanism = RangeCounter(epsilon=EXACT, universe=1 << 60)
+        points = np.array([1, 1 << 59, 1 << 60])
+        state = mechanism.restore(mechanism.snapshot(run(mechanism, [(points, [True] * 3)])))
+        counts = mechanism.count(state, [1, 2, 1 << 60, 2], [1 << 60, 1 << 60, 1 << 60, 3], SeededNoise(1))
+        assert counts.tolist() == [3, 2, 1, 0]
+
+
+def node_sums(batches, duplicates, noise, steps):
+    """Return the sums of all (dyadic interval, interval of steps) that any prefix uses."""
+    held, series = PointCounts(), []
+    numbers = np.arange(1, 2 << (noise.levels - 1))
+    first, after = bounds(numbers, noise.levels - 1)
+    for points, inserted in batches:
+        moved, weights = changes(np.array(points, np.int64), np.array(inserted, bool), held, duplicates)
+        held = held.add(moved, weights)
+        series.append([int(weights[(moved > a) & (moved <= b)].sum()) for a, b in zip(first, after, strict=True)])
+    table = np.array(series)
+    tree = noise.epoch(0)
+    used = {(node.level, node.position) for step in range(1, steps + 1) for node in tree.nodes(0, 0, step)}
+    sums = {}
+    for level, position in used:
+        unit = tree.base**level
+        sums[level, position] = table[position * unit : (position + 1) * unit].sum(axis=0)
+    return sums
+
+
+class TestSensitivity:
+    """What one update moves, by brute force over neighbouring inputs."""
+
+    @settings(max_examples=150, deadline=None)
+    @given(batches=BATCHES, data=st.data(), duplicates=st.sampled_from(["ignored", "counted"]), delta=st.booleans())
+    def test_one_update_moves_no_more_than_the_noise_is_scaled_for(self, batches, data, duplicates, delta):
+        mechanism = RangeCounter(
+            epsilon=1.0, delta=1e-6 if delta else 0.0, universe=UNIVERSE, horizon=7, duplicates=duplicates
+        )
+        noise = mechanism._noise
+        steps = [i for i, (points, _) in enumerate(batches) if points]
+        if not steps:
+            return
+        step = data.draw(st.sampled_from(steps))
+        index = data.draw(st.integers(0, len(batches[step][0]) - 1))
+        other = [([*points], [*inserted]) for points, inserted in batches]
+        del other[step][0][index], other[step][1][index]
+        one = node_sums(batches, duplicates, noise, 7)
+        two = node_sums(other, duplicates, noise, 7)
+        moved = np.concatenate([np.abs(one[node] - two[node]) for node in one])
+        assert moved.max(initial=0) <= 1
+        assert moved.sum() <= noise.impulses * noise.levels * noise.epoch(0).height
+
+    def test_fewer_levels_or_impulses_would_not_do(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=UNIVERSE, horizon=7)
+        noise = mechanism._noise
+        nothing = ([], [])
+        # Without the first insertion the second counts; so both steps change, in all levels of both trees.
+        batches = [([5], [True]), nothing, nothing, ([5], [True]), nothing, nothing, nothing]
+        one = node_sums(batches, "ignored", noise, 7)
+        two = node_sums([nothing, *batches[1:]], "ignored", noise, 7)
+        moved = sum(np.abs(one[node] - two[node]).sum() for node in one)
+        assert moved > noise.levels * noise.epoch(0).height  # one impulse would be too few
+        assert moved > 2 * (noise.levels - 1) * noise.epoch(0).height  # log2 of the universe, too
+
+    def test_scales(self):
+        for universe, levels in ((1, 1), (2, 2), (5, 4), (1 << 20, 21), ((1 << 20) + 1, 22)):
+            for duplicates, impulses in (("ignored", 2), ("counted", 1)):
+                for unit, neighbouring, factor in ((1, "add_remove", 1), (3, "add_remove", 3), (3, "replace_one", 6)):
+                    parameters = {
+                        "epsilon": 0.5,
+                        "universe": universe,
+                        "horizon": 1024,
+                        "duplicates": duplicates,
+                        "updates_per_unit": unit,
+                        "neighbouring": neighbouring,
+                    }
+                    tree = RangeCounter(**parameters)._noise.epoch(0)
+                    assert (tree.base, tree.height) == (13, 3)
+                    assert tree.law.scale == pytest.approx(factor * impulses * levels * 3 / 0.5)
+                    tree = RangeCounter(**parameters, delta=1e-6)._noise.epoch(0)
+                    assert (tree.base, tree.height) == (2, 11)
+                    squared = factor**2 * impulses * levels * 11 / largest_shift(0.5, 1e-6) ** 2
+                    assert tree.law.sigma == pytest.approx(math.sqrt(squared + 4))
+
+
+class TestNoise:
+    def test_a_count_is_the_truth_and_the_noise_of_its_nodes(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=16, horizon=40)
+        key = SeededNoise(7)
+        state = run(mechanism, [([3, 9], [True, True])] * 17)
+        tree, total = mechanism._noise.epoch(0), 1
+        source = key.derive("range counter", mechanism._parameters)
+        for node in tree.nodes(0, 0, 17):
+            drawn = tree.law.draw(source.derive("node", 0, node.level, node.position, b""), np.array([2], np.uint64))
+            total += node.sign * int(drawn[0])
+        assert mechanism.count(state, [1], [8], key).tolist() == [total]
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @pytest.mark.parametrize("horizon", [500, None])
+    def test_variance(self, delta, horizon):
+        mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=1 << 20, horizon=horizon)
+        state = run(mechanism, [([], [])] * 23)
+        low = 1 + 4 * np.arange(40_000)  # intervals of level 2, each by itself
+        drawn = mechanism.count(state, low, low + 3, SeededNoise(11)).astype(float)
+        expected = mechanism.variance(23)
+        kurtosis = 3 if delta else 9  # at most: 6 above normal for one Laplace, less for sums
+        spread = expected * math.sqrt((kurtosis - 1) / len(drawn)) * 6.2  # false alarm below 1e-9
+        assert abs(drawn.var() - expected) < spread < 0.3 * expected
+        assert abs(drawn.mean()) < 6.2 * math.sqrt(expected / len(drawn))
+
+    def test_the_law_of_one_node(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=1 << 20, horizon=1)
+        state = run(mechanism, [([], [])])
+        point = np.arange(1, 200_001)
+        drawn = mechanism.count(state, point, point, SeededNoise(3))
+        scale = 2 * 21 / 1.0
+        edges = np.arange(-120, 121, 20)
+
+        counts = np.bincount(np.searchsorted(edges, drawn, side="left"), minlength=len(edges) + 1)
+
+        def expected(law_scale):
+            support = np.arange(-20_000, 20_001)
+            places = np.searchsorted(edges, support, side="left")
+            return np.bincount(places, DiscreteLaplace(law_scale).pmf(support), minlength=len(edges) + 1)
+
+        def chi_square(law_scale):
+            mean = expected(law_scale) * len(drawn)
+            return float(((counts - mean) ** 2 / mean).sum())
+
+        limit = stats.chi2.isf(1e-9, len(edges))
+        assert chi_square(scale) < limit
+        assert chi_square(1.3 * scale) > limit
+        assert chi_square(scale / 1.3) > limit
+
+    def test_same_key_same_answers_and_other_parameters_other_noise(self):
+        batches = [([5, 6], [True, True])] * 4
+        answers = []
+        for universe, epsilon in ((64, 1.0), (64, 1.0), (63, 1.0), (64, 1.0000001)):
+            mechanism = RangeCounter(epsilon=epsilon, universe=universe, horizon=10)
+            state = run(mechanism, batches)
+            answers.append(mechanism.count(state, [1, 3], [5, 60], KeyedNoise(b"a key for tests only")).tolist())
+        assert answers[0] == answers[1]
+        assert answers[0] != answers[2]
+        assert answers[0] != answers[3]
+
+    def test_asking_again_or_together_changes_nothing(self):
+        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=1000)
+        state = run(mechanism, [([5, 600], [True, True])] * 9)
+        low, high = np.array([1, 7, 500]), np.array([1000, 700, 501])
+        together = mechanism.count(state, low, high, SeededNoise(1))
+        alone = [int(mechanism.count(state, [a], [b], SeededNoise(1))[0]) for a, b in zip(low, high, strict=True)]
+        assert together.tolist() == alone
+
+    def test_gaussian_noise_is_bound_to_the_history(self):
+        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=64, horizon=100)
+        batches = [([i + 1], [True]) for i in range(20)]
+        changed = [*batches[:12], ([50], [True]), *batches[13:]]
+        low = np.arange(1, 65)
+        for steps in range(1, 21):
+            one = run(mechanism, batches[:steps])
+            two = run(mechanism, changed[:steps])
+            noise = [mechanism.count(state, low, low, SeededNoise(5)) - state.points.at(low) for state in (one, two)]
+            if steps <= 12:
+                assert np.array_equal(*noise)
+            else:
+                assert np.count_nonzero(noise[0] == noise[1]) < 20  # else the difference of the data would be exact
+
+    def test_history_stays_short(self):
+        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=64)
+        state = run(mechanism, [([1], [True])] * 700)
+        assert len(state.history) <= 12
+
+
+class TestUnknownHorizon:
+    def test_epochs_follow_each_other(self):
+        for delta, lengths in ((0.0, [10, 147, 2916, 171_366]), (1e-6, [16, 256, 65_536, 1 << 24])):
+            noise = RangeCounter(epsilon=1.0, delta=delta, universe=16)._noise
+            assert [noise.epoch(i).length for i in range(4)] == lengths
+            ends = np.cumsum(lengths)
+            assert [number for number, *_ in noise.epochs(int(ends[1]) + 1)] == [0, 1, 2]
+            assert len(noise.nodes(int(ends[0]))) < 4  # few nodes at the end of an epoch
+
+    def test_prefixes_are_partitions(self):
+        noise = RangeCounter(epsilon=1.0, universe=16)._noise
+        gaussian = RangeCounter(epsilon=1.0, delta=1e-6, universe=16)._noise
+        for step in (1, 9, 10, 11, 24, 157, 158, 3000, 10**6):
+            for tree_noise in (noise, gaussian):
+                total = 0
+                for node in tree_noise.nodes(step):
+                    total += node.sign * tree_noise.epoch(node.epoch).base ** node.level
+                assert total == step
+
+    def test_counts_are_bounds(self):
+        for delta, horizon in ((0.0, None), (1e-6, None), (0.0, 300), (1e-6, 300)):
+            noise = RangeCounter(epsilon=1.0, delta=delta, universe=16, horizon=horizon)._noise
+            for step in range(1, 301):
+                allowed = noise.counts(step)[-1]
+                nodes = [node.epoch for node in noise.nodes(step)]
+                for number, (law, most) in enumerate(allowed):
+                    assert nodes.count(number) <= most
+                    assert noise.epoch(number).law == law
+
+
+class TestError:
+    def test_it_is_the_exact_quantile_for_one_node(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=2, horizon=1)  # covers have one interval
+        law = mechanism._noise.epoch(0).law
+        for beta in (0.5, 0.05, 1e-9):
+            z = mechanism.error(1, beta, queries=1)
+            assert 2 * law.pmf(np.arange(z + 1, z + 2000)).sum() <= beta * (1 + 1e-9)
+            assert 2 * law.pmf(np.arange(z, z + 2000)).sum() > beta
+
+    @pytest.mark.parametrize("parts", [[(7.0, 3)], [(3.0, 2), (11.0, 1)]])
+    def test_sums_are_exact(self, parts):
+        law = np.ones(1)
+        reach = 3000
+        for scale, number in parts:
+            for _ in range(number):
+                law = np.convolve(law, DiscreteLaplace(scale).pmf(np.arange(-reach, reach + 1)))
+        middle = len(law) // 2
+        above = np.cumsum(law[::-1])[::-1]  # Pr[sum >= index - middle]
+        for log_beta in (-1.0, -5.0, -20.0):
+            z = NoiseSum.laplace(parts).quantile(log_beta)
+            assert above[middle + z + 1] <= math.exp(log_beta) < above[middle + z]
+
+    def test_sums_of_geometrics(self):
+        noises = NoiseSum(((9.0, 2),), ((4.0, 3),))
+        support = np.arange(2000)
+        up, down = (1 - math.exp(-1 / 9)) * np.exp(-support / 9), (1 - math.exp(-1 / 4)) * np.exp(-support / 4)
+        law = np.convolve(np.convolve(up, up), np.convolve(np.convolve(down, down), down)[::-1])
+        above = np.cumsum(law[::-1])[::-1]
+        zero = 3 * 1999
+        for log_beta in (-2.0, -10.0, -24.0):
+            z = noises.quantile(log_beta)
+            assert above[zero + z + 1] <= math.exp(log_beta) < above[zero + z]
+
+    def test_very_wide_and_very_improbable_sums_have_bounds(self):
+        exact = NoiseSum.laplace([(100.0, 40)]).quantile(-30.0)
+        wide = NoiseSum.laplace([(1e7, 40)]).quantile(-30.0)
+        assert exact * 1e5 <= wide < 1.1 * exact * 1e5
+        assert NoiseSum.laplace([(100.0, 40)]).quantile(-3000.0) > 10 * exact
+        assert NoiseSum.laplace([]).quantile(-5.0) == 0
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_answers_keep_within_it(self, delta):
+        mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=1 << 16, horizon=64)
+        rng, worst = np.random.default_rng(5), 0.0
+        low = rng.integers(1, 1 << 16, 3000)
+        high = rng.integers(low, (1 << 16) + 1)
+        limit = mechanism.error(64, 1e-9, queries=3000 * 64)
+        state = mechanism.initial_state()
+        for _ in range(64):
+            state = mechanism.update(state, Updates(()))
+            worst = max(worst, np.abs(mechanism.count(state, low, high, SeededNoise(2))).max())
+        assert limit / 4 < worst <= limit
+
+    def test_it_grows_with_everything(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=1 << 16)
+        assert mechanism.error(10, 0.05) < mechanism.error(1000, 0.05) < mechanism.error(1000, 0.001)
+        assert mechanism.error(1000, 0.05, queries=10) < mechanism.error(1000, 0.05)
+        known = RangeCounter(epsilon=1.0, universe=1 << 16, horizon=1000)
+        assert known.error(1000, 0.05) < mechanism.error(10**6, 0.05)
+        counted = RangeCounter(epsilon=1.0, universe=1 << 16, horizon=1000, duplicates="counted")
+        assert counted.error(1000, 0.05) == pytest.approx(known.error(1000, 0.05) / 2, rel=0.001)
+
+
+class TestConsistency:
+    @settings(max_examples=30, deadline=None)
+    @given(universe=st.integers(1, 40), seed=st.integers(0, 1000), duplicates=st.sampled_from(["ignored", "counted"]))
+    def test_answers_agree_and_are_possible(self, universe, seed, duplicates):
+        mechanism = RangeCounter(epsilon=30.0, universe=universe, horizon=5, consistent=True, duplicates=duplicates)
+        rng = np.random.default_rng(seed)
+        state = run(mechanism, [(rng.integers(1, universe + 1, 10), rng.random(10) < 0.7)] * 3)
+        ranges = [(a, b) for a in range(1, universe + 1) for b in range(a, universe + 1)]
+        low, high = np.array(ranges).T
+        counts = dict(zip(ranges, mechanism.count(state, low, high, SeededNoise(seed)).tolist(), strict=True))
+        single = [counts[x, x] for x in range(1, universe + 1)]
+        assert min(single) >= 0
+        if duplicates == "ignored":
+            assert max(single) <= 1
+        for (a, b), count in counts.items():
+            assert count == sum(single[a - 1 : b])
+        alone = mechanism.count(state, [1], [universe], SeededNoise(seed))
+        assert alone.tolist() == [counts[1, universe]]
+
+    def test_it_is_closer_to_the_truth(self):
+        rng = np.random.default_rng(3)
+        points = rng.integers(1, (1 << 20) + 1, 100_000)
+        low = rng.integers(1, 1 << 20, 400)
+        high = rng.integers(low, (1 << 20) + 1)
+        errors = {}
+        for consistent in (False, True):
+            mechanism = RangeCounter(epsilon=1.0, universe=1 << 20, horizon=20, consistent=consistent)
+            state = mechanism.update(mechanism.initial_state(), Updates(points))
+            truth = state.points.below(high + 1) - state.points.below(low)
+            answers = mechanism.count(state, low, high, SeededNoise(8))
+            errors[consistent] = math.sqrt(np.mean((answers - truth) ** 2.0))
+        assert errors[True] < 0.7 * errors[False]
+
+
+class TestInputs:
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"universe": 0}, ValueError, "universe must be >= 1, got 0"),
+            ({"universe": (1 << 60) + 1}, ValueError, f"universe must be <= {1 << 60}, got {(1 << 60) + 1}"),
+            ({"universe": 2.0}, TypeError, "universe must be an integer, got float"),
+            ({"horizon": 0}, ValueError, "horizon must be >= 1, got 0"),
+            ({"duplicates": "x"}, ValueError, "duplicates must be one of ignored, counted, got 'x'"),
+            ({"updates_per_unit": 0}, ValueError, "updates_per_unit must be >= 1, got 0"),
+            ({"consistent": 1}, TypeError, "consistent must be True or False, got int"),
+            ({"delta": 1.0}, ValueError, "delta must be in [0, 1), got 1.0"),
+            ({"epsilon": 1e-300}, ValueError, "scale must be"),
+        ],
+    )
+    def test_parameters(self, arguments, error, message):
+        with pytest.raises(error, match=re.escape(message)):
+            RangeCounter(**({"epsilon": 1.0, "universe": 100} | arguments))
+
+    @pytest.mark.parametrize(
+        ("updates", "error", "message"),
+        [
+            (Updates([0]), ValueError, "points must be in 1 .. 100"),
+            (Updates([101]), ValueError, "points must be in 1 .. 100"),
+            (Updates([1.5]), TypeError, "points must hold integers, got float64"),
+            (Updates([math.nan]), TypeError, "points must hold integers, got float64"),
+            (Updates([True]), TypeError, "points must hold integers, got bool"),
+            (Updates([[1]]), ValueError, "points must have shape (n,), got (1, 1)"),
+            (Updates([1], [True, False]), ValueError, "inserted must have shape (1,) as points, got (2,)"),
+            (Updates([1], [1]), TypeError, "inserted must hold truth values, got int64"),
+        ],
+    )
+    def test_updates(self, updates, error, message):
+        mechanism = RangeCounter(epsilon=1.0, universe=100)
+        with pytest.raises(error) as caught:
+            mechanism.step(mechanism.initial_state(), RangeStep(updates), SeededNoise(1))
+        assert str(caught.value) == message
+
+    @pytest.mark.parametrize(
+        ("low", "high", "message"),
+        [
+            ([0], [5], "low must be in 1 .. 100"),
+            ([5], [101], "high must be in 1 .. 100"),
+            ([6], [5], "high must be >= low"),
+            ([6, 7], [8], "high must have shape (2,) as low, got (1,)"),
+        ],
+    )
+    def test_ranges(self, low, high, message):
+        mechanism = RangeCounter(epsilon=1.0, universe=100)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            mechanism.count(mechanism.initial_state(), low, high, SeededNoise(1))
+
+    def test_the_run_is_over_at_the_horizon(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=100, horizon=2)
+        state = run(mechanism, [([1], [True])] * 2)
+        with pytest.raises(HorizonExceeded, match="step must be <= horizon 2, got 3"):
+            mechanism.update(state, Updates([1]))
+        with pytest.raises(HorizonExceeded):
+            mechanism.error(3, 0.1)
+
+    def test_empty_steps_and_no_queries(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=1, horizon=3)
+        state, counts = mechanism.step(mechanism.initial_state(), RangeStep(Updates(())), SeededNoise(1))
+        assert counts.tolist() == []
+        assert state.step == 1
+        assert mechanism.count(mechanism.initial_state(), [1], [1], SeededNoise(1)).tolist() == [0]  # before any step
+        assert mechanism.count(state, [1], [1], SeededNoise(1)).shape == (1,)
+
+    def test_an_empty_set_looks_like_any_other(self):
+        mechanism = RangeCounter(epsilon=1.0, universe=1 << 16, horizon=3)
+        state = run(mechanism, [([], [])])
+        low = np.arange(1, 1001)
+        assert np.count_nonzero(mechanism.count(state, low, low, SeededNoise(1))) > 900
+
+    def test_adaptive_updates(self):
+        """Updates that follow the answers are served, and repeat bit for bit."""
+        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=64, horizon=50)
+        transcripts = []
+        for _ in range(2):
+            state, counts, transcript = mechanism.initial_state(), np.array([1]), []
+            for i in range(50):
+                point = 1 + (int(counts[0]) + i) % 64
+                given = RangeStep(Updates([point], [int(counts[0]) % 3 > 0]), [point], [64])
+                state, counts = mechanism.step(state, given, SeededNoise(4))
+                transcript.append(counts.tolist())
+            transcripts.append(transcript)
+        assert transcripts[0] == transcripts[1]
+
+    def test_guarantee(self):
+        text = RangeCounter(epsilon=1.0, universe=100, updates_per_unit=3).guarantee.paragraph()
+        assert "one person who makes at most 3 updates" in text
+        assert "one update (insertion or deletion" in RangeCounter(epsilon=1.0, universe=9).guarantee.paragraph()
+
+
+def test_noise_parameters_have_values():
+    noise = RangeNoise(epsilon=1.0, delta=0.0, horizon=4, levels=3, impulses=2, unit=1)
+    assert hash(noise) == hash(RangeNoise(epsilon=1.0, delta=0.0, horizon=4, levels=3, impulses=2, unit=1))
