@@ -33,6 +33,7 @@ from privstream.mechanisms.noisy_top_k import NoisyTopK
 from privstream.mechanisms.numeric_sparse import NumericSparse
 from privstream.mechanisms.predecessor_answers import Neighbours, PredecessorStep
 from privstream.mechanisms.range_counter import RangeCounter, RangeStep
+from privstream.mechanisms.set_cardinality import SetCardinality
 from privstream.mechanisms.sparse import Sparse
 from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter
@@ -73,6 +74,7 @@ __all__ = [
     "RangeCounter",
     "RangeStep",
     "SeededNoise",
+    "SetCardinality",
     "Sparse",
     "SparseVectorWithGap",
     "SquareRootToeplitzCounter",

@@ -32,6 +32,7 @@ from privstream.mechanisms import (
     RangeCounter,
     RangeStep,
     SeededNoise,
+    SetCardinality,
     Sparse,
     SparseVectorWithGap,
     SquareRootToeplitzCounter,
@@ -102,6 +103,11 @@ def predecessor_steps(deletions):
     return [PredecessorStep(updates(1 + 40_000 * i, deletions), queries.copy()) for i in range(6)]
 
 
+def changes():
+    """A set that grows and shrinks, by steps near which noise decides."""
+    return [0, 0, *[30] * 20, 10**6, -(10**6), 0, *[-30] * 20]
+
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -125,6 +131,7 @@ EXAMPLES = {
     BufferedToeplitzCounter: Example(BufferedToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     UnknownHorizonCounter: Example(UnknownHorizonCounter(**COLUMNS), column_sums),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
+    SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
     RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
     DynamicPredecessor: Example(

@@ -1,0 +1,497 @@
+"""Set cardinality: slow references, error bounds, used up changes, limits, refusals."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.cardinality_state import Cardinalities
+from privstream.mechanisms.continual_counter import node_law
+from privstream.mechanisms.discrete import Geometric
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.gap_cardinality import GapChanges, tail
+from privstream.mechanisms.kary_tree import KaryTreeCounter
+from privstream.mechanisms.noise import KeyedNoise, SeededNoise
+from privstream.mechanisms.paper_cardinality import PaperChanges
+from privstream.mechanisms.set_cardinality import SetCardinality
+from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
+from scipy import stats
+
+FALSE_ALARM = 1e-10
+
+VARIANTS = {
+    "sparse": {"horizon": 3000, "max_updates": 20_000, "mode": "sparse"},
+    "sparse, unknown K": {"horizon": 3000, "mode": "sparse"},
+    "sparse, unknown T": {"max_updates": 20_000, "mode": "sparse"},
+    "sparse, unknown K, T": {"mode": "sparse"},
+    "paper": {"horizon": 3000, "max_updates": 20_000, "mode": "paper"},
+    "paper, unknown K": {"horizon": 3000, "mode": "paper"},
+    "paper, unknown T": {"max_updates": 20_000, "mode": "paper"},
+    "paper, unknown K, T": {"mode": "paper"},
+    "direct": {"horizon": 3000, "mode": "direct"},
+    "direct, delta": {"horizon": 3000, "delta": 1e-6, "mode": "direct"},
+    "counter": {"horizon": 3000, "visits_per_person": 2, "mode": "counter"},
+    "event": {"horizon": 3000, "unit": "event"},
+    "event, unknown T": {"unit": "event"},
+    "event, delta": {"horizon": 3000, "delta": 1e-6, "unit": "event"},
+}
+EACH = pytest.mark.parametrize("name", VARIANTS)
+
+
+@functools.lru_cache(maxsize=256)
+def make(name, **changes):
+    return SetCardinality(**({"epsilon": 4.0} | VARIANTS[name] | changes))
+
+
+def comings_and_goings(steps, seed, size=40):
+    """Return changes that keep the set from being empty, with jumps and quiet stretches."""
+    rng = np.random.default_rng(seed)
+    changes = rng.integers(-size, size + 1, steps)
+    changes[steps // 3 : steps // 2] = 0
+    sizes = np.maximum(np.cumsum(changes), 0)
+    return np.diff(sizes, prepend=0)
+
+
+def run(mechanism, changes, seed=1):
+    return mechanism.run(mechanism.initial_state(), changes, SeededNoise(seed))
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class TestRuns:
+    @EACH
+    @given(data=st.data())
+    @settings(max_examples=8, deadline=None)
+    def test_a_run_in_pieces_is_the_same_run(self, name, data):
+        mechanism, changes = make(name), comings_and_goings(300, 7)
+        _, whole = run(mechanism, changes)
+        cuts = sorted(data.draw(st.lists(st.integers(0, 300), max_size=4)))
+        state, parts = mechanism.initial_state(), []
+        for part in np.split(changes, cuts):
+            state, published = mechanism.run(mechanism.restore(mechanism.snapshot(state)), part, SeededNoise(1))
+            parts.append(published)
+        assert same([np.concatenate(column) for column in zip(*parts, strict=True)], whole)
+
+    @EACH
+    def test_steps_are_runs_of_length_one(self, name):
+        mechanism, changes = make(name), comings_and_goings(120, 3)
+        _, whole = run(mechanism, changes)
+        state = mechanism.initial_state()
+        for i, change in enumerate(changes.tolist()):
+            state, published = mechanism.step(state, change, SeededNoise(1))
+            assert published == Cardinalities(*(column[i] for column in whole))
+            assert type(published.estimates) is int
+            assert type(published.exhausted) is bool
+        assert state.size == changes.sum()
+
+    @EACH
+    def test_estimates_are_whole_and_not_negative(self, name):
+        _, published = run(make(name, epsilon=0.05), comings_and_goings(2000, 5, size=1))
+        assert published.estimates.dtype == np.int64
+        assert published.estimates.min() >= 0
+        assert published.estimates.min() == 0 or not name.startswith("direct")
+
+    @EACH
+    def test_no_steps_do_nothing(self, name):
+        mechanism = make(name)
+        state, published = run(mechanism, [])
+        assert len(published.estimates) == 0
+        assert mechanism.snapshot(state) == mechanism.snapshot(mechanism.initial_state())
+
+    def test_other_parameters_draw_other_noise(self):
+        changes = np.zeros(2000, np.int64)
+        changes[0] = 10**6
+        one, two = (
+            run(SetCardinality(epsilon=1.0, horizon=horizon, mode="direct"), changes)[1].estimates - 10**6
+            for horizon in (2000, 2001)
+        )
+        assert np.mean(one == two) < 0.01
+        assert abs(stats.spearmanr(one, two).statistic) < 0.15
+
+    def test_golden(self):
+        noise = KeyedNoise(b"a key for tests only", "golden")
+        changes = np.diff((5000 * (1 + np.sin(np.arange(400) / 30))).astype(int), prepend=0)
+        found = {}
+        for name in ("sparse", "paper", "direct", "event"):
+            mechanism = make(name)
+            state, published = mechanism.run(mechanism.initial_state(), changes, noise)
+            found[name] = (
+                published.estimates[[0, 10, 150, 399]].tolist(),
+                published.error_bounds[-1].item(),
+                state.round,
+            )
+        assert found == GOLDEN
+
+
+GOLDEN = {
+    "sparse": ([4982, 5978, 41, 2115], 1082, 34),
+    "paper": ([5009, 5009, 1800, 8228], 4164, 10),
+    "direct": ([6327, 6853, 2289, 9934], 8252, 0),
+    "event": ([5000, 6622, 218, 8346], 37, 0),
+}
+
+
+def slow_gap_changes(mechanism, changes, noise):
+    """Theorem 1's mechanism, one step and one test at a time."""
+    algorithm = mechanism.algorithm
+    source = noise.derive("set cardinality", mechanism._parameters)
+    size, shown, done, published = 0, 0, 0, []
+    for step, change in enumerate(changes.tolist(), start=1):
+        size += change
+        if algorithm.rounds is not None and done == algorithm.rounds:
+            published.append(shown)
+            continue
+        at = np.array([step])
+        label = source.bind(at.astype(np.uint64), np.array([size]))
+        level, this = int(algorithm.thresholds(at, done)[0]), np.array([done], np.uint64)
+        middle = math.floor((algorithm.mu_bounds(at, done)[0] - algorithm.tau_bound(done)) / 2)
+        mu = int(algorithm.mu(done).draw(source.derive("up"), label)[0])
+        tau = int(algorithm.tau(done).draw(source.derive("up round"), this)[0])
+        other_mu = int(algorithm.mu(done).draw(source.derive("down"), label)[0])
+        other_tau = int(algorithm.tau(done).draw(source.derive("down round"), this)[0])
+        if size - shown + mu >= level + tau:
+            shown, done = size + mu - tau - middle, done + 1
+        elif shown - size + other_mu >= level + other_tau:
+            shown, done = size - other_mu + other_tau + middle, done + 1
+        published.append(shown)
+    return np.maximum(published, 0), done
+
+
+class TestSparse:
+    @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("sparse")])
+    @pytest.mark.parametrize("seed", range(4))
+    def test_against_the_slow_reference(self, name, seed):
+        mechanism, changes = make(name), comings_and_goings(2500, seed, size=300)
+        state, published = run(mechanism, changes, seed)
+        slow, rounds = slow_gap_changes(mechanism, changes, SeededNoise(seed))
+        assert rounds == state.round >= 2
+        assert np.array_equal(published.estimates, slow)
+
+    @pytest.mark.parametrize("horizon", [None, 1, 24, 10**6])
+    @pytest.mark.parametrize("updates", [None, 1, 7, 1000, 10**8, 10**12])
+    @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
+    def test_rounds_cost_no_more_than_the_budget(self, horizon, updates, epsilon):
+        algorithm = GapChanges(epsilon=epsilon, beta=0.05, horizon=horizon, max_updates=updates)
+        assert algorithm.rounds is None or 1 <= algorithm.rounds <= updates
+        numbers = range(2000) if algorithm.rounds is None else range(min(2000, algorithm.rounds))
+        spent = [1 / algorithm.mu(i).scale + 1 / algorithm.tau(i).scale for i in numbers]
+        assert all(cost <= algorithm.costs(i) for i, cost in zip(numbers, spent, strict=True))
+        if algorithm.rounds is None:
+            rest = 1 / (2.11 * math.log(2001))  # the integral from 2001 on of 1 / (n ln^2 n)
+            assert math.fsum(spent) + rest * epsilon <= epsilon
+        else:
+            assert algorithm.rounds * max(spent) <= epsilon
+
+    @pytest.mark.parametrize("horizon", [None, 500])
+    @pytest.mark.parametrize("updates", [None, 5000])
+    def test_failure_probabilities_add_up_to_beta(self, horizon, updates):
+        algorithm = GapChanges(epsilon=1.0, beta=0.05, horizon=horizon, max_updates=updates)
+        steps = np.arange(1, (horizon or 10**6) + 1)
+        tests = 2 * np.exp(-algorithm._test_logs(steps)).sum()
+        rounds = sum(2 * math.exp(-algorithm._round_log(i)) for i in range(algorithm.rounds or 10**5))
+        assert 0.8 * 0.025 < tests <= 0.025 * (1 + 1e-9)
+        assert 0.8 * 0.025 < rounds <= 0.025 * (1 + 1e-9)
+        law = algorithm.mu(0)
+        exceeded = math.exp(-(algorithm.mu_bounds(steps[:1], 0)[0] + 1) / law.scale)
+        assert exceeded <= math.exp(-algorithm._test_logs(steps[:1])[0]) * (1 + 1e-9)
+
+    @given(scale=st.floats(0.01, 1e6), log=st.floats(0.01, 80))
+    def test_tails(self, scale, log):
+        bound = float(tail(scale, np.array(log)))
+        assert (bound + 1) / scale >= log * (1 - 1e-12)
+        assert bound == 0 or bound / scale < log
+
+    @pytest.mark.parametrize("updates", [1, 2, 3, 10, 99, 1000, 12345])
+    def test_rounds_suffice_for_the_updates(self, updates):
+        """Every hit takes `slack` updates, so that one more than all hits would take more than there are."""
+        algorithm = GapChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=updates)
+        slack = algorithm.slack(np.array([1]), 0)[0]
+        assert (algorithm.rounds + 1) * slack > updates
+        assert (updates - algorithm.rounds * slack) < slack
+
+    def test_the_number_of_rounds_is_the_best(self):
+        chosen = GapChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=50_000)
+        others = []
+        for rounds in range(1, 200):
+            other = GapChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=50_000)
+            object.__setattr__(other, "rounds", rounds)
+            others.append(other.error(1000, None))
+        assert chosen.error(1000, None) <= 1.005 * min(others)
+
+
+def slow_paper_changes(mechanism, changes, noise):
+    """Algorithms 6 and 7 as printed, errata apart, with noise of our labels."""
+    epsilon, beta = mechanism.epsilon, mechanism.beta / 2
+    source = noise.derive("set cardinality", mechanism._parameters)
+
+    def share(t):
+        return beta / mechanism.horizon if mechanism.horizon else 6 * beta / (math.pi**2 * t**2)
+
+    def instances():
+        for j in itertools.count(1):
+            budget = epsilon if mechanism.max_updates else 6 * epsilon / (math.pi**2 * j**2)
+            updates = mechanism.max_updates or 2 ** (j - 1)
+            yield budget / 2, 1 + math.floor(math.sqrt(updates * budget / (16 * math.log(2 / share(1)))))
+            if mechanism.max_updates:
+                return
+
+    def draw(name, factor, labels):
+        return int(node_law(epsilon_1, 0.0, factor * S).draw(source.derive(name), labels)[0])
+
+    runs, size, done, out, published = instances(), 0, 0, None, []
+    epsilon_1, S = next(runs)
+    count = 0
+    for t, change in enumerate(changes.tolist(), start=1):
+        size += change
+        hit = out is None
+        if not hit and epsilon_1:
+            mu = draw("mu", 4, source.bind(np.array([t], np.uint64), np.array([size])))
+            tau = draw("tau", 2, np.array([done], np.uint64))
+            hit = abs(out - size) + mu > 24 * S / epsilon_1 * math.log(2 / share(t)) + tau
+        if hit:
+            if count == S:
+                epsilon_1, S = next(runs, (0, 0))
+                count = 0
+            if epsilon_1:
+                out = size + draw("nu", 1, source.bind(np.array([done], np.uint64), np.array([size])))
+                count, done = count + 1, done + 1
+        published.append(out)
+    return np.maximum(published, 0), done
+
+
+class TestPaper:
+    @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("paper")])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_against_the_listings(self, name, seed):
+        mechanism, changes = make(name, epsilon=10.0), comings_and_goings(2500, seed, size=2000)
+        state, published = run(mechanism, changes, seed)
+        slow, rounds = slow_paper_changes(mechanism, changes, SeededNoise(seed))
+        assert rounds == state.round > 3
+        assert np.array_equal(published.estimates, slow)
+
+    def test_the_number_of_estimates(self):
+        """S^2 > K epsilon / (16 ln(2 T / beta')), so that S alpha > K."""
+        for updates in (1, 10, 10**4, 10**7):
+            algorithm = PaperChanges(epsilon=1.0, beta=0.1, horizon=1000, max_updates=updates)
+            log = math.log(2 * 1000 / 0.05)
+            alpha = 16 * algorithm.rounds * log
+            assert algorithm.rounds * alpha > updates
+            assert algorithm.error(1000, None) == math.ceil(4 * alpha + 1)
+
+    def test_instances_halve_no_budget(self):
+        algorithm = PaperChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
+        epsilons = [algorithm._of_doubling(j).epsilon for j in range(1, 1000)]
+        assert 0.999 < math.fsum(epsilons) < 1
+        assert algorithm.instance(0) == algorithm._of_doubling(1)
+        starts = np.cumsum([algorithm._of_doubling(j).changes for j in range(1, 15)])
+        for j, start in enumerate(starts.tolist(), start=2):
+            assert algorithm.instance(start - 1) == algorithm._of_doubling(j - 1)
+            assert algorithm.instance(start) == algorithm._of_doubling(j)
+
+    def test_what_rounding_spoils_is_refused(self):
+        with pytest.raises(ValueError, match="epsilon must be <="):
+            SetCardinality(epsilon=300.0, horizon=100, max_updates=100, mode="paper")
+
+
+class TestAccuracy:
+    @EACH
+    @pytest.mark.parametrize("epsilon", [0.5, 8.0])
+    def test_bounds_hold_jointly(self, name, epsilon):
+        """Of 60 runs, with beta = 0.05, at least so many keep all bounds that a false alarm is rarer than 1e-9."""
+        changes = comings_and_goings(600, 11, size=60)
+        sizes = np.cumsum(changes)
+        kept = 0
+        for seed in range(60):
+            _, published = run(make(name, epsilon=epsilon, beta=0.05), changes, seed)
+            kept += bool(np.all(np.abs(published.estimates - sizes) <= published.error_bounds))
+        assert np.abs(changes).sum() <= 20_000
+        assert kept >= stats.binom.ppf(1e-9, 60, 0.95)
+
+    @EACH
+    def test_bounds_are_what_error_says(self, name):
+        mechanism, changes = make(name), comings_and_goings(600, 12, size=60)
+        _, published = run(mechanism, changes)
+        updates = int(np.abs(changes).sum())
+        assert published.error_bounds[-1] <= mechanism.error(600, updates)
+        assert mechanism.error(600, updates) <= mechanism.error(601, 10 * updates)
+
+    @pytest.mark.parametrize("noise", [0.7, 1.0])
+    def test_direct_noise_has_its_law_and_no_other(self, noise):
+        mechanism = SetCardinality(epsilon=2.0, horizon=4000, mode="direct")
+        changes = np.zeros(4000, np.int64)
+        changes[0] = 10**7
+        left = run(mechanism, changes)[1].estimates - 10**7
+        law = node_law(2.0 / noise, 0.0, 4000)
+        edges = np.array([-4000, -2000, -1000, -300, 300, 1000, 2000, 4000])
+        below = np.array([law.pmf(np.arange(edge - 60_000, edge)).sum() for edge in edges])
+        observed = np.histogram(left, [-np.inf, *edges, np.inf])[0]
+        p = stats.chisquare(observed, 4000 * np.diff([0, *below, 1])).pvalue
+        assert (p > FALSE_ALARM) == (noise == 1.0)
+
+    def test_fresh_noise_at_every_step(self):
+        mechanism = SetCardinality(epsilon=1.0, horizon=2000, mode="direct")
+        left = run(mechanism, np.eye(1, 2000, dtype=int)[0] * 10**6)[1].estimates - 10**6
+        assert abs(np.corrcoef(left[1:], left[:-1])[0, 1]) < 0.16
+
+    @pytest.mark.parametrize(
+        ("options", "counter", "moves"),
+        [
+            ({"unit": "event", "horizon": 100}, KaryTreeCounter, 1),
+            ({"unit": "event", "horizon": 100, "neighbouring": "replace_one"}, KaryTreeCounter, 2),
+            ({"unit": "event"}, UnknownHorizonCounter, 1),
+            ({"visits_per_person": 3, "mode": "counter"}, UnknownHorizonCounter, 3),
+            ({"visits_per_person": 3, "mode": "counter", "neighbouring": "replace_one"}, UnknownHorizonCounter, 6),
+        ],
+    )
+    def test_counters_have_noise_for_both_ends_of_a_stay(self, options, counter, moves):
+        used = SetCardinality(epsilon=1.0, **options).algorithm.counter
+        assert type(used) is counter
+        epoch = used if counter is KaryTreeCounter else used.epoch(0)
+        assert epoch.law.scale == pytest.approx(2 * moves * epoch.height, rel=1e-9)
+
+    def test_auto_is_the_least_of_the_predicted_errors(self):
+        chosen = {}
+        for options in (
+            {"horizon": 24, "max_updates": 10**5},
+            {"horizon": 10_000, "max_updates": 10**5},
+            {"horizon": 10_000, "max_updates": 10**5, "visits_per_person": 2},
+            {"horizon": 10_000, "max_updates": 10**7, "delta": 1e-6},
+            {"unit": "event"},
+            {},
+        ):
+            mechanism = SetCardinality(epsilon=1.0, **options)
+            step = mechanism.horizon or 10**6
+            errors = [dataclasses.replace(mechanism, mode=mode).error(step) for mode in mechanism.modes]
+            assert mechanism.error(step) == min(errors)
+            chosen[str(options)] = mechanism.chosen_mode
+        assert list(chosen.values()) == ["direct", "sparse", "counter", "direct", "counter", "sparse"]
+
+    def test_replacing_and_streams_cost_their_share(self):
+        base = {"horizon": 1000, "max_updates": 10**4, "mode": "sparse"}
+        assert (
+            SetCardinality(epsilon=2.0, neighbouring="replace_one", **base).algorithm
+            == SetCardinality(epsilon=2.0, streams_per_person=2, **base).algorithm
+            == SetCardinality(epsilon=1.0, **base).algorithm
+        )
+
+
+class TestUsedUp:
+    """More updates than the public guess: the estimate stays, the flag goes up, nothing is spent."""
+
+    @pytest.mark.parametrize("mode", ["sparse", "paper"])
+    def test_the_last_value_is_published_for_ever(self, mode):
+        mechanism = SetCardinality(epsilon=1.0, horizon=4000, max_updates=500, mode=mode)
+        changes = np.where(np.arange(400) % 2, -(10**6), 10**6)
+        state, published = run(mechanism, changes)
+        first = int(np.argmax(published.exhausted))
+        assert published.exhausted[first:].all()
+        assert not published.exhausted[:first].any()
+        assert state.exhausted
+        assert state.round == mechanism.algorithm.rounds
+        assert len(set(published.estimates[first:].tolist())) == 1
+        assert len(set(published.estimates.tolist())) <= mechanism.algorithm.rounds + 1
+        restored = mechanism.restore(mechanism.snapshot(state))
+        assert restored.exhausted is True
+        after, more = mechanism.run(restored, [10**9], SeededNoise(2))
+        assert more.exhausted.tolist() == [True]
+        assert more.estimates[0] == published.estimates[-1]
+        assert after.size == state.size + 10**9
+
+    @pytest.mark.parametrize("name", [name for name in VARIANTS if "unknown K" in name])
+    def test_without_a_guess_changes_never_end(self, name):
+        jumps = np.where(np.arange(3000) % 2, -(10**9), 10**9)
+        state, published = run(make(name), jumps)
+        assert not published.exhausted.any()
+        assert state.round > 100
+        assert np.all(np.diff(published.error_bounds) >= 0)
+
+    def test_the_flag_is_no_secret(self):
+        """It is a function of the estimates: up after the last of so many changes."""
+        mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=5000, mode="sparse")
+        _, published = run(mechanism, np.where(np.arange(1000) % 2, -(10**6), 10**6))
+        moves = np.cumsum(np.diff(published.estimates, prepend=0) != 0)
+        assert np.array_equal(published.exhausted, moves >= mechanism.algorithm.rounds)
+
+    @EACH
+    def test_the_horizon_ends_the_run(self, name):
+        mechanism = make(name)
+        if mechanism.horizon is None:
+            pytest.skip("no horizon")
+        state, _ = run(mechanism, np.zeros(3000, np.int64))
+        with pytest.raises(HorizonExceeded, match="step must be <= horizon 3000, got 3001"):
+            mechanism.step(state, 0, SeededNoise(1))
+        with pytest.raises(HorizonExceeded, match="step must be <= horizon 3000, got 3001"):
+            mechanism.error(3001)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"beta": 0}, r"beta must be in \(0, 1\), got 0"),
+            ({"unit": "device"}, "unit must be one of user, event, got 'device'"),
+            ({"mode": "best"}, "mode must be one of auto, sparse, direct, counter, paper, got 'best'"),
+            ({"horizon": 0}, "horizon must be >= 1, got 0"),
+            ({"max_updates": 0}, "max_updates must be >= 1, got 0"),
+            ({"visits_per_person": 0}, "visits_per_person must be >= 1, got 0"),
+            ({"horizon": 2**41}, "horizon must be <= 1099511627776, got 2199023255552"),
+            ({"unit": "event", "max_updates": 5}, "max_updates must not be given with unit event"),
+            ({"unit": "event", "visits_per_person": 5}, "visits_per_person must not be given with unit event"),
+            ({"unit": "event", "mode": "sparse"}, "mode must be auto or counter with unit event, got 'sparse'"),
+            ({"mode": "counter"}, "visits_per_person must be given in mode counter with unit user"),
+            ({"mode": "direct"}, "horizon must be given in mode direct"),
+        ],
+    )
+    def test_parameters(self, options, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            SetCardinality(epsilon=1.0, **options)
+
+    @pytest.mark.parametrize(
+        ("changes", "error", "message"),
+        [
+            ([[1]], ValueError, r"changes must have shape \(n,\)"),
+            ([0.5], TypeError, "changes must be integers, got float64"),
+            ([math.nan], TypeError, "changes must be integers, got float64"),
+            ([True], TypeError, "changes must be integers, got bool"),
+            ([2**41], ValueError, r"changes must be between -2\*\*40 and 2\*\*40"),
+            ([3, -4], ValueError, r"changes must keep the number of people between 0 and 2\*\*40"),
+            ([2**40, 2**40], ValueError, r"changes must keep the number of people between 0 and 2\*\*40"),
+        ],
+    )
+    def test_changes(self, changes, error, message):
+        with pytest.raises(error, match=message):
+            run(SetCardinality(epsilon=1.0), changes)
+
+    def test_snapshots_of_other_parameters(self):
+        one, other = make("sparse"), make("sparse", epsilon=3.0)
+        with pytest.raises(SnapshotError, match="snapshot must be made by SetCardinality with equal parameters"):
+            other.restore(one.snapshot(one.initial_state()))
+
+
+class TestGuarantee:
+    def test_says_what_a_person_may_do(self):
+        paragraph = SetCardinality(epsilon=1.0).guarantee.paragraph()
+        assert "one person over the whole run" in paragraph
+        assert "as often as they like" in paragraph
+        counted = SetCardinality(epsilon=1.0, mode="counter", visits_per_person=3, streams_per_person=2).guarantee
+        assert counted.limits == (
+            "A person enters the set at most 3 times.",
+            "A person takes part in at most 2 streams.",
+        )
+        assert SetCardinality(epsilon=1.0, unit="event").guarantee.unit == "one event"
+
+    def test_unused_visits_are_no_condition(self):
+        mechanism = SetCardinality(epsilon=1.0, horizon=5, visits_per_person=1000, max_updates=100)
+        assert mechanism.chosen_mode != "counter"
+        assert "at most" not in mechanism.guarantee.paragraph().replace("It holds for at most", "")
+
+    def test_geometric_noise_of_a_round_is_what_it_costs(self):
+        assert Geometric(3.0).pmf(np.arange(5))[1:] / Geometric(3.0).pmf(np.arange(5))[:-1] == pytest.approx(
+            [math.exp(-1 / 3)] * 4
+        )
