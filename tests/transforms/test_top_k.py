@@ -1,0 +1,388 @@
+"""Top-k by window: what plain dictionaries and the mechanism give, on every runner, whatever happens to the bundles."""
+
+import copy
+import random
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import runner_harness
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms.display import DisplayData
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.snapshots import pack
+from privstream.transforms import Domain, RankedItem, TopKWithGap
+from privstream.transforms.clocked import SEED as CLOCK_SEED
+from privstream.transforms.clocked import stepped
+from privstream.transforms.steps import MILLISECOND
+from privstream.transforms.top_k_ranking import RankItems
+from runner_harness import on_every_runner
+from slow_reference import bounded, hashed, limit_people
+from test_dataflow_graph import NAME, nodes_of
+from tiny_runner import Stage
+from workloads import KEY, SECOND, START
+
+SEED = 5
+ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300, "nobody's", "never seen")
+COMMON = {
+    "epsilon": 20.0,
+    "window": 10,
+    "start": START,
+    "end": START + 80,
+    "domain": Domain(ITEMS),
+    "top": 3,
+    "noise": KeyedNoise(KEY),
+}
+CONFIGURATIONS = {
+    "plain": {},
+    "many items": {"items_per_step": 3, "shards": 2},
+    "random items": {"items_per_step": 2, "selection": "random", "noise_law": "laplace"},
+    "first item": {"selection": "first", "neighbouring": "replace_one", "shards": 1},
+    "streams": {"streams": ("s", "t", "never seen"), "delta": 1e-3},
+    "some streams": {"streams": ("s", "t", "u"), "streams_per_person": 2, "items_per_step": 2},
+    "capped": {"participation_cap": 3, "delta": 1e-3, "items_per_step": 2},
+    "capped, in streams": {"participation_cap": 2, "streams": ("s", "t")},
+    "one window": {"unit": "person_in_window", "top": 1},
+}
+# BundleBasedDirectRunner lets the clock overtake what other timers emit; the command line refuses it.
+MOST = [runner for runner in on_every_runner.args[1] if runner.values != ("bundle_based",)]
+on_most_runners = pytest.mark.parametrize("runner", MOST)
+streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
+
+
+def transform(name="plain", **changes) -> TopKWithGap:
+    return TopKWithGap(**{**COMMON, **CONFIGURATIONS[name], **changes})
+
+
+def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]]:
+    """Events around the run, many of them twice, some items outside of the domain; the third window is empty."""
+    events = []
+    for _ in range(400):
+        time = START * SECOND + chance.randint(-10 * SECOND, 60 * SECOND)
+        if 20 <= (time - START * SECOND) // SECOND < 30:
+            continue
+        item = chance.choice([*ITEMS[:5], "a", "a", "b", "unlisted"])
+        stream = "" if made.streams is None else chance.choice(["s", "s", "t", "u", "other"])
+        events.append((f"user {chance.randrange(60)}", item, time, stream))
+    return events + chance.choices(events, k=100)
+
+
+def reference(made, events) -> list[RankedItem]:
+    """Return the rows that the transform must give, sorted."""
+    known = [made.domain[place] for place in range(len(made.domain))]
+    times = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
+    for user, item, time, stream in events:
+        step = time // made.steps.period
+        if item in known and stream in (made.streams or ("",)) and made.steps.first <= step < made.steps.end:
+            person = hashed(made.noise.derive("user hash"), user)
+            times[step][stream][person][known.index(item)].append(time)
+    view = SimpleNamespace(
+        noise=made.noise,
+        selection=made.selection,
+        monitor=SimpleNamespace(items_per_step=made.mechanism.items_per_release),
+        streams_per_person=made._streams_limit,
+        _participations=made._participations,
+    )
+    kept = {
+        step: {
+            stream: {person: bounded(view, stream, step, person, items) for person, items in people.items()}
+            for stream, people in by_stream.items()
+        }
+        for step, by_stream in times.items()
+    }
+    limit_people(view, kept)
+    label = f"{made.steps.size} {made.unit} {made.selection} {made.domain.digest}"
+    rows = []
+    for stream in made.streams or ("",):
+        for step in range(made.steps.first, made.steps.end):
+            held = Counter(item for items in kept.get(step, {}).get(stream, {}).values() for item in items)
+            noise = made.noise.derive("top-k windows", label).derive("stream", stream, "step", step)
+            found = made.mechanism.release([held[place] for place in range(len(known))], noise, made.beta)
+            start = step * made.steps.period
+            bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
+            for rank, (item, *numbers) in enumerate(zip(*(column.tolist() for column in found), strict=True), start=1):
+                rows.append(RankedItem(stream, *bounds, rank, known[item], *numbers))
+    return sorted(rows)
+
+
+def run_bounded(runner, events, made, *extra):
+    def build(pipeline):
+        rows = [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+        source = pipeline | "Elements" >> beam.Create(rows) | "Spread" >> beam.Reshuffle()
+        published = source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build, *extra)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@on_most_runners
+def test_rows_are_those_of_the_reference(runner, name):
+    made = transform(name)
+    events = random_events(made, random.Random(SEED))
+    results = run_bounded(runner, events, made)
+    expected = reference(made, events)
+    assert sorted(results.elements("rows")) == expected
+    assert results.elements("dead") == []
+    windows = made.steps.end - made.steps.first
+    ranks = Counter((row.stream, row.window_start) for row in results.elements("rows"))
+    assert len(ranks) == windows * len(made.streams or ("",))  # empty windows too
+    assert set(ranks.values()) == {made.mechanism.top}
+    assert all(stamp == row.window_end.micros + 3 * MILLISECOND for row, stamp in results.outputs["rows"])
+    assert results.counters["privstream:events"] == len(events)
+    assert results.counters["privstream:ranks_published"] == len(expected)
+
+
+@pytest.mark.parametrize("name", ["plain", "capped", "some streams"])
+def test_order_batches_and_shards_change_nothing(name):
+    made = transform(name)
+    events = random_events(made, random.Random(SEED))
+    expected = reference(made, events)
+    for shards in (1, 7):
+        other = copy.copy(made)
+        other.shards = shards
+        random.Random(shards).shuffle(events)
+        assert sorted(run_bounded("fn_api", events, other).elements("rows")) == expected
+
+
+@on_most_runners
+def test_without_any_event_every_window_is_published(runner):
+    made = transform("streams")
+    rows = run_bounded(runner, [], made).elements("rows")
+    assert sorted(rows) == reference(made, [])
+    assert len(rows) == 8 * 3 * 3
+
+
+def test_items_compete_that_nobody_holds():
+    """The noise of a small budget brings them to the top, as often as others."""
+    made = transform(epsilon=0.1, end=START + 2000)
+    rows = run_bounded("fn_api", [("u", "a", START * SECOND + i * SECOND, "") for i in range(2000)], made)
+    ranked = Counter(row.item for row in rows.elements("rows"))
+    assert min(ranked[item] for item in ITEMS) > 40
+
+
+def as_it_is(element):
+    return element
+
+
+def stamped(event) -> TimestampedValue:
+    user, item, time, stream = event
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    return TimestampedValue(element, Timestamp(micros=time))
+
+
+@pytest.mark.parametrize("name", ["plain", "capped, in streams"])
+@streaming
+def test_late_events_are_set_aside_and_change_nothing(runner, name):
+    made = transform(name, allowed_lateness=3)
+    stream = "" if made.streams is None else "s"
+    events = [e for e in random_events(made, random.Random(SEED)) if e[2] >= START * SECOND]
+    source = test_stream.TestStream().advance_watermark_to(START)
+    for window in range(8):
+        begin = START + 10 * window
+        source = source.advance_watermark_to(begin + 2.9)  # the window before is still open
+        arriving = [e for e in events if begin + 5 <= e[2] / SECOND + 10 < begin + 10]
+        arriving += [e for e in events if begin <= e[2] / SECOND < begin + 5]
+        if arriving:
+            source = source.add_elements([stamped(e) for e in arriving])
+    late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
+    source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
+
+    def build(pipeline):
+        published = pipeline | "Source" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, "--streaming")
+    assert sorted(results.elements("rows")) == reference(made, events)
+    letters = results.elements("dead")
+    assert [letter.record for letter in letters] == ["c"] * len(late)
+    assert not any("late 1" in field for letter in letters for field in letter)
+
+
+@streaming
+def test_an_endless_run_publishes_each_window_as_it_ends(runner):
+    made = transform(end=None, participation_cap=2)
+    events = [(f"user {i}", ITEMS[i % 3], START * SECOND + i * SECOND, "") for i in range(60)]
+    source = test_stream.TestStream().add_elements([stamped(e) for e in events])
+    source = source.advance_watermark_to(START + 55).advance_watermark_to_infinity()
+    rows = runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements()
+    bounded_run = transform(participation_cap=2, end=START + 60)
+    shown = sorted(row for row in rows if row.window_end <= START + 50)
+    assert shown == [row for row in reference(bounded_run, events) if row.window_end <= START + 50]
+    assert len(shown) == 5 * 3
+
+
+def test_bounded_input_needs_an_end():
+    with pytest.raises(ValueError, match="end must be given when the input is bounded"):
+        run_bounded("fn_api", [], transform(end=None, participation_cap=2))
+
+
+@on_most_runners
+def test_bad_events_are_dead_letters_and_change_nothing(runner):
+    made = transform()
+    good = random_events(made, random.Random(SEED))[:50]
+    bad = [("", "a"), ("u", None), (1.5, "a"), ("u", True), ("u",), "u a", ("u", "a", "b"), 7]
+
+    def build(pipeline):
+        elements = [stamped(event) for event in good] + [TimestampedValue(event, START) for event in bad]
+        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(as_it_is)
+        published = source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build)
+    assert sorted(results.elements("rows")) == reference(made, good)
+    assert len(results.elements("dead")) == len(bad)
+    before = [("u", "a", -5 * SECOND, ""), ("u", "a", (START - 1) * SECOND, ""), ("u", "a", 2**61, "")]
+    outside = run_bounded(runner, good + before, made)
+    assert sorted(outside.elements("rows")) == reference(made, good)
+    assert outside.counters["privstream:events_outside_run"] >= len(before)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bundles_that_fail_and_batches_in_any_order(seed):
+    chance, made = random.Random(seed), transform("streams")
+    fn = RankItems(
+        steps=made.steps, noise=made.noise, stage=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
+    )
+    records = []
+    for _ in range(60):
+        step, size = chance.randrange(made.steps.first, made.steps.end), chance.randrange(1, 4)
+        counts = {"items": np.array(sorted(chance.sample(range(7), size)), np.uint64)}
+        counts["counts"] = np.array([chance.randrange(1, 900) for _ in range(size)])
+        records.append((b"s", stepped(step, pack("counts", 1, counts))))
+
+    def rows(chance, crashes, workers):
+        stage = Stage(fn, chance, crashes=crashes, workers=workers)
+        stage.feed([(b"s", CLOCK_SEED)])
+        stage.feed(records)
+        stage.advance(2**62)
+        assert not stage.dead
+        assert not stage.cells.states[b"s", "rank_items_pending"]
+        return sorted(stage.take())
+
+    quiet = rows(random.Random(0), 0.0, 1)
+    assert len(quiet) == 8 * 3
+    assert rows(chance, 0.3, 3) == quiet
+
+
+def test_late_counts_are_set_aside_by_item():
+    made = transform()
+    fn = RankItems(
+        steps=made.steps, noise=made.noise, stage=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
+    )
+    stage = Stage(fn, random.Random(1))
+    stage.feed([(b"", CLOCK_SEED)])
+    stage.advance((START + 15) * SECOND)
+    held = {"items": np.array([0, 2], np.uint64), "counts": np.array([5, 1])}
+    stage.feed([(b"", stepped(made.steps.first, pack("counts", 1, held)))])
+    assert [letter.record for letter in stage.dead] == [made.domain[0], made.domain[2]]
+    assert stage.counters["late"] == 6
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_graph_has_fixed_names_and_no_secret(name):
+    made = transform(name)
+    pipeline, nodes = nodes_of(made)
+    labels = [node.full_label for node in nodes]
+    assert labels == [node.full_label for node in nodes_of(transform(name))[1]]
+    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
+    assert len(own) > 10
+    assert [label for label in own if not NAME.fullmatch(label.replace("TopKWithGap", "TopK"))] == []
+    shown = [str(DisplayData.create_from(node.transform).items) for node in nodes if node.transform is not None]
+    shown += [repr(made), str(vars(made)["noise"])]
+    shown += [str(t.display_data) + t.unique_name for t in pipeline.to_runner_api().components.transforms.values()]
+    for text in shown:
+        assert KEY.decode() not in text
+        assert not any(item in text for item in ITEMS[4:])
+
+
+def test_two_rankings_stand_side_by_side():
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    events = pipeline | beam.Create([("u", "i")])
+    _ = events | "One" >> transform()
+    _ = events | "Other" >> transform("capped")
+
+
+class TestGuarantee:
+    def paragraph(self, name="plain", **changes):
+        return transform(name, **changes).guarantee.paragraph()
+
+    def test_names_unit_and_limits(self):
+        text = self.paragraph("many items")
+        assert text.startswith("(epsilon = 20, delta = 0)-differential privacy for one person over the whole run,")
+        assert "It holds for at most 8 steps." in text
+        assert "Each person holds at most 3 items in a window, the last ones; each item counts once." in text
+
+    def test_names_streams_and_caps(self):
+        text = self.paragraph("some streams", participation_cap=5)
+        assert "Each person appears in at most 2 streams." in text
+        assert "Each person takes part in at most 5 windows of a stream." in text
+        assert "steps" not in text
+
+    def test_one_window_is_another_unit(self):
+        text = self.paragraph("one window")
+        assert "privacy for one person in one window," in text
+        assert "Whoever takes part in n windows is promised n times these epsilon and delta." in text
+        assert transform("one window", end=None).mechanism.releases == 1
+
+    @pytest.mark.parametrize(
+        ("name", "changes", "releases"),
+        [
+            ("plain", {}, 8),
+            ("streams", {}, 24),
+            ("some streams", {}, 16),
+            ("capped", {}, 3),
+            ("capped", {"participation_cap": 100}, 8),
+            ("capped", {"end": None}, 3),
+            ("capped, in streams", {}, 2),
+            ("one window", {"streams": ("s", "t")}, 2),
+        ],
+    )
+    def test_the_budget_is_that_of_all_windows_of_one_person(self, name, changes, releases):
+        assert transform(name, **changes).mechanism.releases == releases
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
+        ({"unit": "event"}, ValueError, "unit must be one of person, person_in_window, got 'event'"),
+        ({"selection": "all"}, ValueError, "selection must be one of last, first, random, got 'all'"),
+        ({"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ({"top": 7}, ValueError, "top must be < 7, the number of items in domain, got 7"),
+        ({"top": 0}, ValueError, "top must be >= 1, got 0"),
+        ({"start": None}, ValueError, "start must be given"),
+        ({"start": START + 1}, ValueError, "start must be a multiple of the window's period"),
+        ({"end": None}, ValueError, "end or participation_cap must be given: what one person takes part in"),
+        ({"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
+        ({"streams_per_person": 1}, ValueError, "streams must be given with streams_per_person"),
+        ({"streams": ("s",), "streams_per_person": 0}, ValueError, "streams_per_person must be >= 1, got 0"),
+        ({"participation_cap": 0}, ValueError, "participation_cap must be >= 1, got 0"),
+        (
+            {"unit": "person_in_window", "participation_cap": 2},
+            ValueError,
+            "participation_cap must not be given with unit person_in_window",
+        ),
+        (
+            {"unit": "person_in_window", "streams": ("s", "t"), "streams_per_person": 1},
+            ValueError,
+            "streams_per_person must not be given with unit person_in_window",
+        ),
+        ({"beta": 0}, ValueError, r"beta must be in \(0, 1\), got 0"),
+        ({"shards": 0}, ValueError, "shards must be >= 1, got 0"),
+        ({"window": -1}, ValueError, "window must be > 0"),
+    ],
+)
+def test_bad_arguments(changes, error, message):
+    with pytest.raises(error, match=message):
+        transform(**changes)
+
+
+def test_events_with_a_stream_need_public_streams():
+    with pytest.raises(Exception, match="streams"):
+        run_bounded("fn_api", [("u", "a", START * SECOND, "s")], transform())
