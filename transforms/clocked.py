@@ -36,18 +36,21 @@ class WithClock(beam.PTransform[Any, Any]):
     Args:
         steps: with a first step; they may do without an end if the input is unbounded.
         streams: public names; keys are these names, encoded.
+        apart: whether to reshuffle, so that the stage cannot be fused with others that read the same input. It must not
+            be done to what a stage with timers emits: not every runner groups what comes after the end of time.
 
     Raises:
         ValueError: `start` is missing, or `end` is although the input is bounded: its watermark jumps to the end of
             time, and every window up to then would be published.
     """
 
-    def __init__(self, steps: Steps, streams: tuple[str, ...]) -> None:
+    def __init__(self, steps: Steps, streams: tuple[str, ...], *, apart: bool = True) -> None:
         super().__init__()
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.streams = streams
+        self.apart = apart
 
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
         """Start every clock once, by an element that holds the watermark back until it has been handled."""
@@ -56,7 +59,7 @@ class WithClock(beam.PTransform[Any, Any]):
         once = records.pipeline | "Once" >> beam.Impulse()
         seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.streams)).with_output_types(Keyed)
         together = (records, seeds) | "WithSeeds" >> beam.Flatten()
-        return cast(PCollection[Any], together | "ApartFromOthers" >> beam.Reshuffle())
+        return cast(PCollection[Any], together | "ApartFromOthers" >> beam.Reshuffle() if self.apart else together)
 
 
 class StartClocks(beam.DoFn):
@@ -129,6 +132,7 @@ class ClockedSteps(beam.DoFn):
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._before = steps.first - 1
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
+        self.chunk = CHUNK
         self._blocks = ENDLESS_BLOCKS if steps.end is None else BLOCKS
         self._cache: OrderedDict[bytes, tuple[bytes, Any]] = OrderedDict()
 
@@ -144,12 +148,12 @@ class ClockedSteps(beam.DoFn):
     def restore(self, data: bytes) -> Any:
         """Decode a state."""
 
-    @abstractmethod
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
         """Handle one step: return the state after it, and its outputs. A function of the arguments alone.
 
-        Batches come in an order that depends on nothing but their bytes.
+        Batches come in an order that depends on nothing but their bytes. A subclass overrides this, or `walk`.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
@@ -201,8 +205,8 @@ class ClockedSteps(beam.DoFn):
             return
         state = self._state(key, now, memory)
         batches = self._take(pending, now.handled, due)
-        for first in range(now.handled + 1, due + 1, CHUNK):
-            state, outputs = self.walk(key, first, min(first + CHUNK - 1, due), batches, state)
+        for first in range(now.handled + 1, due + 1, self.chunk):
+            state, outputs = self.walk(key, first, min(first + self.chunk - 1, due), batches, state)
             for step, output in outputs:
                 yield TimestampedValue(output, self.steps.decision_time(step, self.stage))
         after = replace(now, version=secrets.token_bytes(12), handled=due)

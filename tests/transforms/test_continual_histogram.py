@@ -1,0 +1,386 @@
+"""Live histograms and flags: the rows of the slow reference on every runner, whatever happens on the way."""
+
+import itertools
+import random
+import re
+from dataclasses import replace
+
+import apache_beam as beam
+import histogram_workloads as workloads
+import numpy as np
+import pyarrow as pa
+import pytest
+import runner_harness
+import slow_histogram
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms.batches import StepKey
+from privstream.transforms.batching import SCHEMA
+from privstream.transforms.clocked import SEED, StartClocks
+from privstream.transforms.histogram_events import LISTED, Categories
+from privstream.transforms.histogram_people import first_rows
+from runner_harness import on_every_runner
+from tiny_runner import Stage, call_all, dofns_of
+
+streaming = pytest.mark.parametrize(
+    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
+)
+ALL = [*CONFIGURATIONS, *FLAGS]
+
+
+def skip_unless_able(name: str, runner: str) -> None:
+    if runner == "bundle_based" and {**CONFIGURATIONS, **FLAGS}[name].get("unit") == "user":
+        pytest.skip("this runner is refused")
+
+
+def expected(name, made, events):
+    return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
+
+
+def as_rows(events) -> list[beam.Row]:
+    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+
+
+def as_arrow(events, size=80) -> list[pa.RecordBatch]:
+    chance, batches = random.Random(4), []
+    while events:
+        count = chance.randint(1, size)
+        columns, events = zip(*events[:count], strict=True), events[count:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    return batches
+
+
+def run_bounded(runner: str, elements: list, made):
+    def build(pipeline):
+        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
+        published = events | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build)
+
+
+@pytest.mark.parametrize("name", ALL)
+@on_every_runner
+def test_rows_are_those_of_the_reference(runner, name):
+    skip_unless_able(name, runner)
+    events = random_events(name, random.Random(6))
+    made = transform(name)
+    results = run_bounded(runner, as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
+    rows = expected(name, made, events)
+    assert len(rows) == len(made.categories.streams) * 40 * (len(rows) // 40 // len(made.categories.streams)) > 0
+    assert sorted(results.elements("rows")) == rows
+    assert results.elements("dead") == []
+    stage = 3 if made.unit == "user" else 1
+    assert all(stamp == row.window_end.micros + stage * 1000 for row, stamp in results.outputs["rows"])
+
+
+@on_every_runner
+def test_windows_without_events_are_published(runner):
+    for name in ("plain", "flags") if runner == "bundle_based" else ("plain", "people", "flags"):
+        made = transform(name)
+        assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(name, made, [])
+
+
+def test_interesting_configurations_are_interesting():
+    """Intervals end in the modes that have them, flags go up, limits bind: else the tests above would say little."""
+    for name in ALL:
+        events = random_events(name, random.Random(6))
+        made = transform(name)
+        rows = expected(name, made, events)
+        if name in FLAGS:
+            raised = [row.raised for row in rows]
+            assert 0.1 < np.mean(raised) < 0.9
+        else:
+            assert made.mechanism.chosen_mode == {"anchored": "anchored", "extremes": "anchored", "paper": "paper"}.get(
+                name, "direct"
+            )
+            estimates = {row.estimate for row in rows if row.query == made.questions[0].name}
+            assert len(estimates) > 3
+        if made.unit == "user":
+            free = transform(name, max_contributions=60_000, **({"max_per_window": None} if name != "flags" else {}))
+            assert len(slow_histogram.counted(made, events)) < len(slow_histogram.counted(free, events))
+
+
+def drive(made, events, chance, *, crashes, workers=2):
+    """Run all stages by hand, with bundles that fail, in random order along a random watermark."""
+    fns = dofns_of(made)
+    names = [name for name in ("BoundRows", "LimitRows", "PublishHistogram", "RaiseFlags") if name in fns]
+    stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
+    stages[-1].feed(call_all(StartClocks(made.categories.streams), [b""]))
+    steps, receipts = made.steps, {}
+    waiting, watermark = list(events), START * SECOND
+
+    def arrive(some):
+        batches = as_arrow(some, chance.choice([1, 7, 1000]))
+        if len(names) == 1:
+            stages[0].feed(call_all(fns["CountEvents"], batches))
+            return
+        parcels = call_all(fns["SplitRows"], batches)
+        for key, (digest, _) in parcels:
+            receipts.setdefault(key, []).append(digest)
+        stages[0].feed(parcels)
+
+    while watermark < steps.end * steps.size + 5 * SECOND:
+        due = [e for e in waiting if e[2] <= watermark]
+        waiting = [e for e in waiting if e not in due]
+        arrive(due)
+        watermark += chance.choice([1, 5, 10, 80]) * SECOND
+        late = [e for e in waiting if e[2] // steps.size * steps.size + steps.size <= watermark]
+        waiting = [e for e in waiting if e not in late]
+        arrive(late)
+        if len(names) > 1:
+            ready = [k for k in receipts if steps.decision_time(StepKey.from_bytes(k).step).micros <= watermark]
+            stages[0].feed([(key, (b"".join(receipts.pop(key)), b"")) for key in ready])
+        for stage, following in itertools.pairwise(stages):
+            stage.advance(watermark)
+            following.feed(stage.take())
+        stages[-1].advance(watermark)
+    return stages
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ALL)
+def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
+    chance = random.Random(seed)
+    events = random_events(name, chance, 200)
+    made = transform(name)
+    stages = drive(made, events, chance, crashes=0.2)
+    assert sorted(stages[-1].outputs) == expected(name, made, events)
+    assert [stage.dead for stage in stages if stage.dead] == []
+    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
+    assert left <= {"publish_histogram_hand", "raise_flags_hand", "limit_rows_head", "limit_rows_log"}
+    assert not any(stage.cells.timers for stage in stages)
+
+
+def test_shards_and_batches_change_nothing():
+    events = random_events("people, streams", random.Random(1))
+    wanted = expected("people, streams", transform("people, streams"), events)
+    for shards in (1, 7):
+        random.Random(shards).shuffle(events)
+        made = transform("people, streams", shards=shards)
+        assert sorted(run_bounded("fn_api", as_arrow(events, 600), made).elements("rows")) == wanted
+
+
+def test_a_state_is_small_however_many_events_there_were():
+    made = transform("plain")
+    sizes = []
+    for n in (10, 3000):
+        fns = dofns_of(made)
+        stage = Stage(fns["PublishHistogram"], random.Random(1))
+        stage.feed([(b"", SEED)])
+        stage.feed(call_all(fns["CountEvents"], as_arrow(random_events("plain", random.Random(2), n))))
+        stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
+        sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "memory" in p))
+    assert sizes[0] == sizes[1] < 1500
+
+
+@pytest.mark.parametrize("name", ["several categories", "people", "flags"])
+@streaming
+def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
+    skip_unless_able(name, runner)
+    made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name == "flags" else {}))
+    chance = random.Random(3)
+    waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
+    stream = made.categories.streams[0]
+    late = [(f"late {i}", "dog", (START + 10) * SECOND + i, stream) for i in range(30)]
+    late += [(f"late {i}", "eel", (START + 75) * SECOND + i, stream) for i in range(12)]
+    used, source = list(waiting), test_stream.TestStream()
+    for now in range(START, START + 420, 7):  # windows of ten seconds stay open for another five
+        go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
+        ready = list(itertools.compress(waiting, go))
+        waiting = list(itertools.compress(waiting, [not g for g in go]))
+        ready += late if now == START + 91 else []
+        chance.shuffle(ready)
+        if ready:
+            source = source.add_elements([stamped(e) for e in ready])
+        source = source.advance_watermark_to(now + 4)
+    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
+    used.append((f"user {0}", "dog", 0, ""))  # outside of the run
+
+    def build(pipeline):
+        published = pipeline | "Source" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, "--streaming")
+    assert sorted(results.elements("rows")) == expected(name, made, used)
+    letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
+    assert letters == {"dog", "eel"}
+    if runner != "bundle_based":
+        assert results.counters["privstream:events_late"] == len(late)
+
+
+def stamped(event) -> TimestampedValue:
+    user, item, time, stream = event
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    return TimestampedValue(element, Timestamp(micros=time))
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", ["people", "approximate"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
+    made = transform(name, delta=1e-6)
+    crowd = [(f"user {i}", "dog", START * SECOND + i, "") for i in range(60)]
+
+    def rows(others):
+        source = test_stream.TestStream()
+        if others:
+            source = source.add_elements([stamped(event) for event in others])
+        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
+        source = source.advance_watermark_to_infinity()
+        return runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements()
+
+    alone = [("somebody", "cat", START * SECOND, "")]
+    assert sorted(rows([])) == expected(name, made, [])
+    assert sorted(rows(alone)) == expected(name, made, alone)
+
+
+@streaming
+@pytest.mark.parametrize("name", ["approximate", "people, streams"])
+def test_a_histogram_without_an_end(runner, name):
+    skip_unless_able(name, runner)
+    made = transform(name, end=None)
+    events = random_events(name, random.Random(8), 100)
+    source = test_stream.TestStream()
+    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
+        source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
+    source = source.advance_watermark_to_infinity()
+    rows = sorted(runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements())
+    windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
+    assert 42 <= windows <= 42 + 2 * 256
+    ends = transform(name, end=None)
+    ends.steps = replace(ends.steps, end=ends.steps.first + windows)
+    ends._noise = made._noise
+    assert rows == expected(name, ends, events)
+
+
+def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
+    events = random_events("several categories", random.Random(2), 100)
+    made = transform("several categories")
+    wanted = expected("several categories", made, events)
+    lists = [beam.Row(user=u, item=i.split("|"), time=t, stream=s) for u, i, t, s in events]
+    _, items, times, streams = zip(*events, strict=True)
+    columns = {"item": pa.array([i.split("|") for i in items]), "time": pa.array(times), "stream": pa.array(streams)}
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))  # without a user
+    assert sorted(run_bounded("fn_api", [batch], made).elements("rows")) == wanted
+    listed = transform("several categories", separator=LISTED)
+    assert sorted(run_bounded("fn_api", lists, listed).elements("rows")) == expected(
+        "several categories", listed, [(u, i.replace("|", LISTED), t, s) for u, i, t, s in events]
+    )
+
+
+@given(st.lists(st.lists(st.sampled_from([*NAMES, "x", ""]), max_size=6), max_size=8), st.integers(1, 4))
+def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
+    found = Categories(domain=workloads.COMMON["domain"], streams=("",), limit=limit, separator="|")
+    row, position = found.of_lists(pa.array(rows, pa.list_(pa.string())))
+    wanted = [[c for c in dict.fromkeys(names) if c in NAMES][:limit] for names in rows]
+    assert list(zip(row.tolist(), [found.domain[p] for p in position.tolist()], strict=True)) == [
+        (i, name) for i, names in enumerate(wanted) for name in names
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), max_size=40),
+    st.integers(1, 4),
+    st.randoms(),
+)
+def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chance):
+    def kept(some):
+        columns = np.array(some, np.int64).reshape(-1, 3)
+        chosen, places = first_rows(
+            columns[:, 0].astype(np.uint64), columns[:, 1].astype(np.uint64), columns[:, 2], limit
+        )
+        return sorted((*some[row], place) for row, place in zip(chosen.tolist(), places.tolist(), strict=True))
+
+    together = kept(rows)
+    shuffled = list(rows)
+    chance.shuffle(shuffled)
+    assert kept(shuffled) == together
+    assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
+
+
+def test_the_key_and_everything_public_decide_the_noise():
+    events = random_events("plain", random.Random(1), 100)
+    rows = [r.estimate for r in expected("plain", transform("plain"), events)]
+    other = transform("plain", noise=KeyedNoise(KEY + b"!"))
+    assert [r.estimate for r in expected("plain", other, events)] != rows
+    for change in ({"allowed_lateness": 1}, {"separator": "+"}, {"beta": 0.06}):
+        changed = transform("plain", **change)
+        assert [r.estimate for r in expected("plain", changed, events)] != rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"domain": ["a"]}, "domain must be a Domain, got list"),
+        ({"streams": "north"}, "streams must be distinct names, at least one, got 'north'"),
+        ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
+        ({"separator": ""}, "separator must be a text, at least one character, got ''"),
+        ({"unit": "person"}, "unit must be one of event, user, got 'person'"),
+        ({"unit": "user"}, "max_contributions must be given when the unit is a user"),
+        ({"max_contributions": 3}, "max_contributions must not be given when the unit is an event"),
+        ({"max_per_window": 3}, "max_per_window must not be given when the unit is an event"),
+        ({"unit": "user", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
+        ({"end": START}, "end must leave room for one window after start, got start 1000, end 1000"),
+        ({"queries": "max"}, "queries must be a tuple of at least one query"),
+        ({"queries": ()}, "queries must be a tuple of at least one query"),
+        ({"queries": ("max", "max")}, "queries must be distinct, got max, max"),
+        ({"queries": ("mode",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'mode'"),
+        ({"queries": ("top:x",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'top:x'"),
+        ({"queries": ("top:7",)}, "k must be <= columns 6, got 7"),
+        ({"queries": ("quantile:2",)}, "q must be in (0, 1], got 2.0"),
+        ({"mode": "best"}, "mode must be one of auto, anchored, direct, paper, got 'best'"),
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(changes, message):
+    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
+        transform("plain", **changes)
+
+
+def test_thresholds_are_checked():
+    with pytest.raises(ValueError, match=r"^thresholds must name every category of the domain, and no other$"):
+        transform("flags", thresholds={"cat": 3})
+    with pytest.raises(ValueError, match=r"^thresholds must be >= 1, got 0$"):
+        transform("flags", thresholds=0)
+
+
+def test_input_that_cannot_be_published_safely_is_refused():
+    bounded = beam.Pipeline() | beam.Create([("u", "cat")])
+    with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
+        _ = bounded | transform("approximate", end=None)
+    unbounded = beam.Pipeline() | test_stream.TestStream()
+    with pytest.raises(ValueError, match=r"^delta must be > 0 when the input is unbounded"):
+        _ = unbounded | transform("plain")
+    old = beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"]))
+    with pytest.raises(ValueError, match=r"^runner must not be BundleBasedDirectRunner for unit user"):
+        _ = old | beam.Create([("u", "cat")]) | transform("people")
+    for batch, message in (
+        (pa.record_batch({"item": ["cat"], "time": [START * SECOND], "stream": ["a"]}), "streams must be given"),
+        (pa.record_batch({"item": pa.array([None], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
+        (pa.record_batch({"item": pa.array([[None]], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
+        (pa.record_batch({"item": pa.array([[1.5]]), "time": [1]}), "item must be"),
+        (pa.record_batch({"time": [1]}), "events must have a column item"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            call_all(dofns_of(transform("plain"))["CountEvents"], [batch])
+    with pytest.raises(ValueError, match="events must have a column user"):
+        call_all(dofns_of(transform("people"))["SplitRows"], [pa.record_batch({"item": ["cat"], "time": [1]})])
+
+
+def test_the_guarantee_says_what_is_enforced():
+    event, people = transform("several categories").guarantee, transform("people, streams").guarantee
+    assert (event.unit, people.unit) == ("one event", "one person over the whole run")
+    assert (event.epsilon, event.delta, event.horizon) == (2.0, 0.0, 40)
+    assert (people.epsilon, people.delta) == (2.0, 1e-6)
+    assert "at most 2 categories of 6" in event.paragraph()
+    assert (
+        "first 7 categories count in the whole run, in all streams together, of which at most 2" in people.paragraph()
+    )
+    assert transform("people").mechanism.rows_per_unit == 5
+    assert transform("several categories").mechanism.row_columns == 2
