@@ -41,9 +41,14 @@ class NoiseSum:
 
     def quantile(self, log_beta: float) -> int:
         """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or Chernoff's bound on it for very wide laws."""
-        if not self.raising:
-            return 0
-        return int(_quantile(self, log_beta))
+        sums = self.raising + self.lowering
+        if not sums or math.log(sum(n for _, n in sums)) - 1 / max(b for b, _ in sums) <= log_beta:
+            return 0  # all noises are 0 with probability 1 - e^log_beta
+        return _quantile(self._drawable(), log_beta)
+
+    def _drawable(self) -> NoiseSum:
+        """Return this with scales that are not so small as to overflow; larger ones have larger tails."""
+        return NoiseSum(*(tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering)))
 
     def log_moment(self, rate: float) -> float:
         """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""

@@ -1,0 +1,402 @@
+"""Predecessors: the walk against the paper's case distinction, thresholds, errors, and hostile inputs."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms import (
+    DynamicPredecessor,
+    IncrementalPredecessor,
+    KeyedNoise,
+    PredecessorStep,
+    SeededNoise,
+    Updates,
+)
+from privstream.mechanisms.dyadic_ranges import bounds, cover, tree_height
+from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.predecessor_bounds import PredecessorBounds
+from privstream.mechanisms.predecessor_tree import ThresholdTree, TreeState
+from privstream.mechanisms.predecessor_walk import NOTHING, nearest_starts
+
+EXACT = 1e7  # an epsilon at which all noise is 0
+
+
+def tree_of(marked):
+    """Return a tree of which these intervals are marked."""
+    empty = np.empty(0, np.int64)
+    marks = np.array(sorted(marked), np.int64)
+    return TreeState(numbers=empty, counts=empty, levels=empty, births=empty, marked=marks, activated=0)
+
+
+def literal(end, height, finished, heavy, group):
+    """Answer for [0, end) by the four cases of the paper, the group being the k-th nearest heavy interval."""
+    start_of = {n: int(bounds(np.array([n]), height)[0][0]) for n in range(1, 2 << height)}
+    end_of = {n: int(bounds(np.array([n]), height)[1][0]) for n in range(1, 2 << height)}
+    candidates = [n for n in finished if end_of[n] <= end]
+    x = max(candidates, key=lambda n: (start_of[n], n), default=None)  # of one start, the larger number is deeper
+    left = 0 if x is None else end_of[x]
+    nodes = cover(np.array([left]), np.array([end]), height)[1].tolist() if left < end else []
+    heavies = sorted((start_of[n] for n in nodes if n in heavy), reverse=True)
+    if len(heavies) >= group:
+        return heavies[group - 1]
+    return NOTHING if x is None else start_of[x]
+
+
+@st.composite
+def marks(draw):
+    """Draw a height, and two sets of intervals that hold with each interval the one above."""
+    height = draw(st.integers(0, 4))
+    trees = []
+    for _ in range(2):
+        chosen = set(draw(st.lists(st.integers(1, (2 << height) - 1), max_size=8)))
+        trees.append({n >> i for n in chosen for i in range(n.bit_length())})
+    return height, *trees
+
+
+class TestWalk:
+    @settings(max_examples=300, deadline=None)
+    @given(tree=marks(), group=st.integers(1, 4))
+    def test_it_follows_the_cases_of_the_paper(self, tree, group):
+        height, finished, heavy = tree
+        ends = np.arange(1, (1 << height) + 1)
+        found = nearest_starts(ends, height, tree_of(finished), tree_of(heavy), group, mirrored=False)
+        assert found.tolist() == [literal(int(end), height, finished, heavy, group) for end in ends]
+        without = nearest_starts(ends, height, tree_of(finished), None, group, mirrored=False)
+        assert without.tolist() == [literal(int(end), height, finished, set(), group) for end in ends]
+
+    @settings(max_examples=100, deadline=None)
+    @given(tree=marks(), group=st.integers(1, 4))
+    def test_mirrored(self, tree, group):
+        def turn(numbers):
+            return {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in numbers}
+
+        height, finished, heavy = tree
+        ends = np.arange(1, (1 << height) + 1)
+        found = nearest_starts(ends, height, tree_of(finished), tree_of(heavy), group, mirrored=True)
+        assert found.tolist() == [literal(int(end), height, turn(finished), turn(heavy), group) for end in ends]
+
+    def test_the_nearest_heavy_intervals_are_taken(self):
+        """Golden: 16 points, q = 15 (the first 15 points): cover 0-7, 8-11, 12-13, 14; all but the last are heavy."""
+        heavy = tree_of({1, 2, 3, 6, 7, 14})
+        found = [
+            int(nearest_starts(np.array([15]), 4, tree_of(set()), heavy, group, mirrored=False)[0])
+            for group in (1, 2, 3, 4)
+        ]
+        assert found == [12, 8, 0, NOTHING]  # the farthest ones would be 0, 8, 12
+
+
+class TestThresholds:
+    @pytest.mark.parametrize("lasting", [False, True])
+    def test_they_are_exact_quantiles(self, lasting):
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, lasting=lasting, typical=20.0)
+        tau = np.arange(tree.tau.tail_quantile(1e-30))
+        for log_failure in (-0.5, -5.0, -30.0):
+            k = int(tree.threshold(np.array([log_failure]))[0])
+            over = [float((tree.tau.pmf(tau) * np.exp(-(k + d + tau) / tree.mu.scale)).sum()) for d in (0, 1)]
+            assert over[1] <= math.exp(log_failure) * (1 + 1e-9)
+            if k:
+                assert over[0] > math.exp(log_failure) * (1 - 1e-9)
+
+    @pytest.mark.parametrize("lasting", [False, True])
+    def test_the_budget_of_a_level_is_met(self, lasting):
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, lasting=lasting, typical=20.0)
+        mu, tau = tree.scales
+        spent = max(1 / mu, 1 / tau) if lasting else 1 / mu + 1 / tau
+        assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
+
+    def test_epsilon_is_spread_over_all_levels_and_both_trees(self):
+        for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
+            mechanism = IncrementalPredecessor(
+                epsilon=2.0, universe=universe, duplicates="counted", group=2, updates_per_unit=5
+            )
+            trees = mechanism.bounds.finished, mechanism.bounds.heavy
+            assert sum(tree.epsilon for tree in trees) == pytest.approx(2.0 / 5)
+            for tree in trees:
+                assert 1 / tree.mu.scale == pytest.approx(tree.epsilon / levels)
+        replaced = IncrementalPredecessor(epsilon=2.0, universe=8, group=1, neighbouring="replace_one")
+        assert replaced.bounds.finished.epsilon == pytest.approx(1.0)
+        assert replaced.bounds.heavy is None
+
+    def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
+        plan = PredecessorBounds(
+            epsilon=1.0, universe=1 << 16, lasting=False, horizon=None, queries=None, beta=0.05, group=1
+        )
+        births, steps = np.arange(2000), np.arange(1, 2001)
+        one = plan.finished_thresholds(births, 1)
+        assert np.all(np.diff(one) >= 0)
+        assert np.all(plan.finished_thresholds(births, 100) > one)
+        total = sum(np.exp(plan._finished_failure(births, int(step))).sum() for step in steps)
+        assert 0.02 / 2 < total < 0.05 / 2
+
+    def test_heavy_groups_fail_rarely_enough(self):
+        for queries, horizon, pairs in ((None, 100, (1 << 16) * 100), (50, 100, 50), (None, None, (1 << 16) * 32768.5)):
+            plan = PredecessorBounds(
+                epsilon=1.0, universe=1 << 16, lasting=False, horizon=horizon, queries=queries, beta=0.03, group=4
+            )
+            false = math.exp(plan._heavy_failure(1) - plan._log_step_share(1))
+            assert false**4 * math.comb(30, 4) * pairs <= 0.01 * (1 + 1e-9)
+            assert false <= 0.25
+
+
+def exact_neighbours(members, queries, universe):
+    """Return predecessors and successors, 0 for none."""
+    below = [max((x for x in members if x <= q), default=0) for q in queries]
+    above = [min((x for x in members if x >= q), default=0) for q in queries]
+    return below, above
+
+
+@pytest.mark.parametrize("kind", [IncrementalPredecessor, DynamicPredecessor])
+class TestBoth:
+    @settings(max_examples=60, deadline=None)
+    @given(
+        universe=st.integers(1, 40),
+        data=st.data(),
+        duplicates=st.sampled_from(["ignored", "counted"]),
+        group=st.integers(1, 3),
+    )
+    def test_without_noise_they_are_right(self, kind, universe, data, duplicates, group):
+        only = {"group": group} if kind is IncrementalPredecessor else {}
+        mechanism = kind(epsilon=EXACT, universe=universe, horizon=9, duplicates=duplicates, **only)
+        state, members = mechanism.initial_state(), set()
+        queries = np.arange(1, universe + 1)
+        for _ in range(3):
+            points = data.draw(st.lists(st.integers(1, universe), max_size=5))
+            if kind is DynamicPredecessor and duplicates == "ignored":
+                inserted = [data.draw(st.booleans()) for _ in points]
+            else:
+                inserted = [True] * len(points)
+            for point, insertion in zip(points, inserted, strict=True):
+                (members.add if insertion else members.discard)(point)
+            updates = Updates(np.array(points, np.int64), np.array(inserted, bool))
+            state, near = mechanism.step(state, PredecessorStep(updates, queries), SeededNoise(1))
+            below, above = exact_neighbours(members, queries.tolist(), universe)
+            if group == 1:
+                assert near.predecessors.tolist() == below
+                assert near.successors.tolist() == above
+                distances = [min((abs(x - q) for x in members), default=-1) for q in queries.tolist()]
+                assert near.distances.tolist() == distances
+            else:  # any heavy interval in a group may be the one with the point: never too near
+                assert all(0 <= x <= y for x, y in zip(near.predecessors.tolist(), below, strict=True))
+
+    def test_the_promise_is_kept(self, kind):
+        for universe, size, seed in ((1 << 16, 20_000, 1), (100_000, 100_000, 2), (1 << 32, 300_000, 3)):
+            if kind is DynamicPredecessor and universe > 1 << 20:
+                size *= 4
+            mechanism = kind(epsilon=4.0, universe=universe, horizon=12, beta=1e-9)
+            rng, noise = np.random.default_rng(seed), SeededNoise(seed)
+            state = mechanism.initial_state()
+            for _ in range(4):
+                queries = rng.integers(1, universe + 1, 300)
+                points = np.minimum(universe, 1 + (rng.random(size // 4) ** 2 * universe).astype(np.int64))
+                state, near = mechanism.step(state, PredecessorStep(Updates(points), queries), noise)
+                held = state.points
+                limit = mechanism.error(state.step)
+                for low, high, found in (
+                    (near.predecessors, queries, near.predecessors > 0),
+                    (queries, near.successors, near.successors > 0),
+                ):
+                    high = np.where(found | (low == queries), high, queries)
+                    low = np.where(found, low, np.where(high == queries, 1, low))
+                    between = held.below(high + 1) - held.below(low)
+                    assert between[found].min(initial=1) >= 1
+                    assert between[found].max(initial=0) <= limit
+                lost = held.below(queries + 1)[near.predecessors == 0]
+                assert lost.max(initial=0) <= limit
+                lost = (held.below(np.array([universe + 1])) - held.below(queries))[near.successors == 0]
+                assert lost.max(initial=0) <= limit
+            assert np.count_nonzero(near.predecessors) > 100
+
+    def test_before_any_step_and_without_points(self, kind):
+        mechanism = kind(epsilon=1.0, universe=1000, horizon=3)
+        for state in (
+            mechanism.initial_state(),
+            mechanism.step(mechanism.initial_state(), PredecessorStep(Updates(())), SeededNoise(1))[0],
+        ):
+            arguments = (SeededNoise(1),) if kind is DynamicPredecessor else ()
+            near = mechanism.answer(state, [1, 500, 1000], *arguments)
+            assert near.predecessors.tolist() == near.successors.tolist() == [0, 0, 0]
+            assert near.distances.tolist() == [-1, -1, -1]
+
+    @pytest.mark.parametrize("queries", [[0], [1001], [-(1 << 62)]])
+    def test_queries_outside_are_refused(self, kind, queries):
+        mechanism = kind(epsilon=1.0, universe=1000)
+        with pytest.raises(ValueError, match=re.escape("queries must be in 1 .. 1000")):
+            mechanism.step(mechanism.initial_state(), PredecessorStep(Updates([5]), queries), SeededNoise(1))
+
+    @pytest.mark.parametrize("points", [[0], [1001], [1.0], [True]])
+    def test_points_outside_are_refused_and_not_quoted(self, kind, points):
+        mechanism = kind(epsilon=1.0, universe=1000)
+        with pytest.raises((ValueError, TypeError), match="points must ") as caught:
+            mechanism.step(mechanism.initial_state(), PredecessorStep(Updates(points)), SeededNoise(1))
+        assert "1001" not in str(caught.value)
+
+    def test_the_run_is_over_at_the_horizon(self, kind):
+        mechanism = kind(epsilon=1.0, universe=1000, horizon=2)
+        state = mechanism.initial_state()
+        for _ in range(2):
+            state, _ = mechanism.step(state, PredecessorStep(Updates([7])), SeededNoise(1))
+        with pytest.raises(HorizonExceeded, match="step must be <= horizon 2, got 3"):
+            mechanism.step(state, PredecessorStep(Updates([7])), SeededNoise(1))
+
+    def test_same_key_same_answers(self, kind):
+        rng = np.random.default_rng(4)
+        points, queries = rng.integers(1, 5000, (5, 30_000)), rng.integers(1, 5000, 50)
+        answers = []
+        for parameters in ({}, {}, {"beta": 0.04}):
+            mechanism = kind(epsilon=2.0, universe=5000, duplicates="counted", **parameters)
+            state, found = mechanism.initial_state(), []
+            for batch in points:
+                step = PredecessorStep(Updates(batch), queries)
+                state, near = mechanism.step(state, step, KeyedNoise(b"a key for tests only"))
+                found += [near.predecessors.tolist(), near.successors.tolist()]
+            answers.append(found)
+        assert answers[0] == answers[1] != answers[2]
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"universe": 0}, ValueError, "universe must be >= 1, got 0"),
+            ({"universe": None}, TypeError, "universe must be an integer, got NoneType"),
+            ({"beta": 1}, ValueError, "beta must be in (0, 1), got 1"),
+            ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
+            ({"duplicates": "kept"}, ValueError, "duplicates must be one of ignored, counted, got 'kept'"),
+        ],
+    )
+    def test_parameters(self, kind, arguments, error, message):
+        with pytest.raises(error) as caught:
+            kind(**({"epsilon": 1.0, "universe": 100} | arguments))
+        assert str(caught.value) == message
+
+
+class TestIncremental:
+    def test_deletions_are_refused(self):
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1000)
+        with pytest.raises(ValueError, match="updates must be insertions; DynamicPredecessor takes deletions"):
+            mechanism.update(mechanism.initial_state(), Updates([5, 6], [True, False]), SeededNoise(1))
+
+    def test_duplicates_are_ignored_or_counted(self):
+        batches = [np.full(500, 77)] * 40
+        marked = {}
+        for duplicates in ("ignored", "counted"):
+            mechanism = IncrementalPredecessor(epsilon=1.0, universe=1000, duplicates=duplicates, horizon=50)
+            state = mechanism.initial_state()
+            for batch in batches:
+                state = mechanism.update(state, Updates(batch), SeededNoise(1))
+            marked[duplicates] = len(state.finished.marked)
+        assert marked["ignored"] == 0
+        assert marked["counted"] == 11  # all levels down to the point itself
+
+    def test_active_intervals_part_the_universe(self):
+        """Every point lies in one active interval, or has been found itself; counts are true ones."""
+        mechanism = IncrementalPredecessor(epsilon=20.0, universe=1000, duplicates="counted", group=2, horizon=40)
+        state, rng = mechanism.initial_state(), np.random.default_rng(6)
+        everything: list[int] = []
+        for _ in range(40):
+            batch = 1 + (rng.random(200) ** 4 * 1000).astype(np.int64)
+            everything += batch.tolist()
+            state = mechanism.update(state, Updates(batch), SeededNoise(1))
+            for tree in (state.finished, state.heavy):
+                first, after = bounds(tree.numbers, 10)
+                assert np.all(first[1:] >= after[:-1])
+                points = np.array(everything) - 1
+                counts = [np.count_nonzero((points >= a) & (points < b)) for a, b in zip(first, after, strict=True)]
+                assert tree.counts.tolist() == counts
+                parents = set(tree.marked.tolist())
+                assert all(n == 1 or n >> 1 in parents for n in [*parents, *tree.numbers.tolist()])
+                leaves = np.count_nonzero(np.array(sorted(parents)) >= 1024)
+                assert (np.minimum(after, 1000) - first).sum() + leaves == 1000
+                assert sorted(tree.births.tolist()) == sorted(set(tree.births.tolist()))
+        assert len(state.heavy.marked) > 20
+
+    def test_a_large_universe_stays_sparse(self):
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 60, horizon=30)
+        state, rng = mechanism.initial_state(), np.random.default_rng(2)
+        for _ in range(5):
+            state = mechanism.update(state, Updates(rng.integers(1, (1 << 60) + 1, 20_000)), SeededNoise(3))
+        assert 10 < state.finished.activated < 1000
+        assert len(mechanism.snapshot(state)) < 17 * 100_000 + 100_000
+
+    def test_one_batch_descends_at_once(self):
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=4, duplicates="counted", group=1)
+        points = np.full(50_000, 123_456_789)
+        state, near = mechanism.step(
+            mechanism.initial_state(), PredecessorStep(Updates(points), [123_456_790, 123_456_788]), SeededNoise(1)
+        )
+        assert near.predecessors.tolist() == [123_456_789, 0]
+        assert near.successors.tolist() == [0, 123_456_789]
+
+    def test_error_counts_what_has_been_activated(self):
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100)
+        state = mechanism.update(mechanism.initial_state(), Updates([5]), SeededNoise(1))
+        assert mechanism.error_at(state) < mechanism.error(100, 1000) < mechanism.error(100)
+        assert mechanism.error(100, 10**9) == mechanism.error(100)
+
+    def test_a_group_is_chosen_and_declared_queries_help(self):
+        chosen = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).bounds
+        others = [
+            IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100, group=k).bounds for k in (1, 2, 5, 9)
+        ]
+        assert chosen.rough_error() <= min(other.rough_error() for other in others)
+        for plan in others:
+            assert plan.error(100, 1024) == pytest.approx(plan.rough_error(), rel=0.25)
+        few = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100, queries=10)
+        assert few.error(100) < IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).error(100)
+
+    def test_steps_without_points_are_tested_too(self):
+        """Nothing that is published tells an empty step from one whose points change nothing."""
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=2, horizon=100)
+        state = mechanism.initial_state()
+        for _ in range(5):
+            state = mechanism.update(state, Updates(()), SeededNoise(1))
+        assert state.step == 5
+        assert state.finished.activated == 1
+
+    def test_guarantee(self):
+        guarantee = IncrementalPredecessor(epsilon=1.0, universe=8, updates_per_unit=4).guarantee
+        assert (
+            guarantee.unit == "one person who makes at most 4 updates (insertion of one point each) over the whole run"
+        )
+        assert "never deleted" in guarantee.paragraph()
+
+
+class TestDynamic:
+    def test_answers_fade_when_points_go(self):
+        mechanism = DynamicPredecessor(epsilon=2.0, universe=1 << 16, horizon=4)
+        points = np.arange(1, 30_001)
+        state, near = mechanism.step(
+            mechanism.initial_state(), PredecessorStep(Updates(points), [30_000]), SeededNoise(1)
+        )
+        assert near.predecessors[0] > 1000
+        gone = PredecessorStep(Updates(points, np.zeros(30_000, bool)), [30_000])
+        state, near = mechanism.step(state, gone, SeededNoise(1))
+        assert near.predecessors[0] == 0
+
+    def test_large_universes(self):
+        mechanism = DynamicPredecessor(epsilon=EXACT, universe=1 << 60, horizon=4)
+        points = [1, 1 << 40, (1 << 60) - 1]
+        queries = [1 << 39, 1 << 41, 1 << 60]
+        _, near = mechanism.step(mechanism.initial_state(), PredecessorStep(Updates(points), queries), SeededNoise(1))
+        assert near.predecessors.tolist() == [1, 1 << 40, (1 << 60) - 1]
+        assert near.successors.tolist() == [1 << 40, (1 << 60) - 1, 0]
+
+    def test_alpha_is_for_all_ranges_at_all_queries(self):
+        known = DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=64)
+        every = math.log(0.05) - math.log(64 * (1 << 10) * 2 * (1 << 10))
+        assert known.alpha(64) == known.counter.sum_error(64, every)
+        assert known.error(64) == 2 * known.alpha(64) + 1
+        unknown = DynamicPredecessor(epsilon=1.0, universe=1 << 10)
+        assert unknown.alpha(3) <= unknown.alpha(4) < unknown.alpha(100)
+        assert DynamicPredecessor(epsilon=1.0, universe=1 << 10, queries=9).alpha(4) < unknown.alpha(4)
+
+    def test_gaussian_is_more_accurate_here(self):
+        pure = DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=1000)
+        gaussian = DynamicPredecessor(epsilon=1.0, delta=1e-6, universe=1 << 20, horizon=1000)
+        assert gaussian.error(1000) < pure.error(1000) / 2
+        assert gaussian.guarantee.delta == 1e-6
+
+
+def test_universes_have_the_height_of_their_logarithm():
+    assert [tree_height(u) for u in (1, 2, 3, 4, 5, 1 << 60)] == [0, 1, 2, 2, 3, 60]
