@@ -17,14 +17,18 @@ Commands = Mapping[str, tuple["str | Commands", str]]
 
 PLANS: Commands = {
     "heavy-hitters": ("plan_heavy_hitters", "from how many people on an item is found"),
+    "alerts": ("plan_alerts", "how clearly a rule must be met to be noticed, and how often"),
 }
 PLOTS: Commands = {
     "heavy-hitters": ("plot_heavy_hitters", "the items of each window, and what was missed"),
+    "alerts": ("plot_alerts", "alerts with their bounds, and the true numbers"),
 }
 SIMULATIONS: Commands = {
     "heavy-hitters": ("simulate_heavy_hitters", "what a city searches for, with trends that rise and fall"),
+    "alerts": ("simulate_alerts", "what people tell a clinic, with an outbreak and an outage"),
 }
 COMMANDS: Commands = {
+    "alerts": ("alerts", "report in which windows public rules about numbers of people are met"),
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
     "heavy-hitters": ("heavy_hitters", "report the items that many people hold, window by window"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),

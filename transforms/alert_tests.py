@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -160,7 +161,10 @@ class TestAlerts(ClockedSteps):
     def _rows(
         self, streams: tuple[str, ...], step: int, hits: Tests, answers: GapAnswers, after: GapProgress
     ) -> list[Alert]:
-        """Write the hits as rows; the last that the budget pays for says so."""
+        """Write the hits as rows; the last that the budget pays for says so.
+
+        Numbers are rounded to about a hundredth of their noise: low bits of noisy real numbers may betray something.
+        """
         plan, mechanism = self.plan, self.plan.mechanism
         start, end = self.steps.bounds(step)
         costs = mechanism.costs(answers)
@@ -176,8 +180,10 @@ class TestAlerts(ClockedSteps):
             strict=True,
         )
         rows = []
-        for stream, number, gap, stddev, lower, cost, remaining in columns:
+        for stream, number, raw, stddev, lower, cost, remaining in columns:
             rule = plan.rules[number]
+            digits = 2 - math.floor(math.log10(stddev))
+            gap = round(raw, digits)
             rows.append(
                 Alert(
                     stream=streams[stream],
@@ -185,10 +191,10 @@ class TestAlerts(ClockedSteps):
                     window_end=end,
                     rule=rule.name,
                     threshold=float(rule.threshold),
-                    estimate=rule.threshold + rule.sign * gap,
+                    estimate=round(rule.threshold + rule.sign * gap, digits),
                     gap=gap,
                     gap_stddev=stddev,
-                    gap_lower_bound=lower,
+                    gap_lower_bound=math.floor(lower * 10.0**digits) / 10.0**digits,
                     epsilon_spent=cost,
                     epsilon_left=remaining,
                     stopped=False,

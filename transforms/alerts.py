@@ -215,7 +215,6 @@ class SparseVectorAlerts(AlertTransform):
             delta=0.0,
             limits=tuple(limits),
             public=("all parameters, among them the rules" + (" and the streams" if self.streams else ""),),
-            horizon=self.windows,
             curve=PureDp(self.epsilon),
         )
 

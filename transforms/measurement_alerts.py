@@ -138,7 +138,6 @@ class MeasurementAlerts(AlertTransform):
                 cost + (", for each rule by itself." if self.plan.by_rule else "."),
             ),
             public=("all parameters, among them the rules", "number, times, rules and streams of the measurements"),
-            horizon=self.windows,
             curve=PureDp(self.epsilon),
         )
 

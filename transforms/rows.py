@@ -40,7 +40,7 @@ class Alert(NamedTuple):
         window_end: first moment after the window.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: the value that was tested, with noise; for a count, that of people.
+        estimate: the value that was tested, with noise, rounded; for a count, that of people.
         gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the true gap is at least; for any one test, the probability that it fires with a wrong

@@ -90,17 +90,20 @@ def reference(made: SparseVectorAlerts, events) -> list[Alert]:
 
 
 def row(made, mechanism, state, answer, step, stream, rule) -> Alert:
-    gap = float(answer.gaps[0])
+    stddev = math.sqrt(mechanism.variances(answer)[0])
+    digits = 2 - math.floor(math.log10(stddev))
+    gap = round(float(answer.gaps[0]), digits)
+    lower = float(mechanism.lower_bounds(answer, 1 - made.plan.beta)[0])
     return Alert(
         stream=stream,
         window_start=Timestamp(micros=step * made.steps.period),
         window_end=Timestamp(micros=step * made.steps.period + made.steps.size),
         rule=rule.name,
         threshold=float(rule.threshold),
-        estimate=rule.threshold + rule.sign * gap,
+        estimate=round(rule.threshold + rule.sign * gap, digits),
         gap=gap,
-        gap_stddev=math.sqrt(mechanism.variances(answer)[0]),
-        gap_lower_bound=float(mechanism.lower_bounds(answer, 1 - made.plan.beta)[0]),
+        gap_stddev=stddev,
+        gap_lower_bound=math.floor(lower * 10.0**digits) / 10.0**digits,
         epsilon_spent=float(mechanism.costs(answer)[0]),
         epsilon_left=max(0.0, mechanism.epsilon - mechanism.spent(state)),
         stopped=mechanism.halted(state),

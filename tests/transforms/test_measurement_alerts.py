@@ -1,5 +1,6 @@
 """Alerts about measurements: each is tested once, in order of time, whatever the order of arrival."""
 
+import math
 import random
 
 import apache_beam as beam
@@ -66,7 +67,9 @@ def reference(made, rows) -> list[tuple]:
             state, answers = mechanism.step(state, values, noise, thresholds=thresholds)
             if answers.hits[0]:
                 fired[row.stream, row.rule] = window
-                alerts.append((window * 10, row.stream, row.rule, float(answers.gaps[0]), mechanism.halted(state)))
+                digits = 2 - math.floor(math.log10(math.sqrt(mechanism.variances(answers)[0])))
+                gap = round(float(answers.gaps[0]), digits)
+                alerts.append((window * 10, row.stream, row.rule, gap, mechanism.halted(state)))
     return sorted(alerts)
 
 

@@ -1,0 +1,214 @@
+"""`privstream alerts`, and its plan, plot and simulation, from file to file."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.sparse import Sparse
+from privstream.pipelines import cli
+from privstream.pipelines.alert_rules_file import read_rules, write_rules
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.simulate_alerts import RuleCount, rules_for
+from privstream.transforms import Alert, AlertRule
+
+USERS, WINDOWS = 4000, 48
+OPTIONS = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "4", "--min_alerts", "16"]
+
+
+class Clinic(NamedTuple):
+    folder: Path
+
+    def __getitem__(self, name):
+        return str(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    made = Clinic(tmp_path_factory.mktemp("clinic"))
+    for ending in ("parquet", "csv"):
+        given = ["--users", str(USERS), "--windows", str(WINDOWS), "--seed", "3", "--output", made[f"events.{ending}"]]
+        assert cli.main(["simulate", "alerts", *given, "--truth", made["truth.jsonl"], "--rules", made["rules"]]) == 0
+    Path(made["key"]).write_text("a key of this test alone\n")
+    return made
+
+
+def watch(clinic, output, *options, events="events.parquet"):
+    files = ["--input", clinic[events], "--output", str(output), "--rules", clinic["rules"]]
+    return cli.main(["alerts", *files, "--noise_key_file", clinic["key"], *OPTIONS, *options])
+
+
+def test_alerts_keep_their_promise(clinic, tmp_path):
+    output = tmp_path / "alerts.jsonl"
+    assert watch(clinic, output) == 0
+    rows = read_row_file(str(output), Alert)
+    promise = json.loads(Path(f"{output}.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one person over the whole run"
+    assert promise["parameters"]["min_alerts"] == 16
+    assert clinic["key"] not in json.dumps(promise)
+    margin = promise["accuracy"]["margin"]
+    truth = {(row.window_start, row.rule): row.people for row in read_row_file(clinic["truth.jsonl"], RuleCount)}
+    signs = {rule.name: rule.sign for rule in rules_for(USERS)}
+    thresholds = {rule.name: rule.threshold for rule in rules_for(USERS)}
+    fired = {(row.window_start, row.rule) for row in rows}
+    assert {row.rule for row in rows} == {"flu", "line down"}
+    clear = {place for place, n in truth.items() if signs[place[1]] * (n - thresholds[place[1]]) > margin}
+    assert len(clear) > 3
+    assert not any(row.stopped for row in rows[:-1])
+    last = rows[-1].window_start if rows[-1].stopped else max(row[0] for row in truth)
+    assert {place for place in clear if place[0] <= last} <= fired
+    for row in rows:
+        assert abs(row.estimate - truth[row.window_start, row.rule]) < margin
+    other = tmp_path / "other.avro"
+    assert watch(clinic, other, "--shards", "1", events="events.csv") == 0
+    assert read_row_file(str(other), Alert) == rows
+
+
+def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
+    assert watch(clinic, "-", "--min_alerts", "1", "--branches", "1") == 0
+    captured = capsys.readouterr()
+    assert "alerts" in captured.out
+    assert "1 alerts published" in captured.err
+    assert "1 runs of tests have stopped: their budget is spent" in captured.err
+    assert "one person over the whole run" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "--rules must hold at least one rule"),
+        ('{"name": "x"}', "line 1 of .*: rule 'x' must have one of at_least and at_most"),
+        ('{"name": "x", "at_least": 1}\n\n[1]', "line 3 of .*: line must be one JSON object"),
+        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, got at_leest"),
+        ('{"at_least": 1}', "rule must have a name"),
+        ('{"name": "x", "at_least": "1"}', "threshold of rule 'x' must be a number, got str"),
+        ('{"name": "x", "at_least": 1, "items": "abc"}', "items must be a list"),
+        ('{"name": "x", "at_least": 1}\n{"name": "x", "at_least": 2}', "rules must have distinct names"),
+    ],
+)
+def test_bad_rules(clinic, tmp_path, capsys, lines, message):
+    (tmp_path / "rules").write_text(lines)
+    files = ["--input", clinic["events.csv"], "--output", str(tmp_path / "o.jsonl"), "--rules", str(tmp_path / "rules")]
+    assert cli.main(["alerts", *files, *OPTIONS]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("privstream alerts: error: ")
+    assert re.search(message, error)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--streams", "a,b"], "streams must not be given when the events have no stream"),
+        (["--stream_field", "item"], "user, item, time and stream must be different fields"),
+        (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
+        (["--budget", "all"], "budget must be one of shared, per_rule, got 'all'"),
+        (["--rules", "nowhere"], "--rules must be a readable file: cannot read nowhere"),
+        (["--start", "2024-01-01T00:30"], "start must be a multiple of the window's period"),
+        (["--dead_letter", "{rules}"], "--dead_letter must not be written over --rules"),
+    ],
+)
+def test_bad_options(clinic, tmp_path, capsys, options, message):
+    options = [option.replace("{rules}", clinic["rules"]) for option in options]
+    assert watch(clinic, tmp_path / "alerts.jsonl", *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_end_is_needed(clinic, tmp_path, capsys):
+    files = ["--input", clinic["events.csv"], "--output", str(tmp_path / "o.jsonl"), "--rules", clinic["rules"]]
+    assert cli.main(["alerts", *files, "--window", "60", "--start", "0", "--epsilon", "1"]) == 2
+    assert "end must be given: every window until then is tested" in capsys.readouterr().err
+
+
+def test_streams_are_named(tmp_path, capsys):
+    events = tmp_path / "events.csv"
+    lines = [f"u{i},fever,2024-01-01T00:10:00Z,{'north' if i % 3 else 'south'}" for i in range(300)]
+    events.write_text("\n".join(["user,item,time,stream", *lines]))
+    write_rules(str(tmp_path / "rules"), [AlertRule(name="all", at_least=150)])
+    files = ["--input", str(events), "--rules", str(tmp_path / "rules"), "--output", str(tmp_path / "o.jsonl")]
+    options = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T02:00", "--epsilon", "8"]
+    assert cli.main(["alerts", *files, *options]) == 2
+    assert "streams must be given when the events have a stream" in capsys.readouterr().err
+    assert cli.main(["alerts", *files, *options, "--streams", "south,north"]) == 0
+    (row,) = read_row_file(str(tmp_path / "o.jsonl"), Alert)
+    assert row.stream == "north"
+
+
+def test_rules_are_read_as_written(tmp_path):
+    rules = (AlertRule(name='a "b" ä', at_least=3, items=("x,y", "z: {}")), AlertRule(name="c", at_most=0))
+    write_rules(str(tmp_path / "rules"), rules)
+    assert read_rules(str(tmp_path / "rules")) == rules
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_plot(clinic, tmp_path, ending):
+    output, picture = tmp_path / "alerts.jsonl", tmp_path / f"alerts.{ending}"
+    assert watch(clinic, output) == 0
+    given = ["--input", str(output), "--truth", clinic["truth.jsonl"], "--output", str(picture)]
+    assert cli.main(["plot", "alerts", *given]) == 0
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    if ending == "svg":
+        assert b"flu" in content or b"Alerts" in content or len(content) > 20_000
+
+
+def test_the_plot_of_nothing_and_of_something_else(clinic, tmp_path, capsys):
+    (tmp_path / "none.jsonl").write_text("")
+    given = ["--input", str(tmp_path / "none.jsonl"), "--output", str(tmp_path / "none.png")]
+    assert cli.main(["plot", "alerts", *given]) == 0
+    given = ["--input", clinic["truth.jsonl"], "--output", str(tmp_path / "none.png")]
+    assert cli.main(["plot", "alerts", *given]) == 2
+    assert "--input must hold Alert rows" in capsys.readouterr().err
+
+
+def test_the_plan_says_what_the_mechanisms_say(capsys):
+    given = ["--epsilon", "1", "--rules", "3", "--windows", "100", "--min_alerts", "4", "--streams", "2"]
+    assert cli.main(["plan", "alerts", *given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    common = {"integer": True, "monotone": True}
+    shared = AdaptiveSparseVector(epsilon=1.0, min_hits=4, **common)
+    each = AdaptiveSparseVector(epsilon=1 / 3, min_hits=4, **common)
+    assert found["shared budget"]["margin"] == shared.accuracy(600, 0.05)
+    assert found["budget per rule"]["margin"] == each.accuracy(200, 0.05)
+    assert found["sparse vector"]["margin"] == Sparse(epsilon=1.0, max_hits=4, integer=True).accuracy(600, 0.05)
+    assert found["shared budget"]["max_alerts"] == 7
+    state, _ = shared.step(shared.initial_state(), [10**6] * 20, SeededNoise(1))
+    assert state.hits == 7
+    assert found["count per window"]["margin"] > 5 * found["sparse vector"]["margin"]
+    assert cli.main(["plan", "alerts", *given]) == 0
+    assert "Tests without an alert cost nothing" in capsys.readouterr().out
+    assert cli.main(["plan", "alerts", *given, "--both_directions", "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert both["shared budget"]["margin"] > found["shared budget"]["margin"]
+    assert both["budget per rule"] == found["budget per rule"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--windows", "0", "windows must be >= 1, got 0"),
+        ("--epsilon", "nan", "epsilon must be finite and > 0, got nan"),
+        ("--budget", "x", "budget must be one of shared, per_rule, got 'x'"),
+        ("--rules", "-1", "rules must be >= 1, got -1"),
+    ],
+)
+def test_a_bad_plan(capsys, option, value, message):
+    given = ["--epsilon", "1", "--rules", "3", "--windows", "100", option, value]
+    assert cli.main(["plan", "alerts", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_simulation_is_what_it_says(clinic):
+    truth = read_row_file(clinic["truth.jsonl"], RuleCount)
+    assert len(truth) == WINDOWS * 3
+    met = {row.rule: [row.people for row in truth if row.rule == row.rule] for row in truth}
+    assert set(met) == {"flu", "rash", "line down"}
+    rules = {rule.name: rule for rule in rules_for(USERS)}
+    assert read_rules(clinic["rules"]) == rules_for(USERS)
+    down = [row for row in truth if row.rule == "line down" and row.people <= rules["line down"].threshold]
+    ill = [row for row in truth if row.rule == "flu" and row.people >= rules["flu"].threshold]
+    assert len(down) == 1
+    assert 3 < len(ill) < WINDOWS / 2
