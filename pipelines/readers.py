@@ -37,12 +37,13 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker."""
+    """A piece of a file for one worker, and how many bytes the file had when it was found."""
 
     path: str
     format: str
     start: int
     end: int
+    size: int
 
 
 class ReadEvents(beam.PTransform[Any, Any]):
@@ -88,7 +89,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
             | "Cut into parts" >> beam.FlatMap(list_parts).with_output_types(FilePart)
             | "Spread parts" >> beam.Reshuffle()
             | "Read parts"
-            >> beam.ParDo(_ReadPart(self.fields, self._stream_is_open))
+            >> beam.ParDo(ReadPart(self.fields, self._stream_is_open))
             .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
             .with_outputs(DEAD_LETTERS, main=EVENTS)
         )
@@ -151,7 +152,7 @@ def resolve_fields(files: list[EventFile], fields: FieldMapping) -> FieldMapping
 def list_parts(file: EventFile) -> Iterator[FilePart]:
     """Cut a file into parts."""
     for part in FORMATS[file.format].parts(file.path, file.size):
-        yield FilePart(file.path, file.format, part.start, part.end)
+        yield FilePart(file.path, file.format, part.start, part.end, file.size)
 
 
 def _check_first_time(file: EventFile, fields: FieldMapping) -> None:
@@ -166,7 +167,7 @@ def _check_first_time(file: EventFile, fields: FieldMapping) -> None:
                 return
 
 
-class _ReadPart(beam.DoFn):
+class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file.
 
     Args:
@@ -183,6 +184,10 @@ class _ReadPart(beam.DoFn):
 
     def process(self, element: FilePart) -> Iterator[Any]:
         """Read a part."""
+        yield from self.read(element)
+
+    def read(self, element: FilePart) -> Iterator[Any]:
+        """Give batches of events, and tagged dead letters."""
         reader = FORMATS[element.format]
         schema = reader.schema(element.path)
         if schema is None:
@@ -190,12 +195,12 @@ class _ReadPart(beam.DoFn):
         self._check(schema, element)
         for found in reader.read(element.path, Part(element.start, element.end), self.fields.names()):
             if isinstance(found, Damage):
-                yield self._refuse(found.code, DeadLetter(found.reason, element.path, found.position, found.record))
+                yield self.refuse(found.code, DeadLetter(found.reason, element.path, found.position, found.record))
                 continue
             batch, refusals = self.normalise(found)
             for row, code, reason in refusals:
                 letter = DeadLetter(reason, element.path, found.position(row), found.record(row))
-                yield self._refuse(code, letter)
+                yield self.refuse(code, letter)
             self.events_read.inc(batch.num_rows)
             if batch.num_rows:
                 yield batch
@@ -208,7 +213,7 @@ class _ReadPart(beam.DoFn):
             rule = 'is missing in the first file: use --stream_field="" to ignore it'
             raise ValueError(f"field `{DEFAULT_STREAM}` of {element.path} {rule}")
 
-    def _refuse(self, code: str, letter: DeadLetter) -> Any:
+    def refuse(self, code: str, letter: DeadLetter) -> Any:
         """Count a record and send it away."""
         self.events_malformed.inc()
         Metrics.counter("privstream", f"events_malformed_{code}").inc()

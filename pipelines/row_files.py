@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, BinaryIO, get_type_hints
 
@@ -52,11 +53,16 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], format: str |
         rows: its rows; they are not held in memory together.
         format: avro, parquet or jsonl; by the path's ending if None.
     """
-    fields = field_types(row_type)
-    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl}[output_format(path, format)]
-    plain = (tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows)
+    kind = output_format(path, format)
     with whole_file(path) as stream:
-        write(stream, row_type.__name__, fields, plain)
+        write_rows(stream, row_type, rows, kind)
+
+
+def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
+    """Write rows into an open file; equal rows give equal bytes."""
+    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl}[format]
+    plain = (tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows)
+    write(stream, row_type.__name__, field_types(row_type), plain)
 
 
 def read_row_file(path: str, row_type: type, format: str | None = None) -> list[Any]:
@@ -94,7 +100,9 @@ def _write_avro(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iter
     """Write an Avro container."""
     described = [{"name": field, "type": AVRO_TYPES[kind]} for field, kind in fields.items()]
     schema = {"type": "record", "name": name, "namespace": "privstream", "fields": described}
-    fastavro.writer(stream, schema, (dict(zip(fields, row, strict=True)) for row in rows), codec="deflate")
+    marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
+    records = (dict(zip(fields, row, strict=True)) for row in rows)
+    fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
 def _write_parquet(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:

@@ -66,6 +66,31 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
         raise
 
 
+def write_once(path: str, data: bytes) -> str:
+    """Write a file, whole, unless there is one of that name: what was published first stays.
+
+    Returns:
+        `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
+    """
+    if FileSystems.exists(path):
+        return _compare(path, data)
+    partial = _partial(path, secrets.token_hex(8))
+    try:
+        with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            stream.write(data)
+        if FileSystems.get_scheme(path) is not None:
+            FileSystems.rename([partial], [path])
+            return "written"
+        try:
+            os.link(partial, path)  # unlike a rename, it fails if another worker has just been here
+        except FileExistsError:
+            return _compare(path, data)
+        return "written"
+    finally:
+        with suppress(OSError, BeamIOError):
+            FileSystems.delete([partial])
+
+
 def write_json(path: str, value: Any) -> None:
     """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
@@ -77,6 +102,12 @@ def _partial(path: str, token: str) -> str:
     """Return the name under which a file is written."""
     folder, name = FileSystems.split(path) if os.path.dirname(path) else ("", path)
     return FileSystems.join(folder, f".{name}.{token}{PARTIAL}") if folder else f".{name}.{token}{PARTIAL}"
+
+
+def _compare(path: str, data: bytes) -> str:
+    """Say how a file that is there compares."""
+    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        return "repeated" if stream.read() == data else "refused"
 
 
 def _replace(partial: str, path: str) -> None:

@@ -1,0 +1,144 @@
+"""A watched folder: each file once, in order, whatever the folder does meanwhile."""
+
+import itertools
+import os
+
+import pytest
+from privstream.pipelines.folder_looks import (
+    KEPT_SECONDS,
+    MICROS,
+    FolderLooks,
+    Seen,
+    list_folder,
+    marked,
+    split_pattern,
+)
+
+NOW = 2_000_000_000 * MICROS
+
+
+def seen(name: str, came: int = NOW - 10 * MICROS, size: int = 1) -> Seen:
+    return Seen(f"/in/{name}", size, came, came)
+
+
+def names(found) -> list[str]:
+    return [each.name for each in found]
+
+
+def restored(looks: FolderLooks) -> FolderLooks:
+    return FolderLooks.from_bytes(looks.to_bytes())
+
+
+def test_a_file_is_taken_at_the_second_look_and_never_again():
+    looks, listing = FolderLooks(), [seen("b.csv", NOW - 5), seen("a.csv", NOW - 4)]
+    assert looks.look(listing, NOW) == ([], NOW - 5)
+    looks = restored(looks)
+    found, reached = looks.look(listing, NOW + 1)
+    assert (names(found), reached) == (["b.csv", "a.csv"], NOW + 1)
+    for later in range(2, 5):
+        looks = restored(looks)
+        assert looks.look(listing, NOW + later) == ([], NOW + later)
+
+
+def test_a_file_that_grows_waits_until_it_rests_and_holds_the_watermark_at_its_last_change():
+    looks = FolderLooks()
+    for size in range(1, 5):
+        file = Seen("/in/a.csv", size, NOW + size, NOW + size)
+        assert looks.look([file], NOW + size + 1) == ([], NOW + size)
+    found, reached = looks.look([file], NOW + 9)
+    assert names(found) == ["a.csv"]
+    assert reached == NOW + 9
+
+
+def test_a_file_that_changes_after_it_was_taken_is_counted_and_not_read_again():
+    looks = FolderLooks()
+    for _ in range(2):
+        looks.look([seen("a.csv")], NOW)
+    assert looks.changed == 0
+    for _ in range(3):
+        assert looks.look([seen("a.csv", size=2)], NOW)[0] == []
+        assert looks.changed == 1
+
+
+def test_the_same_name_again_is_a_new_file_once_it_was_gone():
+    looks = FolderLooks()
+    for _ in range(2):
+        looks.look([seen("a.csv")], NOW)
+    looks.look([], NOW)
+    again = [seen("a.csv", NOW, size=7)]
+    assert looks.look(again, NOW)[0] == []
+    assert names(looks.look(again, NOW)[0]) == ["a.csv"]
+
+
+def test_a_file_that_an_incomplete_listing_left_out_is_not_read_again():
+    looks = FolderLooks()
+    for _ in range(2):
+        looks.look([seen("a.csv")], NOW)
+    looks.look([], NOW)
+    for later in range(3):
+        assert looks.look([seen("a.csv")], NOW + later)[0] == []
+
+
+def test_what_is_gone_for_long_is_forgotten():
+    looks = FolderLooks()
+    sizes = []
+    for second in range(0, 6 * KEPT_SECONDS, 600):
+        listing = [seen(f"{second}.csv")]
+        for _ in range(2):
+            looks.look(listing, NOW + second * MICROS)
+        sizes.append(len(looks.to_bytes()))
+    assert sizes[12] == sizes[-1] > sizes[0]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["a.csv", "b.csv", "_END"])))
+def test_the_end_waits_for_the_files_that_came_before_it(order):
+    came = {"a.csv": NOW, "b.csv": NOW + 1, "_END": NOW + 2}
+    looks, taken, there = FolderLooks(), [], []
+    for name in [*order, *[None] * 3]:  # a listing may show them in any order
+        if name:
+            there.append(seen(name, came[name]))
+        found, reached = looks.look(there, NOW + 9)
+        taken += names(found)
+        if reached is None:
+            break
+    assert reached is None
+    if order[-1] == "_END":
+        assert sorted(taken) == ["a.csv", "b.csv"]
+
+
+def test_a_mark_counts_once_what_came_before_it_has_been_taken():
+    mark = "_UNTIL_20300101T120000Z"
+    listing = [seen("a.csv", NOW), seen(mark, NOW + 1), seen("b.csv", NOW + 2)]
+    looks = FolderLooks()
+    looks.look(listing[1:2], NOW + 3)
+    looks.look(listing, NOW + 3)
+    assert looks.until == 0  # a.csv came before the mark and has been seen only once
+    looks.look(listing, NOW + 3)
+    assert restored(looks).until == 1893499200 * MICROS
+    assert marked(listing, NOW) == 0
+    assert marked(listing, NOW + 2) == 1893499200 * MICROS
+
+
+def test_listing_leaves_out_what_is_hidden_or_half_done(tmp_path):
+    for name in ("a.csv", ".b.csv.partial", "_END", "_other", "_UNTIL_20300101T120000Z", "c.jsonl"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "folder").mkdir()
+    assert {"a.csv", "c.jsonl", "_END", "_UNTIL_20300101T120000Z"} == set(names(list_folder(str(tmp_path))))
+    assert {"a.csv", "_END", "_UNTIL_20300101T120000Z"} == set(names(list_folder(f"{tmp_path}/*.csv")))
+
+
+def test_a_file_comes_when_it_is_renamed_into_the_folder_whatever_its_own_time(tmp_path):
+    (tmp_path / "old").write_text("x")
+    os.utime(tmp_path / "old", (1, 1))
+    (tmp_path / "in").mkdir()
+    before = (tmp_path / "old").stat().st_ctime_ns // 1000
+    os.rename(tmp_path / "old", tmp_path / "in" / "a.csv")
+    (file,) = list_folder(str(tmp_path / "in"))
+    assert file.came >= before > 1_000_000 * MICROS
+    assert file.changed == MICROS
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_folder(tmp_path):
+    assert list_folder(str(tmp_path / "missing")) is None
+    with pytest.raises(ValueError, match="--input must be a folder, or a folder and a glob"):
+        split_pattern("in/*/a.csv")

@@ -1,0 +1,119 @@
+"""One file for each window, whole, never a second answer; the end is said."""
+
+import os
+from typing import NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.whole_files import write_once
+from privstream.pipelines.window_files import WriteWindowFiles, file_name, moment
+from privstream.pipelines.writers import WriteRows
+
+HOUR = 3600
+
+
+class Count(NamedTuple):
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    count: int
+
+
+class Plain(NamedTuple):
+    item: str
+    count: int
+
+
+def row(stream: str, hour: int, item: str, count: int = 1) -> Count:
+    return Count(stream, Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), item, count)
+
+
+def write(rows, folder, format="jsonl", order=("-count",)) -> dict[str, int]:
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    stamped = [TimestampedValue(row, row.window_end) for row in rows]
+    _ = pipeline | beam.Create(stamped) | WriteWindowFiles(str(folder), Count, format, order)
+    result = pipeline.run()
+    result.wait_until_finish()
+    counters = result.metrics().query()["counters"]
+    return {c.key.metric.name.removeprefix("window_files_"): c.committed for c in counters}
+
+
+ROWS = [row("no", 0, "a", 2), row("no", 0, "b", 5), row("se", 0, "a"), row("no", 1, "a")]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet"])
+def test_each_window_and_stream_has_a_file(tmp_path, format):
+    assert write(ROWS, tmp_path, format)["written"] == 3
+    first = tmp_path / f"19700101T000000Z_19700101T010000Z_no.{format}"
+    assert read_row_file(str(first), Count) == [ROWS[1], ROWS[0]]
+    assert len(os.listdir(tmp_path)) == 4
+    assert (tmp_path / "_END").read_bytes() == b""
+
+
+@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet"])
+def test_a_replay_gives_the_same_bytes_in_whatever_order_rows_come(tmp_path, format):
+    assert write(ROWS, tmp_path, format)["written"] == 3
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    (tmp_path / "_END").unlink()
+    counters = write(ROWS[::-1], tmp_path, format)
+    assert (counters.get("repeated", 0), counters.get("refused", 0)) == (3, 0)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_a_second_answer_is_refused_and_counted(tmp_path):
+    write(ROWS[:1], tmp_path)
+    (file,) = tmp_path.glob("*.jsonl")
+    first = file.read_bytes()
+    (tmp_path / "_END").unlink()
+    assert write([row("no", 0, "a", 99)], tmp_path)["refused"] == 1
+    assert file.read_bytes() == first
+
+
+def test_a_run_without_rows_says_its_end(tmp_path):
+    write([], tmp_path)
+    assert os.listdir(tmp_path) == ["_END"]
+
+
+def test_writing_once_never_shows_half_a_file_nor_leaves_one(tmp_path):
+    path = str(tmp_path / "file")
+    assert [write_once(path, b"1"), write_once(path, b"1"), write_once(path, b"2")] == [
+        "written",
+        "repeated",
+        "refused",
+    ]
+    assert (tmp_path / "file").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_names_are_short_plain_and_different():
+    assert file_name("", 0, HOUR * 10**6, "avro") == "19700101T000000Z_19700101T010000Z.avro"
+    assert moment(1_500_000) == "19700101T000001.5Z"
+    assert file_name("../a b", 0, 10**6, "avro") == "19700101T000000Z_19700101T000001Z_..%2Fa%20b.avro"
+    long = [file_name("æ" * 300 + end, 0, 1, "avro") for end in "ab"]
+    assert len(set(long)) == 2
+    assert max(map(len, long)) < 200
+    assert file_name("x" * 101, 0, 1, "avro") != file_name("x" * 102, 0, 1, "avro")
+
+
+def test_errors_name_the_option(tmp_path):
+    with pytest.raises(ValueError, match=r"--output must be a folder that exists when the input is watched, got "):
+        WriteWindowFiles(str(tmp_path / "missing"), Count, "jsonl")
+    with pytest.raises(ValueError, match=r"--output_format must be one of avro, parquet, jsonl, got 'xml'"):
+        WriteWindowFiles(str(tmp_path), Count, "xml")
+    with pytest.raises(TypeError, match="Plain must have the fields window_start, window_end"):
+        WriteWindowFiles(str(tmp_path), Plain, "jsonl")
+    (tmp_path / "_END").touch()
+    with pytest.raises(ValueError, match="--output must be a folder of a run that has not ended"):
+        WriteWindowFiles(str(tmp_path), Count, "jsonl")
+
+
+def test_bounded_avro_files_repeat_their_bytes_too(tmp_path):
+    for name in ("one.avro", "two.avro"):
+        with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+            _ = pipeline | beam.Create(ROWS) | WriteRows(str(tmp_path / name), Count, order=("stream", "-count"))
+    assert (tmp_path / "one.avro").read_bytes() == (tmp_path / "two.avro").read_bytes()
