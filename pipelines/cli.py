@@ -17,23 +17,37 @@ Commands = Mapping[str, tuple["str | Commands", str]]
 
 PLANS: Commands = {
     "heavy-hitters": ("plan_heavy_hitters", "from how many people on an item is found"),
+    "histogram": ("plan_histogram", "how far live counts of categories are off"),
     "alerts": ("plan_alerts", "how clearly a rule must be met to be noticed, and how often"),
+    "queries": ("plan_queries", "how precise answers to linear queries are"),
+    "top-k": ("plan_top_k", "how right a ranking and its counts are"),
 }
 PLOTS: Commands = {
     "heavy-hitters": ("plot_heavy_hitters", "the items of each window, and what was missed"),
+    "histogram": ("plot_histogram", "live counts with their error bounds, and the true counts"),
     "alerts": ("plot_alerts", "alerts with their bounds, and the true numbers"),
+    "queries": ("plot_queries", "answers with their error bounds, or their errors"),
+    "top-k": ("plot_top_k", "the items on top of each window, and the true numbers"),
 }
 SIMULATIONS: Commands = {
     "heavy-hitters": ("simulate_heavy_hitters", "what a city searches for, with trends that rise and fall"),
+    "histogram": ("simulate_histogram", "how a city gets about, by means of transport"),
     "alerts": ("simulate_alerts", "what people tell a clinic, with an outbreak and an outage"),
+    "queries": ("simulate_queries", "where people live and how old they are, and questions about that"),
+    "top-k": ("simulate_top_k", "what a city searches for, and the list of all that it could"),
 }
 COMMANDS: Commands = {
     "alerts": ("alerts", "report in which windows public rules about numbers of people are met"),
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
+    "flags": ("flags", "tell which public categories have passed their thresholds"),
     "heavy-hitters": ("heavy_hitters", "report the items that many people hold, window by window"),
+    "histogram": ("histogram", "count events of public categories, live"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
+    "quantiles": ("quantiles", "tell how events are spread over public categories, live"),
+    "queries": ("queries", "answer linear queries about a data set, one after the other"),
     "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
+    "top-k": ("top_k", "rank public items by how many people hold them, window by window"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
