@@ -246,7 +246,7 @@ def direct_outcomes(epsilon, row, seed, runs=8000):
     [(anchored_outcomes, 0.2), (paper_outcomes, 0.05), (flag_outcomes, 0.02), (direct_outcomes, 0.3)],
 )
 def test_histograms_and_flags_stand_as_a_whole(outcomes, visible):
-    """Worst inputs at the threshold; a good part of epsilon shows, and more than all of it with a twentieth of the noise."""
+    """Worst inputs at the threshold; a good part of epsilon shows, and more than it with a twentieth of the noise."""
     claimed = 4.0
     found = {
         epsilon: lower_epsilon(*coded(*(outcomes(epsilon, row, seed) for seed, row in enumerate((0, 1)))))
