@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -86,15 +85,8 @@ class DynamicPredecessor:
 
     def alpha(self, step: int) -> int:
         """Return the error of the counts that are asked for at `step`: of any range that begins or ends at a query."""
-        doublings = (checks.integer("step", step, minimum=1) - 1).bit_length()
-        last = 1 << doublings if self.horizon is None else min(1 << doublings, self.horizon)
-        if self.queries is not None:
-            answers = math.log(self.queries)
-        elif self.horizon is not None:
-            answers = math.log(self.universe) + math.log(self.horizon)
-        else:
-            answers = math.log(self.universe) + doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
-        return self.counter.sum_error(max(step, last), math.log(self.beta) - answers - math.log(2 * self.universe))
+        ranges = 2 * self.universe * (self.universe if self.queries is None else self.queries)
+        return self.counter.error_at(step, self.beta, answers=ranges, every_step=self.queries is None)
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""

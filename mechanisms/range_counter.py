@@ -181,6 +181,24 @@ class RangeCounter:
         answers = ranges if queries is None else min(queries, ranges)
         return self.sum_error(step, math.log(checks.probability("beta", beta)) - math.log(answers))
 
+    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool) -> int:
+        """Return z such that with probability 1 - beta no answer is off by more at its step, this z at `step`.
+
+        Args:
+            step: 1 or more.
+            beta: in (0, 1).
+            answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
+            every_step: whether so many at each step.
+        """
+        doublings = (self._step_number(step) - 1).bit_length()
+        last = 1 << doublings if self.horizon is None else min(1 << doublings, self.horizon)
+        rest = math.log(checks.integer("answers", answers, minimum=1))
+        if every_step and self.horizon is not None:
+            rest += math.log(self.horizon)
+        elif every_step:
+            rest += doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
+        return self.sum_error(last, math.log(checks.probability("beta", beta)) - rest)
+
     def sum_error(self, step: int, log_beta: float) -> int:
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
         intervals = longest_cover(self.levels - 1)

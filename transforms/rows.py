@@ -102,7 +102,7 @@ class QueryAnswer(NamedTuple):
     Attributes:
         query: name of the query.
         time: when it was asked.
-        estimate: the answer, in people.
+        estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how wrong it is at most, with probability 1 - beta for all answers at once. For a refused query,
             all that is sure if there are `records` people: that many.
         source: "hypothesis": from what earlier answers have taught, and tested; "measured": from the data;
@@ -200,3 +200,110 @@ class CategoryFlag(NamedTuple):
 
 
 registry.register_coder(CategoryFlag, RowCoder)
+
+
+class CardinalityEstimate(NamedTuple):
+    """How many people are in a set at the end of a window.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window: the moment that the estimate is about.
+        estimate: how many are in the set, with noise, at least 0.
+        error_bound: how wrong that is at most, with probability 1 - beta for all windows at once; -1 when all changes
+            of the estimate are used up, so that it stays what it is and nothing is known any more.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    estimate: int
+    error_bound: int
+
+
+registry.register_coder(CardinalityEstimate, RowCoder)
+
+
+class RangeQuery(NamedTuple):
+    """Input of `RangeCounts`: a range of points, ends included, to be counted at the end of a window; public.
+
+    Attributes:
+        low: its first point.
+        high: its last point.
+        time: when it is asked; it is answered at the end of the window that this lies in.
+        stream: name of the stream, empty where there is but one.
+    """
+
+    low: int
+    high: int
+    time: Timestamp
+    stream: str = ""
+
+
+class RangeCount(NamedTuple):
+    """How many points lie in a range at the end of a window.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        low: first point of the range.
+        high: last point of the range.
+        estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
+        error_bound: how far it is off at most, with a stated probability for all rows of a stream together; -1 for
+            consistent counts, for which none is stated.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    low: int
+    high: int
+    estimate: int
+    error_bound: int
+
+
+class PredecessorQuery(NamedTuple):
+    """Input of `PredecessorQueries`: a point whose neighbours are asked for; public.
+
+    Attributes:
+        point: the point.
+        time: when it is asked; it is answered at the end of the window that this lies in.
+        stream: name of the stream, empty where there is but one.
+    """
+
+    point: int
+    time: Timestamp
+    stream: str = ""
+
+
+class NearestPoints(NamedTuple):
+    """What is near to a point at the end of a window, as far as noise lets one see.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        query: the point that was asked for.
+        predecessor: a point at or below it, from which on there is something up to the query, but not much; 0 if there
+            is not much below at all.
+        successor: a point at or above it, up to which there is something from the query on, but not much; 0 if there
+            is not much above at all.
+        distance: from the query to the nearer one of both; -1 if there is neither.
+        error_bound: "not much": so many at most, with a stated probability for all rows of a stream together.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    query: int
+    predecessor: int
+    successor: int
+    distance: int
+    error_bound: int
+
+
+registry.register_coder(RangeQuery, RowCoder)
+registry.register_coder(RangeCount, RowCoder)
+registry.register_coder(PredecessorQuery, RowCoder)
+registry.register_coder(NearestPoints, RowCoder)
