@@ -15,6 +15,9 @@ from privstream.transforms import Alert, SparseVectorAlerts
 ORDER = ("window_start", "stream", "rule")
 """By time."""
 
+LATER = 1000
+"""The number of windows that the accuracy is told for where there is no end."""
+
 RULES = """\
 rules, one JSON object on each line:
   {"name": "flu", "at_least": 500, "items": ["fever", "cough"]}
@@ -73,7 +76,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlert
         raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
     if not streams and arguments.streams is not None:
         raise ValueError("streams must not be given when the events have no stream")
-    if arguments.end is None:
+    if arguments.end is None and arguments.watch is None:
         raise ValueError("end must be given: every window until then is tested")
     return SparseVectorAlerts(
         epsilon=arguments.epsilon,
@@ -98,8 +101,9 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlert
 
 def accuracy(alerts: SparseVectorAlerts) -> dict[str, Any]:
     """Return what is found."""
-    plan, windows = alerts.plan, alerts.windows or 1
-    margin, tests = alerts.margin(), plan.tests(windows)
+    plan, windows = alerts.plan, alerts.windows or LATER
+    margin, tests = alerts.margin(windows), plan.tests(windows)
+    span = "" if alerts.windows else f" of the first {windows:,} windows"
     return {
         "margin": margin,
         "failure_probability": plan.beta,
@@ -107,9 +111,9 @@ def accuracy(alerts: SparseVectorAlerts) -> dict[str, Any]:
         "gap_stddevs": [math.sqrt(plan.mechanism.tests.variance(branch)) for branch in range(plan.mechanism.branches)],
         "epsilon_per_alert": plan.mechanism.hit_epsilon,
         "sentence": (
-            f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run at once, every number of people that "
-            f"passes its threshold by more than {math.ceil(margin):,} gives an alert, until the run stops, and none "
-            f"does that misses it by more."
+            f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} at once, every number of "
+            f"people that passes its threshold by more than {math.ceil(margin):,} gives an alert, until the run stops, "
+            "and none does that misses it by more."
         ),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -280,16 +281,19 @@ class AnswerQueries(beam.DoFn):
         return table
 
     def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
-        """Return a row that is published."""
+        """Return a row that is published; a real number is rounded to about a hundredth of its noise."""
         records = self.mechanism.records
         bound = self.mechanism.accuracy(max(self.queries, before + 1), self.beta)
+        digits = 1
         if source == "measured":
             bound -= self.mechanism.alpha * records
+            digits = 2 - math.floor(math.log10(self.mechanism.tests.value_scale))
+        whole = source == "measured" and self.mechanism.integer
         return QueryAnswer(
             query=query.name,
             time=Timestamp(micros=query.time),
-            estimate=value,
-            error_bound=float(records) if source == "refused" else bound,
+            estimate=value if whole else round(value, digits),
+            error_bound=float(records if source == "refused" else math.ceil(bound)),
             source=source,
             measurements_left=left,
         )

@@ -146,7 +146,12 @@ class PrivateQueries(beam.PTransform[Any, Any]):
         return self.mechanism.accuracy(self.queries, self.beta)
 
     def records_needed(self) -> int:
-        """Return from how many records on `queries` queries are answered, with probability 1 - beta."""
+        """Return from how many records on `queries` queries are answered, with probability 1 - beta.
+
+        Any number is enough if there are no more queries than measurements.
+        """
+        if self.queries <= self.mechanism.max_updates:
+            return 1
         return self.mechanism.records_needed(self.queries, self.beta)
 
     def with_dead_letters(self) -> PrivateQueries:

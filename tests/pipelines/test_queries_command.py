@@ -1,0 +1,212 @@
+"""`privstream queries`, and its plan, plot and simulation, from file to file."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.discrete import DiscreteLaplace
+from privstream.mechanisms.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.mechanisms.noise import SeededNoise
+from privstream.pipelines import cli
+from privstream.pipelines.queries_file import parse_query
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.simulate_queries import DOMAIN, QueryTruth
+from privstream.transforms import DeadLetter, QueryAnswer
+
+USERS, NUMBER = 20_000, 60
+OPTIONS = ["--records", str(USERS), "--alpha", "0.2", "--epsilon", "20", "--planned", str(NUMBER)]
+
+
+class Country(NamedTuple):
+    folder: Path
+
+    def __getitem__(self, name):
+        return str(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def country(tmp_path_factory):
+    made = Country(tmp_path_factory.mktemp("country"))
+    for ending in ("parquet", "jsonl"):
+        given = ["--users", str(USERS), "--number", str(NUMBER), "--seed", "4", "--output", made[f"events.{ending}"]]
+        files = ["--truth", made["truth.jsonl"], "--queries", made["queries"], "--domain", made["domain"]]
+        assert cli.main(["simulate", "queries", *given, *files]) == 0
+    Path(made["key"]).write_text("a key of this test alone\n")
+    return made
+
+
+def ask(country, output, *options, events="events.parquet"):
+    files = ["--input", country[events], "--output", str(output), "--queries", country["queries"]]
+    return cli.main(
+        ["queries", *files, "--domain", country["domain"], "--noise_key_file", country["key"], *OPTIONS, *options]
+    )
+
+
+def test_answers_keep_their_promise(country, tmp_path):
+    output = tmp_path / "answers.jsonl"
+    assert ask(country, output) == 0
+    rows = read_row_file(str(output), QueryAnswer)
+    truth = {row.query: row.people for row in read_row_file(country["truth.jsonl"], QueryTruth)}
+    assert [row.query for row in rows] == list(truth)
+    for row in rows:
+        assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS
+    assert {row.source for row in rows} == {"measured", "hypothesis"}
+    promise = json.loads(Path(f"{output}.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one person with all their records"
+    assert promise["accuracy"]["records_needed"] == 1
+    assert max(row.error_bound for row in rows) == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
+    other = tmp_path / "other.parquet"
+    assert ask(country, other, "--shards", "1", events="events.jsonl") == 0
+    assert read_row_file(str(other), QueryAnswer) == rows
+
+
+def test_refusals_say_so(country, tmp_path, capsys):
+    output = tmp_path / "answers.jsonl"
+    assert ask(country, output, "--alpha", "0.99", "--epsilon", "0.001") == 0
+    rows = read_row_file(str(output), QueryAnswer)
+    refused = [row for row in rows if row.source == "refused"]
+    assert 0 < len(refused) < len(rows)
+    assert all(row.error_bound == USERS and row.measurements_left == 0 for row in refused)
+    error = capsys.readouterr().err
+    assert f"{len(refused)} queries refused: the budget is spent" in error
+    assert "Some may be refused" in error
+
+
+def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys):
+    lines = [
+        json.dumps({"name": "good", "items": DOMAIN[:1]}),
+        "nonsense",
+        '{"name": "q", "items": ["elsewhere"]}',
+        json.dumps({"name": "q", "items": DOMAIN[:1], "time": "yesterday"}),
+        json.dumps({"name": "q", "items": DOMAIN[:1], "weights": [0.5]}),
+        '{"name": "q", "people": 3}',
+    ]
+    (tmp_path / "queries").write_text("\n".join(lines))
+    letters = tmp_path / "letters.jsonl"
+    options = ["--queries", str(tmp_path / "queries"), "--dead_letter", str(letters)]
+    assert ask(country, tmp_path / "answers.jsonl", *options) == 0
+    assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["good"]
+    reasons = sorted(letter.reason for letter in read_row_file(str(letters), DeadLetter))
+    assert reasons == [
+        "fields must be name, items, weights, time, got people",
+        "items must be in the domain",
+        "line must be one JSON object",
+        "time must be ISO 8601 text or a number",
+        "weights must be 0 or 1 without real_weights",
+    ]
+    assert "5 lines that are no queries on the domain" in capsys.readouterr().err
+
+
+def test_queries_are_asked_in_order_of_lines_or_time():
+    query = parse_query(b'{"name": "q", "items": ["a"]}', 7)
+    assert query.time == Timestamp(micros=7)
+    query = parse_query(b'{"name": "q", "items": ["a", "b"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}', 7)
+    assert (query.time, query.items, query.weights) == (Timestamp.of(1704110400), ("a", "b"), (1, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--queries", "nowhere"], "--queries must be a readable file: cannot read nowhere"),
+        (["--domain", "nowhere"], "domain must be a readable file, got 'nowhere'"),
+        (["--alpha", "2"], r"alpha must be in \(0, 1\), got 2.0"),
+        (["--planned", "0"], "queries must be >= 1, got 0"),
+        (["--input", "{folder}", "--watch", "1"], "watch must not be given: all queries are about the same data set"),
+        (["--stream_field", "user", "--user_field", "item", "--item_field", "user"], "must be different fields"),
+        (["--selection", "random"], "selection must be one of last, first, got 'random'"),
+        (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
+    ],
+)
+def test_bad_options(country, tmp_path, capsys, options, message):
+    options = [option.replace("{queries}", country["queries"]).replace("{folder}", str(tmp_path)) for option in options]
+    assert ask(country, tmp_path / "answers.jsonl", *options) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+def test_events_have_no_stream(country, tmp_path, capsys):
+    events = tmp_path / "events.csv"
+    events.write_text(f"user,item,time,stream\nu,{DOMAIN[0]},2024-01-01T00:00:00Z,s\n")
+    files = ["--input", str(events), "--output", str(tmp_path / "a.jsonl"), "--queries", country["queries"]]
+    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS]) == 2
+    assert "events must have no stream; --stream_field '' ignores it" in capsys.readouterr().err
+    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS, "--stream_field", ""]) == 0
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_the_plot(country, tmp_path, truth):
+    output = tmp_path / "answers.jsonl"
+    assert ask(country, output) == 0
+    given = ["--input", str(output), *(["--truth", country["truth.jsonl"]] if truth else [])]
+    for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        assert cli.main(["plot", "queries", *given, "--output", str(tmp_path / f"p.{ending}")]) == 0
+        assert (tmp_path / f"p.{ending}").read_bytes().startswith(start)
+
+
+def test_a_bad_plot(country, tmp_path, capsys):
+    given = ["--output", str(tmp_path / "p.png")]
+    assert cli.main(["plot", "queries", "--input", country["truth.jsonl"], *given]) == 2
+    assert "--input must hold QueryAnswer rows" in capsys.readouterr().err
+    answers = tmp_path / "answers.jsonl"
+    assert ask(country, answers) == 0
+    (tmp_path / "truth.jsonl").write_text('{"query": "another", "people": 1}\n')
+    truth = ["--truth", str(tmp_path / "truth.jsonl")]
+    assert cli.main(["plot", "queries", "--input", str(answers), *truth, *given]) == 2
+    assert "truth must be about all queries of the rows" in capsys.readouterr().err
+
+
+class TestPlan:
+    GIVEN = ("--epsilon", "1", "--records", "1000000", "--domain_size", "100", "--queries", "500")
+
+    def plan(self, capsys, *options):
+        assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def mechanism(self, alpha):
+        return OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=alpha, integer=True)
+
+    def test_says_what_the_mechanism_says(self, capsys):
+        found = self.plan(capsys, "--alpha", "0.2")["multiplicative weights"]
+        assert found["error_bound"] == self.mechanism(0.2).accuracy(500, 0.05)
+        assert found["records_needed"] == self.mechanism(0.2).records_needed(500, 0.05)
+        assert found["measurements"] == self.mechanism(0.2).max_updates
+        assert self.plan(capsys, "--alpha", "0.1")["multiplicative weights"]["records_needed"] == 1
+
+    def test_finds_the_best_alpha(self, capsys):
+        found = self.plan(capsys)["multiplicative weights"]
+        assert found["records_needed"] <= 10**6
+        for alpha in (0.9 * found["alpha"], 1.1 * found["alpha"]):
+            other = self.mechanism(alpha)
+            refusing = other.max_updates < 500 and other.records_needed(500, 0.05) > 10**6
+            assert refusing or other.accuracy(500, 0.05) > 0.995 * found["error_bound"]
+
+    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+    def test_the_histogram_bound_holds_and_is_no_exaggeration(self, capsys, neighbouring):
+        found = self.plan(capsys, "--neighbouring", neighbouring, "--beta", "0.5")["noise on each item"]["error_bound"]
+        law = DiscreteLaplace(2.0 if neighbouring == "replace_one" else 1.0)
+        sums = np.abs(law.draw(SeededNoise(1), 100 * 20_000).reshape(20_000, 100).sum(axis=1))
+        assert np.mean(sums > found) < 0.5 / 500 + 0.002
+        assert np.max(sums) > 0.7 * found
+
+    def test_for_people(self, capsys):
+        assert cli.main(["plan", "queries", *self.GIVEN]) == 0
+        out = capsys.readouterr().out
+        assert "Best error bound: noise on each item" in out
+        assert "multiplicative" in out
+
+    @pytest.mark.parametrize(
+        ("option", "value", "message"),
+        [
+            ("--domain_size", "1", "domain_size must be >= 2, got 1"),
+            ("--epsilon", "-1", "epsilon must be finite and > 0, got -1.0"),
+            ("--alpha", "1", "alpha must be in (0, 1), got 1.0"),
+            ("--beta", "0", "beta must be in (0, 1), got 0.0"),
+        ],
+    )
+    def test_bad_options(self, capsys, option, value, message):
+        assert cli.main(["plan", "queries", *self.GIVEN, option, value]) == 2
+        assert message in capsys.readouterr().err
