@@ -138,8 +138,8 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     text = (
         f"With probability {1 - arguments.beta:g} no number is off by more in the whole run; modes anchored and paper "
         f"while no answer exceeds {answer['largest']:,}. Best: mode {best}. Counters: what each would "
-        "give in mode direct, which takes the k-ary tree for delta = 0, else the buffered Toeplitz counter, and the one "
-        "for unknown horizon without an end."
+        "give in mode direct, which takes the k-ary tree for delta = 0, else the buffered Toeplitz counter, and "
+        "the one for unknown horizon without an end."
     )
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
