@@ -1,0 +1,167 @@
+"""`privstream histogram`, `quantiles` and `flags`, with plan, plot and simulate: from a file to a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from privstream.mechanisms import HistogramQueries, KaryTreeCounter
+from privstream.pipelines import cli
+from privstream.pipelines.plot_histogram import bands
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.simulate_histogram import CategoryCount, category_names, simulate_trips
+from privstream.transforms.rows import CategoryFlag, HistogramEstimate
+
+WINDOWS = 30
+RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-02T06:00"]
+
+
+@pytest.fixture(scope="module")
+def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trips")
+    for format in ("parquet", "jsonl", "csv", "avro"):
+        files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
+        files += ["--domain", str(folder / "domain.txt")]
+        assert cli.main(["simulate", "histogram", "--users", "500", "--windows", "30", "--seed", "3", *files]) == 0
+    (folder / "key").write_text("a key of this test alone\n")
+    return folder
+
+
+def command(trips: Path, name: str, output: object, *options: str, format: str = "parquet") -> int:
+    files = ["--input", str(trips / f"events.{format}"), "--output", str(output), "--domain", str(trips / "domain.txt")]
+    return cli.main([name, *files, "--noise_key_file", str(trips / "key"), *RUN, "--epsilon", "1", *options])
+
+
+def truth_of(trips: Path) -> dict[tuple[int, str], int]:
+    rows = read_row_file(str(trips / "truth.jsonl"), CategoryCount)
+    return {(row.window_end.micros, row.category): row.events for row in rows}
+
+
+def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tmp_path: Path) -> None:
+    answers = []
+    endings = ("parquet", "avro", "jsonl", "jsonl")
+    for format, ending in zip(("parquet", "jsonl", "csv", "avro"), endings, strict=True):
+        output = tmp_path / f"{format}.{ending}"
+        assert command(trips, "histogram", output, "--queries", "histogram,max,top:3,quantile:0.9", format=format) == 0
+        answers.append(read_row_file(str(output), HistogramEstimate))
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+    rows, truth = answers[0], truth_of(trips)
+    assert len(rows) == WINDOWS * (12 + 1 + 3 + 1)
+    counter = KaryTreeCounter(epsilon=1.0, horizon=WINDOWS, columns=12, row_columns=1)
+    assert {row.error_bound for row in rows} == {counter.error(WINDOWS, 0.05)}
+    for row in rows:
+        counts = [truth[row.window_end.micros, name] for name in category_names(12)]
+        if row.category:
+            true = truth[row.window_end.micros, row.category]
+        else:
+            true = max(counts) if row.query == "max" else sorted(counts)[10]
+        assert abs(row.estimate - true) <= row.error_bound
+    assert [(r.window_start, r.query) for r in rows] == sorted((r.window_start, r.query) for r in rows)
+    promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one event"
+    assert promise["accuracy"]["error_bound"] == counter.error(WINDOWS, 0.05)
+    assert promise["parameters"]["queries"] == "histogram,max,top:3,quantile:0.9"
+
+
+def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--unit", "user", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
+    for shards in ("1", "3"):
+        assert command(trips, "histogram", tmp_path / f"{shards}.jsonl", *options, "--shards", shards) == 0
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
+    last = read_row_file(str(tmp_path / "1.jsonl"), HistogramEstimate)[-12:]
+    assert sum(row.estimate for row in last) <= 1000 + 12 * last[0].error_bound < sum(truth_of(trips).values())
+    assert "categories left out because their person had reached the limit" in capsys.readouterr().err
+    promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
+    assert promise["unit"] == "one person over the whole run"
+    assert "first 2 categories count in the whole run" in promise["paragraph"]
+
+
+def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
+    assert command(trips, "quantiles", tmp_path / "q.jsonl", "--quantiles", "0.5,1") == 0
+    rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), truth_of(trips)
+    assert [row.query for row in rows] == ["quantile:0.5", "quantile:1"] * WINDOWS
+    for row in rows:
+        counts = sorted(truth[row.window_end.micros, name] for name in category_names(12))
+        assert abs(row.estimate - counts[5 if row.query == "quantile:0.5" else 11]) <= row.error_bound
+    thresholds = dict.fromkeys(category_names(12), 10**9) | {"walk": 1}
+    (tmp_path / "t.json").write_text(json.dumps(thresholds))
+    options = ["--thresholds", str(tmp_path / "t.json"), "--epsilon", "1000"]
+    assert command(trips, "flags", tmp_path / "f.parquet", *options) == 0
+    flags = read_row_file(str(tmp_path / "f.parquet"), CategoryFlag)
+    assert len(flags) == WINDOWS * 12
+    assert [row.category for row in flags if row.raised and row.window_end.micros == flags[-1].window_end.micros] == [
+        "walk"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("histogram", ["--queries", "mode"], "queries must be among histogram"),
+        ("histogram", ["--unit", "user"], "max_contributions must be given when the unit is a user"),
+        ("histogram", ["--streams", "a"], "streams must not be given when the events have no stream"),
+        ("histogram", ["--categories_per_row", "2"], "separator must be given"),
+        ("histogram", ["--start", "1"], "start must be a multiple"),
+        (
+            "flags",
+            ["--thresholds", "many"],
+            "thresholds must be a whole number, or a file with a JSON object",
+        ),
+        ("flags", ["--thresholds", "0"], "thresholds must be >= 1, got 0"),
+        ("quantiles", ["--quantiles", "2"], "q must be in (0, 1], got 2.0"),
+    ],
+)
+def test_usage_errors(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name, options, message) -> None:
+    assert command(trips, name, tmp_path / "rows.jsonl", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bounded_input_needs_an_end(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--input", str(trips / "events.jsonl"), "--output", str(tmp_path / "r.jsonl")]
+    files += ["--domain", str(trips / "domain.txt"), "--window", "3600", "--start", "2024-01-01", "--epsilon", "1"]
+    assert cli.main(["histogram", *files]) != 0
+    assert "end must be given when the input is bounded" in capsys.readouterr().err
+
+
+def test_plan_tells_what_the_mechanisms_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--epsilon", "1", "--categories", "12", "--windows", "30"]
+    assert cli.main(["plan", "histogram", *options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    for mode in ("direct", "anchored", "paper"):
+        made = HistogramQueries(epsilon=1.0, columns=12, horizon=30, row_columns=1, mode=mode)
+        assert answer["modes"][mode]["error_bound"] == made.error(30)
+    counter = KaryTreeCounter(epsilon=1.0, horizon=30, columns=12, row_columns=1)
+    assert answer["counters"]["k-ary tree"]["error_bound"] == counter.error(30, 0.05)
+    assert answer["counters"]["buffered Toeplitz"]["error_bound"] is None
+    assert "delta must be in (0, 1)" in answer["counters"]["buffered Toeplitz"]["reason"]
+    assert cli.main(["plan", "histogram", *options, "--unit", "user", "--max_contributions", "5"]) == 0
+    assert "for one user with 5 categories in all" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["plan", "histogram", *options, "--unit", "user"]) == 2
+    assert "max_contributions must be given" in capsys.readouterr().err
+
+
+def test_plot_draws_estimates_and_truth(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(trips, "histogram", tmp_path / "h.jsonl", "--queries", "histogram,max") == 0
+    files = ["--input", str(tmp_path / "h.jsonl"), "--output", str(tmp_path / "h.png")]
+    assert cli.main(["plot", "histogram", *files, "--truth", str(trips / "truth.jsonl")]) == 0
+    assert imread(tmp_path / "h.png").std() > 0.02
+    assert cli.main(["plot", "histogram", *files, "--query", "top:3"]) == 2
+    assert "query must be one of histogram, max, got 'top:3'" in capsys.readouterr().err
+    rows = read_row_file(str(tmp_path / "h.jsonl"), HistogramEstimate)
+    truth = read_row_file(str(trips / "truth.jsonl"), CategoryCount)
+    by_name = {band.name: band for band in bands(rows, truth)}
+    assert set(by_name) == {*category_names(12), "max"}
+    for band in by_name.values():
+        assert len(band.times) == WINDOWS
+        assert np.all(np.abs(band.estimates - band.truth) <= band.error_bounds)
+    assert bands(rows, [])[0].truth is None
+
+
+def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:
+    first, second = (list(simulate_trips(users=50, windows=5, seed=9, categories=14)) for _ in range(2))
+    assert [w.events for w in first] == [w.events for w in second]
+    items = [item for window in first for item in window.events["item"].to_pylist()]
+    assert first[-1].counts == {name: items.count(name) for name in category_names(14)}
+    assert category_names(14)[-2:] == ("route 13", "route 14")
