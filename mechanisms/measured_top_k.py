@@ -78,7 +78,7 @@ class MeasuredTopK:
     top: int = 1
     releases: int = 1
     items_per_release: int = 1
-    measure_share: float = 0.5
+    measure_share: float = 0.25
     noise_law: str = "exponential"
     neighbouring: str = "add_remove"
 

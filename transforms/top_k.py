@@ -100,7 +100,7 @@ class TopKWithGap(beam.PTransform[Any, Any]):
         selection: str = "last",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        measure_share: float = 0.5,
+        measure_share: float = 0.25,
         noise_law: str = "exponential",
         neighbouring: str = "add_remove",
         beta: float = 0.05,

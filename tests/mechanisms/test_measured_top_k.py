@@ -10,7 +10,7 @@ from privstream.mechanisms.noise import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps
 from scipy import stats
 
-GOLDEN = ([3, 1], [198, 201], [898.3, 699.7])
+GOLDEN = ([3, 1], [200, 197], [902.0, 702.0])
 COUNTS = np.array([30, 700, 40, 900, 500, 0])
 
 
@@ -63,7 +63,7 @@ def composed_delta(mechanism):
     ],
 )
 def test_with_delta_there_is_less_noise_and_what_dp_accounting_composes_is_within_the_budget(releases, items, top, law):
-    common = {"epsilon": 1.0, "top": top, "releases": releases, "items_per_release": items}
+    common = {"epsilon": 1.0, "top": top, "releases": releases, "items_per_release": items, "measure_share": 0.5}
     mechanism, pure = MeasuredTopK(delta=1e-6, **common), MeasuredTopK(**common)
     assert isinstance(mechanism.measurement, law)
     assert mechanism.selection.epsilon >= pure.selection.epsilon
@@ -81,7 +81,7 @@ def test_a_replaced_person_is_one_removed_and_one_added():
     replaced = MeasuredTopK(releases=30, neighbouring="replace_one", **common)
     removed = MeasuredTopK(releases=30, **common)
     twice = MeasuredTopK(releases=60, **common)
-    assert replaced.measurement.variance == pytest.approx(twice.measurement.variance, rel=0.05)
+    assert replaced.measurement.variance == pytest.approx(twice.measurement.variance, rel=0.1)
     assert replaced.selection.epsilon <= min(removed.selection.epsilon / 2, twice.selection.epsilon) * (1 + 1e-9)
 
 
@@ -97,7 +97,7 @@ def test_says_what_is_largest_by_how_much_and_how_large():
 def test_estimates_are_the_best_ones_and_their_variance_is_as_stated():
     """Counts far apart: the selection does not depend on the noise."""
     runs, counts = 4000, np.arange(12, 0, -1) * 5000
-    mechanism = MeasuredTopK(epsilon=1.0, top=6, items_per_release=6)
+    mechanism = MeasuredTopK(epsilon=1.0, top=6, items_per_release=6, measure_share=0.5)
     errors = []
     for run in range(runs):
         found = mechanism.release(counts, SeededNoise(2).derive(run))
@@ -120,7 +120,9 @@ def test_a_single_measure_has_the_stated_law(delta):
     noise = [mechanism.release([9000, 0], SeededNoise(3).derive(run)).estimates[0] - 9000 for run in range(runs)]
     law = mechanism.measurement
     reach = law.tail_quantile(0.02)
-    observed = np.bincount(np.clip(noise, -reach - 1, reach + 1).astype(int) + reach + 1, minlength=2 * reach + 3)
+    observed = np.bincount(
+        np.clip(np.rint(noise), -reach - 1, reach + 1).astype(int) + reach + 1, minlength=2 * reach + 3
+    )
 
     def p_value(law):
         inner = law.pmf(np.arange(-reach, reach + 1))
@@ -164,7 +166,7 @@ def test_a_replay_repeats_and_other_data_or_parameters_have_other_noise():
     assert [column.tolist() for column in once] == [column.tolist() for column in again]
     moved = {mechanism.release([9000 + i, 0], noise).estimates[0] - once.estimates[0] - i for i in range(1, 30)}
     assert len(moved) > 3
-    other = MeasuredTopK(epsilon=1.0, measure_share=0.5000001).release([10**9, 0], noise).estimates[0] - 10**9
+    other = MeasuredTopK(epsilon=1.0, measure_share=0.2500001).release([10**9, 0], noise).estimates[0] - 10**9
     same = MeasuredTopK(epsilon=1.0).release([10**9, 0], noise).estimates[0] - 10**9
     more = MeasuredTopK(epsilon=1.0, releases=1, items_per_release=2).release([10**9, 0], noise).estimates[0] - 10**9
     assert len({other, same, more}) > 1
