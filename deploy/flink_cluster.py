@@ -1,8 +1,14 @@
 """A Flink session cluster of separate processes on this machine, without Docker and on loopback only.
 
-    python deploy/flink_cluster.py start      # one job manager, two task managers, a Python worker pool
-    python deploy/flink_cluster.py status     # processes, slots, jobs
-    python deploy/flink_cluster.py options    # the Beam options that submit a pipeline to it
+    python deploy/flink_cluster.py start              # ZooKeeper, job manager, two task managers, a Python worker pool
+    python deploy/flink_cluster.py options            # the Beam options that submit a pipeline over files to it
+    python deploy/flink_cluster.py options --unbounded   # the same for input without an end, with checkpoints
+    python deploy/flink_cluster.py status             # processes, slots, jobs, why a job was restarted
+    python deploy/flink_cluster.py watch              # the same whenever it changes, and start again what has died
+    python deploy/flink_cluster.py repair             # start again what has died, once
+    python deploy/flink_cluster.py savepoint JOB      # write one and print its path; `suspend JOB` also ends the job
+    python deploy/flink_cluster.py checkpoint [JOB]   # print the path of the newest retained checkpoint
+    python deploy/flink_cluster.py options --resume PATH --parallelism 1   # go on from there
     python deploy/flink_cluster.py cancel JOB
     python deploy/flink_cluster.py stop
 
@@ -11,12 +17,13 @@ Flink comes from the Python package apache-flink-libraries, which holds the dist
 """
 
 import argparse
+import importlib.util
 import json
+import shutil
 import socket
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +41,12 @@ from flink_distribution import (
     java,
     memory_options,
 )
+from flink_jobs import ENDED, JobError, Jobs, latest_checkpoint
 
 START_SECONDS = 90
+WATCH_SECONDS = 2
+CHECKPOINT_MILLISECONDS = 10_000
+ZOOKEEPER = "org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer"
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 
@@ -48,57 +59,75 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int) -> None:
         if probe.connect_ex((HOST, rest_port)) == 0:
             raise ClusterError(f"port {rest_port} is taken; choose another with --rest-port")
     java()
+    for package in ("apache_beam", "privstream"):
+        if importlib.util.find_spec(package) is None:
+            raise ClusterError(f"{sys.executable} has no {package}, so its workers could run no pipeline: install it")
     install()
     conf = run / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     (run / "tmp").mkdir(exist_ok=True)
-    settings = configuration(run, rest_port, slots)
+    ports = {"pool_port": free_port(), "zookeeper_port": free_port(), "rest_port": rest_port}
+    settings = configuration(run, rest_port, slots, ports["zookeeper_port"])
     (conf / "config.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
     (conf / "log4j.properties").write_text(LOG4J)
-    pool_port = free_port()
-    about = {"rest_port": rest_port, "pool_port": pool_port, "task_managers": task_managers, "slots": slots}
-    (run / "cluster.json").write_text(json.dumps(about))
+    # A client that wants in must be on this machine; the old way to ask for a server's state is off.
+    (conf / "zoo.cfg").write_text(
+        f"dataDir={run / 'zookeeper'}\nclientPort={ports['zookeeper_port']}\nclientPortAddress={HOST}\ntickTime=2000\n"
+        "admin.enableServer=false\n4lw.commands.whitelist=\n"
+    )
+    (run / "cluster.json").write_text(json.dumps(ports | {"task_managers": task_managers, "slots": slots}))
     try:
-        pool = [sys.executable, str(Path(__file__).with_name("worker_pool.py")), f"--port={pool_port}"]
-        processes.start(run, "worker-pool", pool)
-        start_job_manager(run)
-        for number in range(task_managers):
-            start_task_manager(run, number)
-        wait_for(run, lambda: overview(run)["slots-total"] == task_managers * slots, "the task managers to report")
+        repair(run)
     except BaseException:
         stop(run)
         raise
 
 
-def start_job_manager(run: Path) -> None:
-    """Start the job manager."""
-    _start_java(run, "job-manager", JOB_MANAGER, "GET_JM_RESOURCE_PARAMS", ["--executionMode", "cluster"])
+def repair(run: Path) -> list[str]:
+    """Start what does not run, wait until every slot is there, and return the names of what was started."""
+    started = [name for name in _parts(run) if not _runs(run, name)]
+    for name in started:
+        start_process(run, name)
+    slots = about(run)["task_managers"] * about(run)["slots"]
+    wait_for(run, lambda: jobs(run).rest("/overview")["slots-total"] == slots, "the task managers to report")
+    return started
 
 
-def start_task_manager(run: Path, number: int) -> None:
-    """Start one task manager."""
-    resource = ["-D", f"taskmanager.resource-id=task-manager-{number}"]
-    _start_java(run, f"task-manager-{number}", TASK_MANAGER, "GET_TM_RESOURCE_PARAMS", resource)
+def start_process(run: Path, name: str) -> None:
+    """Start one process of the cluster."""
+    conf = run / "conf"
+    match name.rstrip("-0123456789"):
+        case "worker-pool":
+            pool = Path(__file__).with_name("worker_pool.py")
+            processes.start(run, name, [sys.executable, str(pool), f"--port={about(run)['pool_port']}"])
+        case "zookeeper":
+            _start_java(run, name, ZOOKEEPER, ["-Xmx128m"], ["--zkConfigFile", str(conf / "zoo.cfg"), "--peerId", "1"])
+        case "job-manager":
+            jvm, derived = memory_options(install(), conf, "GET_JM_RESOURCE_PARAMS")
+            arguments = ["--configDir", str(conf), *derived, "--executionMode", "cluster", "--host", HOST]
+            _start_java(run, name, JOB_MANAGER, jvm, arguments)
+        case _:
+            jvm, derived = memory_options(install(), conf, "GET_TM_RESOURCE_PARAMS")
+            resource = ["-D", f"taskmanager.resource-id={name}"]
+            _start_java(run, name, TASK_MANAGER, jvm, ["--configDir", str(conf), *derived, *resource])
 
 
-def _start_java(run: Path, name: str, main: str, memory: str, arguments: list[str]) -> None:
-    flink, conf = install(), run / "conf"
-    jvm, derived = memory_options(flink, conf, memory)
-    logging = [f"-Dlog4j.configurationFile={conf}/log4j.properties"]
-    command = [
-        java(),
-        *jvm,
-        *JAVA_OPTIONS,
-        *logging,
-        "-cp",
-        f"{flink}/lib/*",
-        main,
-        "--configDir",
-        str(conf),
-        *derived,
-        *arguments,
-    ]
-    processes.start(run, name, command)
+def _parts(run: Path) -> list[str]:
+    """Return the names of all processes, in the order in which they start."""
+    task_managers = [f"task-manager-{number}" for number in range(about(run)["task_managers"])]
+    return ["worker-pool", "zookeeper", "job-manager", *task_managers]
+
+
+def _runs(run: Path, name: str) -> int | None:
+    """Return the process id of one of the processes if it runs."""
+    file = run / f"{name}.pid"
+    return processes.alive(file) if file.exists() else None
+
+
+def _start_java(run: Path, name: str, main: str, jvm: list[str], arguments: list[str]) -> None:
+    logging = f"-Dlog4j.configurationFile={run}/conf/log4j.properties"
+    classes = f"{install()}/lib/*"
+    processes.start(run, name, [java(), *jvm, *JAVA_OPTIONS, logging, "-cp", classes, main, *arguments])
 
 
 def wait_for(run: Path, condition: Callable[[], bool], what: str) -> None:
@@ -125,78 +154,135 @@ def about(run: Path) -> dict:
         raise ClusterError(f"no cluster in {run}; start one first") from None
 
 
-def rest(run: Path, path: str, method: str = "GET", body: dict | None = None) -> dict:
-    """Call Flink's REST interface."""
-    data = None if body is None else json.dumps(body).encode()
-    url = f"http://{HOST}:{about(run)['rest_port']}{path}"
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
-        return json.loads(answer.read() or b"{}")
+def jobs(run: Path) -> Jobs:
+    """Return the cluster's jobs."""
+    return Jobs(f"http://{HOST}:{about(run)['rest_port']}")
 
 
-def overview(run: Path) -> dict:
-    """Return slots and task managers."""
-    return rest(run, "/overview")
+def options(
+    run: Path, parallelism: int | None = None, *, unbounded: bool = False, resume: str | None = None
+) -> list[str]:
+    """Return the Beam options that submit a Python pipeline to this cluster.
 
-
-def options(run: Path) -> list[str]:
-    """Return the Beam options that submit a Python pipeline to this cluster."""
-    return [
+    A run over bounded input takes no checkpoints: it would not end, and can as well start over.
+    """
+    chosen = [
         "--runner=FlinkRunner",
         f"--flink_version={FLINK_VERSION.rpartition('.')[0]}",
         f"--flink_master={HOST}:{about(run)['rest_port']}",
         "--environment_type=EXTERNAL",
         f"--environment_config={HOST}:{about(run)['pool_port']}",
-        f"--parallelism={about(run)['task_managers'] * about(run)['slots']}",
+        f"--parallelism={parallelism or about(run)['task_managers'] * about(run)['slots']}",
+        "--max_parallelism=128",
+        "--streaming",
     ]
+    if unbounded or resume is not None:
+        chosen += [f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}", "--finish_bundle_before_checkpointing"]
+    if resume is not None:
+        if not Path(resume, "_metadata").is_file():
+            raise ClusterError(f"--resume must be the folder of a savepoint or checkpoint, got {resume}")
+        chosen.append(f"--savepoint_path={Path(resume).resolve()}")
+    return chosen
 
 
-def status(run: Path) -> None:
-    """Print processes, slots and jobs."""
-    for file in sorted(run.glob("*.pid")):
-        print(f"{file.stem:16} {processes.alive(file) or 'dead'}")
-    totals = overview(run)
-    print(f"slots            {totals['slots-available']} of {totals['slots-total']} free")
-    for job in rest(run, "/jobs/overview")["jobs"]:
-        print(f"job {job['jid']} {job['state']:10} {job['name']}")
+def status(run: Path) -> str:
+    """Return processes, slots and jobs as text."""
+    lines = [f"{name:16} {_runs(run, name) or 'dead'}" for name in _parts(run)]
+    totals = jobs(run).rest("/overview")
+    lines.append(f"slots            {totals['slots-available']} of {totals['slots-total']} free")
+    for job in jobs(run).listed():
+        lines.append(f"job {job['jid']} {job['state']:10} {job['name']}")
+        trouble = jobs(run).trouble(job["jid"])
+        if trouble and job["state"] not in ("FINISHED", "CANCELED"):
+            lines.append(f"    last restarted or failed for: {trouble}")
+    return "\n".join(lines)
+
+
+def watch(run: Path) -> None:
+    """Print the status whenever it changes and start again what has died, until interrupted."""
+    shown = ""
+    while True:
+        dead = [name for name in _parts(run) if not _runs(run, name)]
+        if dead:
+            print(f"{time.strftime('%H:%M:%S')} starting again: {', '.join(dead)}", flush=True)
+            repair(run)
+        try:
+            now = status(run)
+        except (urllib.error.URLError, ConnectionError):
+            now = "no answer from the job manager"
+        if now != shown:
+            shown = now
+            print(f"{time.strftime('%H:%M:%S')}\n{now}", flush=True)
+        time.sleep(WATCH_SECONDS)
 
 
 def stop(run: Path) -> None:
-    """End every process of this cluster, the job manager last."""
-    for file in sorted(run.glob("*.pid"), reverse=True):
+    """End every process of this cluster, the job manager and ZooKeeper last; what they knew of jobs is forgotten."""
+    order = ["task-manager", "worker-pool", "job-manager", "zookeeper"]
+    for file in sorted(run.glob("*.pid"), key=lambda file: order.index(file.stem.rstrip("-0123456789"))):
         print(f"{file.stem}: {'stopped' if processes.stop(file) else 'was not running'}")
+    for folder in ("ha", "zookeeper"):
+        shutil.rmtree(run / folder, ignore_errors=True)
+
+
+def _one_job(run: Path, job: str | None, command: str) -> str:
+    """Return the job that was named, or the only one that has not ended."""
+    running = [found["jid"] for found in jobs(run).listed() if found["state"] not in ENDED]
+    if job is None and len(running) == 1:
+        return running[0]
+    if job is None:
+        raise ClusterError(f"{command} needs the job's id; status lists them")
+    return job
+
+
+def run_command(run: Path, arguments: argparse.Namespace) -> None:
+    """Run one command."""
+    match arguments.command:
+        case "start":
+            start(run, arguments.task_managers, arguments.slots, arguments.rest_port)
+            print(status(run))
+        case "status":
+            print(status(run))
+        case "watch":
+            watch(run)
+        case "repair":
+            print(f"started again: {', '.join(repair(run)) or 'nothing, everything runs'}")
+        case "options":
+            print(*options(run, arguments.parallelism, unbounded=arguments.unbounded, resume=arguments.resume))
+        case "checkpoint":
+            print(latest_checkpoint(run / "checkpoints", arguments.job))
+        case "savepoint" | "suspend" as command:
+            print(jobs(run).savepoint(_one_job(run, arguments.job, command), suspend=command == "suspend"))
+        case "cancel":
+            jobs(run).cancel(_one_job(run, arguments.job, "cancel"))
+        case "stop":
+            stop(run)
 
 
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["start", "status", "options", "cancel", "stop"])
-    parser.add_argument("job", nargs="?", help="the job's id, for cancel")
+    commands = "start options status watch repair savepoint suspend checkpoint cancel stop"
+    parser.add_argument("command", choices=commands.split())
+    parser.add_argument("job", nargs="?", help="the job's id; may be left out if only one has not ended")
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
     parser.add_argument("--rest-port", type=int, default=8081)
+    parser.add_argument("--parallelism", type=int, help="for options; all slots by default")
+    parser.add_argument("--unbounded", action="store_true", help="for options: input has no end; take checkpoints")
+    parser.add_argument("--resume", help="for options: folder of the savepoint or checkpoint to go on from")
     arguments = parser.parse_args()
     run = arguments.run.resolve()
     try:
-        if arguments.command == "start":
-            start(run, arguments.task_managers, arguments.slots, arguments.rest_port)
-            status(run)
-        elif arguments.command == "status":
-            status(run)
-        elif arguments.command == "options":
-            print(" ".join(options(run)))
-        elif arguments.command == "cancel":
-            if not arguments.job:
-                raise ClusterError("cancel needs the job's id; status lists them")
-            rest(run, f"/jobs/{arguments.job}?mode=cancel", "PATCH")
-        else:
-            stop(run)
+        run_command(run, arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except urllib.error.HTTPError as error:
         sys.exit(f"flink_cluster: the cluster refused: {json.loads(error.read())['errors'][0].splitlines()[0]}")
     except urllib.error.URLError as error:
         sys.exit(f"flink_cluster: no answer from the cluster ({error.reason}); is it started? logs are in {run}")
-    except ClusterError as error:
+    except (ClusterError, JobError) as error:
         sys.exit(f"flink_cluster: {error}")
 
 

@@ -78,11 +78,19 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def configuration(run: Path, rest_port: int, slots: int) -> dict[str, object]:
-    """Return Flink's settings: loopback everywhere, RocksDB state, checkpoints that survive cancellation."""
+def configuration(run: Path, rest_port: int, slots: int, zookeeper_port: int) -> dict[str, object]:
+    """Return Flink's settings: loopback everywhere, RocksDB state, checkpoints that survive cancellation.
+
+    The job manager keeps what it must know of its jobs in `ha`, and the way there in ZooKeeper, so that one that is
+    started again goes on with them.
+    """
     return {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": f"{HOST}:{zookeeper_port}",
+        "high-availability.zookeeper.client.session-timeout": 6000,
+        "high-availability.storageDir": (run / "ha").as_uri(),
+        "high-availability.cluster-id": "/privstream",
         "jobmanager.rpc.address": HOST,
-        "jobmanager.rpc.port": free_port(),
         "jobmanager.bind-host": HOST,
         "jobmanager.memory.process.size": "1g",
         "rest.address": HOST,
@@ -94,9 +102,9 @@ def configuration(run: Path, rest_port: int, slots: int) -> dict[str, object]:
         "taskmanager.numberOfTaskSlots": slots,
         "blob.server.port": 0,
         "state.backend.type": "rocksdb",
-        "execution.checkpointing.incremental": True,
-        "execution.checkpointing.dir": (run / "checkpoints").as_uri(),
-        "execution.checkpointing.savepoint-dir": (run / "savepoints").as_uri(),
+        "state.backend.incremental": True,
+        "state.checkpoints.dir": (run / "checkpoints").as_uri(),
+        "state.savepoints.dir": (run / "savepoints").as_uri(),
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         # Slots of a killed task manager are offered until its heartbeat times out, so a few quick attempts are used up
         # before it is gone: restart for ever, with growing pauses.
@@ -105,6 +113,7 @@ def configuration(run: Path, rest_port: int, slots: int) -> dict[str, object]:
         "restart-strategy.type": "exponential-delay",
         "restart-strategy.exponential-delay.initial-backoff": "1s",
         "restart-strategy.exponential-delay.max-backoff": "10s",
+        "restart-strategy.exponential-delay.reset-backoff-threshold": "2min",
         "io.tmp.dirs": str(run / "tmp"),
         "env.java.opts.all": " ".join(JAVA_OPTIONS),
     }

@@ -10,6 +10,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from concurrent import futures
 
 import grpc
@@ -21,6 +22,48 @@ from apache_beam.runners.worker.sdk_worker import SdkHarness
 SdkHarness(sys.argv[1], worker_id=sys.argv[2], state_cache_size=int(sys.argv[3])).run()
 """
 STOP_SECONDS = 10
+BIRTH_SECONDS = 30  # a worker that dies younger may not have reached the cluster, which would wait for it for ever
+BIRTHS = 5
+
+
+class Worker:
+    """A worker process, started again if it dies before the cluster can have heard of it.
+
+    One that dies later is left to the cluster, which sees its connection end, restarts the job and asks for a new one.
+    """
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self._name, self._command = name, command
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._start()
+        threading.Thread(target=self._attend, daemon=True).start()
+
+    def stop(self) -> None:
+        """End the process, kindly and then by force."""
+        with self._lock:
+            self._stopped = True
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _start(self) -> None:
+        self._born = time.monotonic()
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+
+    def _attend(self) -> None:
+        """Wait for the end, and start again what died young."""
+        for birth in range(1, BIRTHS + 1):
+            code = self._process.wait()
+            with self._lock:
+                again = code != 0 and not self._stopped and time.monotonic() - self._born < BIRTH_SECONDS
+                again = again and birth < BIRTHS
+                logging.info("%s ended with code %d%s", self._name, code, ", starting again" if again else "")
+                if not again:
+                    return
+                self._start()
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
@@ -28,32 +71,23 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def __init__(self, state_cache_bytes: int) -> None:
         self._state_cache_bytes = state_cache_bytes
-        self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}  # by client and worker id
+        self._workers: dict[tuple[str, str], Worker] = {}  # by client and worker id
 
     def StartWorker(self, request, context):  # noqa: N802 (the protocol's name)
         """Start a worker for the cluster's control endpoint; its output goes to this process's output."""
         control = request.control_endpoint.url
         logging.info("Starting worker %s for %s", request.worker_id, control)
         command = [sys.executable, "-c", WORKER, control, request.worker_id, str(self._state_cache_bytes)]
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        worker = Worker(f"Worker {request.worker_id} for {control}", command)
         self._workers[context.peer(), request.worker_id] = worker
-        threading.Thread(target=_report_end, args=(request.worker_id, worker), daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request, context):  # noqa: N802 (the protocol's name)
-        """End a worker, kindly and then by force."""
+        """End a worker."""
         worker = self._workers.pop((context.peer(), request.worker_id), None)
         if worker is not None:
-            worker.terminate()
-            try:
-                worker.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                worker.kill()
+            worker.stop()
         return beam_fn_api_pb2.StopWorkerResponse()
-
-
-def _report_end(worker_id: str, worker: subprocess.Popen[bytes]) -> None:
-    logging.info("Worker %s ended with code %d", worker_id, worker.wait())
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     PipelineOptions,
@@ -24,12 +26,15 @@ from apache_beam.runners.runner import PipelineState
 from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.flink_check import check_flink
+from privstream.pipelines.flink_options import FlinkJobOptions, finish_bundles
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 LOCAL_RUNNER = "FnApiRunner"
 BUNDLE_BASED = "bundlebaseddirectrunner"
 
+GRACE_SECONDS = 5
 STANDARD_ERROR = 2
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner")
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
@@ -46,7 +51,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     """
     known = _BeamArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
     for group in PipelineOptions.__subclasses__():
-        if group.__module__.startswith("apache_beam."):
+        if group is FlinkJobOptions or group.__module__.startswith("apache_beam."):
             group._add_argparse_args(known)
     try:
         _, unknown = known.parse_known_args(arguments)
@@ -68,6 +73,8 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
             "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
             "outdated state, and people would be charged wrongly"
         )
+    finish_bundles(options)
+    check_flink(options)
     return options
 
 
@@ -82,8 +89,14 @@ def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise
     return KeyedNoise.random(run_id)
 
 
-def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict[str, int]:
+def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: str | None = None) -> dict[str, int]:
     """Build and run a pipeline to its end; return its counters.
+
+    Args:
+        options: Beam's options.
+        build: adds the transforms.
+        end: a file that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
+            Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
@@ -95,7 +108,7 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
             result = pipeline.run()
-            state = result.wait_until_finish()
+            state = _wait(result, end)
     except UsageError:
         raise
     except Exception as error:
@@ -109,6 +122,29 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> dict
             name = counter.key.metric.name
             counters[name] = counters.get(name, 0) + (counter.committed or 0)
     return counters
+
+
+def _wait(result: Any, end: str | None) -> str | None:
+    """Wait for the end of a run, and return its state; a job that was cancelled at its end is done."""
+    if end is None:
+        return cast(str | None, result.wait_until_finish())
+    threading.Thread(target=_cancel_after, args=(result, end), daemon=True).start()
+    try:
+        state = cast(str | None, result.wait_until_finish())
+    except Exception:
+        if result.state != PipelineState.CANCELLED:
+            raise
+        state = PipelineState.CANCELLED
+    return PipelineState.DONE if state == PipelineState.CANCELLED and FileSystems.exists(end) else state
+
+
+def _cancel_after(result: Any, end: str) -> None:
+    """Cancel a job that does not end by itself when it has written its last file."""
+    while not FileSystems.exists(end):
+        time.sleep(1)
+    time.sleep(GRACE_SECONDS)
+    if not PipelineState.is_terminal(result.state):
+        result.cancel()
 
 
 def _clock(text: str) -> Progress:

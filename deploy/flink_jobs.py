@@ -1,0 +1,107 @@
+"""What one asks of the jobs of a Flink cluster, by its REST interface."""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+SAVEPOINT_SECONDS = 120
+ENDED = ("FINISHED", "CANCELED", "FAILED")
+CAUSES = {
+    r"ModuleNotFoundError: No module named '([\w.]+)'": (
+        "the workers' Python has no module {0}: install the package there, the same version, and restart the workers"
+    ),
+    r"noise_key_file must be a readable file": (
+        "a worker cannot read the noise key: put the file on the same path on every worker, readable by its user only"
+    ),
+    r"noise key must be the same on every worker": (
+        "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
+    ),
+}
+PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))\b", re.MULTILINE)
+JAVA_ERROR = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))")
+
+
+class JobError(Exception):
+    """Something the user can put right; the message says what to do."""
+
+
+class Jobs:
+    """The jobs of one cluster.
+
+    Args:
+        address: of the job manager's REST interface, `http://host:port`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+
+    def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
+        """Call the REST interface."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.address}{path}", data, {"Content-Type": "application/json"}, method=method
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+            return json.loads(answer.read() or b"{}")
+
+    def listed(self) -> list[dict]:
+        """Return jobs with `jid`, `name`, `state`, the newest first."""
+        jobs = self.rest("/jobs/overview")["jobs"]
+        return sorted(jobs, key=lambda job: -job["start-time"])
+
+    def state(self, job: str) -> str:
+        """Return a job's state."""
+        return self.rest(f"/jobs/{job}")["state"]
+
+    def cancel(self, job: str) -> None:
+        """End a job; its last checkpoint stays."""
+        self.rest(f"/jobs/{job}?mode=cancel", "PATCH")
+
+    def checkpoints(self, job: str) -> dict:
+        """Return Flink's account of a job's checkpoints."""
+        return self.rest(f"/jobs/{job}/checkpoints")
+
+    def savepoint(self, job: str, *, suspend: bool) -> str:
+        """Write a savepoint and return where; with `suspend`, nothing runs between it and the job's end."""
+        path, body = ("stop", {"drain": False}) if suspend else ("savepoints", {"cancel-job": False})
+        trigger = self.rest(f"/jobs/{job}/{path}", "POST", body)["request-id"]
+        deadline = time.monotonic() + SAVEPOINT_SECONDS
+        while time.monotonic() < deadline:
+            answer = self.rest(f"/jobs/{job}/savepoints/{trigger}")
+            if answer["status"]["id"] == "COMPLETED":
+                operation = answer["operation"]
+                if "location" in operation:
+                    return operation["location"].removeprefix("file:")
+                raise JobError(
+                    f"no savepoint was written: {_first_cause(operation['failure-cause']['stack-trace'])}; try again "
+                    "when the job runs without restarts, or resume from its last checkpoint"
+                )
+            time.sleep(0.2)
+        raise JobError(f"no savepoint after {SAVEPOINT_SECONDS} s; is the job busy? `status` shows it")
+
+    def trouble(self, job: str) -> str:
+        """Return why a job was last restarted, in words that quote no record; empty if it never was."""
+        entries = self.rest(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
+        return _first_cause(entries[0]["stacktrace"]) if entries else ""
+
+
+def latest_checkpoint(folder: Path, job: str | None = None) -> Path:
+    """Return the newest complete checkpoint that was retained, of one job or of any."""
+    found = list(folder.glob(f"{job or '*'}/chk-*/_metadata"))
+    if not found:
+        whose = f"of job {job} " if job else ""
+        raise JobError(f"there is no checkpoint {whose}in {folder}; was the job started with --checkpointing_interval?")
+    return max(found, key=lambda file: file.stat().st_mtime_ns).parent
+
+
+def _first_cause(trace: str) -> str:
+    """Return what a stack trace means: what to do where that is known, else the type of the innermost error."""
+    for pattern, advice in CAUSES.items():
+        known = re.search(pattern, trace)
+        if known:
+            return advice.format(*known.groups())
+    kinds = PYTHON_ERROR.findall(trace) or JAVA_ERROR.findall(trace)
+    return kinds[-1] if kinds else "unknown; see the task managers' logs"

@@ -1,0 +1,49 @@
+"""Options of Beam's Flink runner that its Python side does not know by itself: checkpoints, savepoints, bundles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+
+class FlinkJobOptions(PipelineOptions):
+    """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: Any) -> None:
+        """Add the options, under the names that the job server gives them."""
+        parser.add_argument(
+            "--checkpointing_interval", type=int, help="milliseconds between two checkpoints; needs --streaming"
+        )
+        parser.add_argument(
+            "--finish_bundle_before_checkpointing",
+            default=False,
+            action="store_true",
+            help="always on with checkpoints: without it events are lost as late",
+        )
+        parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
+        parser.add_argument(
+            "--allow_non_restored_state",
+            default=False,
+            action="store_true",
+            help="go on also if the savepoint holds state of steps that are gone",
+        )
+        parser.add_argument(
+            "--shutdown_sources_after_idle_ms",
+            type=int,
+            help="lets a bounded run with checkpoints end; no checkpoint is taken from then on",
+        )
+        parser.add_argument("--max_bundle_size", type=int, help="elements that are handled together at most")
+        parser.add_argument("--max_bundle_time_mills", type=int, help="milliseconds for which a bundle waits at most")
+
+
+def finish_bundles(options: PipelineOptions) -> None:
+    """Turn on what makes checkpoints lose nothing.
+
+    Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
+    watermark goes on: events become late, or wait for ever.
+    """
+    flink = options.view_as(FlinkJobOptions)
+    if flink.checkpointing_interval is not None:
+        flink.finish_bundle_before_checkpointing = True

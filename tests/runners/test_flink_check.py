@@ -1,0 +1,107 @@
+"""What is missing for Flink is said before anything is submitted, with what to do."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.pipelines import flink_check
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.flink_check import check_flink
+from privstream.pipelines.flink_options import FlinkJobOptions
+from privstream.pipelines.launch import parse_beam_options
+
+
+class FlinkPage(BaseHTTPRequestHandler):
+    """Answers as a job manager does when asked for its configuration."""
+
+    def do_GET(self):
+        self.send_response(200 if self.path == "/config" else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"flink-version": "1.19.3"}).encode())
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def cluster():
+    with HTTPServer(("127.0.0.1", 0), FlinkPage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def java(monkeypatch):
+    monkeypatch.setattr(flink_check.shutil, "which", lambda name: f"/bin/{name}")
+
+
+def options(*given: str) -> PipelineOptions:
+    return PipelineOptions(["--runner=FlinkRunner", "--flink_version=1.19", *given])
+
+
+def test_other_runners_are_not_looked_at(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    check_flink(PipelineOptions(["--runner=FnApiRunner", "--flink_job_server_jar=/no/such.jar"]))
+
+
+def test_all_is_there(java, cluster, tmp_path):
+    (tmp_path / "server.jar").touch()
+    check_flink(options(f"--flink_job_server_jar={tmp_path / 'server.jar'}", f"--flink_master={cluster}"))
+    check_flink(options(f"--flink_master=http://{cluster}"))
+    check_flink(options("--flink_master=[local]", "--environment_type=LOOPBACK"))
+
+
+def test_missing_java(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(UsageError, match="install a Java runtime, 11 or 17"):
+        check_flink(options("--flink_master=[local]"))
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
+    with pytest.raises(UsageError, match="JAVA_HOME is /opt/java, put its bin folder on the PATH"):
+        check_flink(options("--flink_master=[local]"))
+
+
+def test_missing_jar(java):
+    with pytest.raises(UsageError, match=r"got /no/such\.jar; deploy/get_flink_job_server\.sh prints the path"):
+        check_flink(options("--flink_master=[local]", "--flink_job_server_jar=/no/such.jar"))
+
+
+def test_unreachable_cluster(java):
+    with pytest.raises(
+        UsageError, match=r"got 127\.0\.0\.1:1 \(.*refused.*\): start one with deploy/flink_cluster\.py"
+    ):
+        check_flink(options("--flink_master=127.0.0.1:1"))
+    with pytest.raises(UsageError, match="mend host and port"):
+        check_flink(options("--flink_master=not a host"))
+
+
+def test_something_else_answers(java, monkeypatch, cluster):
+    monkeypatch.setattr(FlinkPage, "do_GET", lambda page: (page.send_response(200), page.end_headers()))
+    with pytest.raises(UsageError, match="must be the address of a Flink cluster"):
+        check_flink(options(f"--flink_master={cluster}"))
+
+
+def test_another_version_of_flink(java, cluster):
+    with pytest.raises(UsageError, match=r"runs Flink 1\.19\.3, got 1\.20; the job server must be made for 1\.19 too"):
+        check_flink(options(f"--flink_master={cluster}", "--flink_version=1.20"))
+
+
+def test_workers_inside_the_command_are_refused_on_a_cluster(java, cluster):
+    with pytest.raises(UsageError, match="must not be LOOPBACK on a cluster"):
+        check_flink(options(f"--flink_master={cluster}", "--environment_type=LOOPBACK"))
+
+
+def test_checkpoints_never_cut_bundles_short():
+    given = parse_beam_options(["--checkpointing_interval=5000", "--savepoint_path=/there"]).view_as(FlinkJobOptions)
+    assert given.finish_bundle_before_checkpointing
+    assert given.checkpointing_interval == 5000
+    assert given.savepoint_path == "/there"
+    assert not parse_beam_options([]).view_as(FlinkJobOptions).finish_bundle_before_checkpointing
+
+
+def test_a_command_says_what_is_missing_before_it_reads_anything(java):
+    with pytest.raises(UsageError, match="mend host and port"):
+        parse_beam_options(["--runner=FlinkRunner", "--flink_version=1.19", "--flink_master=127.0.0.1:1"])
