@@ -76,15 +76,16 @@ class KeyMeasurements(beam.DoFn):
         micros = getattr(row.time, "micros", None)
         if not isinstance(micros, int):
             raise TypeError(f"time must be a Timestamp, got {type(row.time).__name__}")
-        value: Any = row.value
+        return self.rules[row.rule], micros, self._number(row.value), stream
+
+    def _number(self, value: Any) -> float:
+        """Return a value; to cut off large ones, and to round down, keeps values as near to each other as they were."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
             raise TypeError(f"value must be a number, got {type(value).__name__}")
-        number = float(value)
-        if not (math.isfinite(number) and abs(number) <= LARGEST):
-            raise ValueError("value must be finite and between -2**53 and 2**53")
-        if self.whole and number % 1:
-            raise ValueError("value must be a whole number with integer=True")
-        return self.rules[row.rule], micros, number, stream
+        if not isinstance(value, int) and not math.isfinite(float(value)):
+            raise ValueError("value must be finite")
+        number = float(max(-LARGEST, min(LARGEST, value)))
+        return float(math.floor(number)) if self.whole else number
 
 
 class KeepMeasurements(AlertInputs):

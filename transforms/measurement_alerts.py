@@ -54,8 +54,9 @@ class MeasurementAlerts(AlertTransform):
         branches: how many prices there are, 1 to 32.
         budget: "shared" or "per_rule".
         quiet: windows after an alert in which its rule is not tested in its stream.
-        integer: whether measurements and thresholds are whole numbers. Noise is then exact. Otherwise it is
-            floating-point noise, whose low bits may betray more than the guarantee says (Mironov 2012).
+        integer: whether to test whole numbers: measurements are rounded down, thresholds must be integers. Noise is
+            then exact. Otherwise it is floating-point noise, whose low bits may betray more than the guarantee says
+            (Mironov 2012); published numbers are rounded.
         monotone: whether one change moves all measurements in the same direction; needs half the noise.
         streams: public names of the streams, or None if the measurements carry none.
         beta: failure probability of the bounds, and of the accuracy statement.

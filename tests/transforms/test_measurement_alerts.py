@@ -115,8 +115,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
     at = Timestamp(START)
     bad = {
         "rule must be the name of a rule": Measurement("other", at, 1.0),
-        "value must be finite and between": Measurement("load", at, float("nan")),
-        "value must be a whole number": Measurement("load", at, 1.5),
+        "value must be finite": Measurement("load", at, float("nan")),
         "value must be a number, got str": Measurement("load", at, "1"),
         "value must be a number, got bool": Measurement("load", at, True),
         "stream must be one of the public streams": Measurement("load", at, 1.0, "s"),
@@ -132,6 +131,17 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         assert any(message in reason for reason in reasons), message
     assert len(found(results)) == 1
     assert results.counters["privstream:events_malformed"] == len(bad) + 1
+
+
+def test_large_and_broken_values_are_cut_off_and_rounded_down():
+    """Neither moves two values further apart, so that they are not set aside."""
+    made, real = make("whole"), make("real")
+    for given, used in ((1000.9, 1000.0), (10**400, 2.0**53), (1e300, 2.0**53), (np.float32(7.5), 7.0)):
+        rows = [found(run("fn_api", [Measurement("load", Timestamp(START), value)], made)) for value in (given, used)]
+        assert rows[0] == rows[1]
+    assert found(run("fn_api", [Measurement("load", Timestamp(START), -1e300)], real)) == []
+    (alert,) = run("fn_api", [Measurement("level", Timestamp(START), -(10**400))], real).elements("rows")
+    assert alert.estimate == pytest.approx(-(2.0**53))
 
 
 @pytest.mark.prism
