@@ -180,7 +180,7 @@ class MeasuredTopK:
             beta: probability that an error bound does not hold, in (0, 1); changes nothing else.
 
         Returns:
-            The selected counts, each of shape (top,).
+            The selected counts, each of shape (top,); estimates and their bounds in tenths.
 
         Raises:
             ValueError: there are not more than `top` counts, or `beta` is out of range.
@@ -197,8 +197,9 @@ class MeasuredTopK:
             measure_variance=self.measurement.variance,
             noise_variance=self.selection.noise_variance,
         ).values
-        bounds = reach + np.abs(estimates - measures)
-        return RankedCounts(selected.indices, selected.gaps.astype(np.int64), estimates, bounds)
+        rounded = np.round(estimates, 1)
+        bounds = np.round(reach + np.abs(rounded - measures), 1)  # of multiples of a tenth: no rounding at all
+        return RankedCounts(selected.indices, selected.gaps.astype(np.int64), rounded, bounds)
 
     @property
     def _persons(self) -> int:

@@ -139,7 +139,7 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
         for row in rows
         if (row.item, row.window_start) in holders
     ]
-    text += " Dashed: the truth, where it is known"
+    text += " Dashed: the truth, where it is known, which knows no limits on people"
     if not errors:
         return f"{text}."
     outside = sum(error > bound for error, bound in errors)
