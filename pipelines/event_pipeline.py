@@ -13,9 +13,10 @@ import apache_beam as beam
 from privstream.mechanisms.guarantee import PrivacyGuarantee
 from privstream.pipelines import launch
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.options import fields
-from privstream.pipelines.readers import ReadEvents
+from privstream.pipelines.dead_letter_files import WriteDeadLetterFiles
+from privstream.pipelines.endless import end_path, guarantee_path, is_endless, prepare, reader, writers
 from privstream.pipelines.whole_files import check_destination, write_json
+from privstream.pipelines.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.transforms import DeadLetter
 
@@ -73,11 +74,14 @@ class EventPipeline:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
         try:
-            read = ReadEvents(arguments.input, fields(arguments), arguments.input_format)
+            endless = is_endless(arguments)
+            read = reader(arguments)
             more = {} if self.more_inputs is None else dict(self.more_inputs(arguments))
             transform = self.transform(arguments, bool(read.fields.stream))
-            guarantee_file = f"{arguments.output}.guarantee.json"
             promised = self.promise(transform, arguments)
+            guarantee_file = guarantee_path(arguments)
+            if endless:
+                check_folder(arguments.output)
             if arguments.output != TERMINAL:
                 check_destination(guarantee_file)
             self._check_apart(arguments, [file.path for file in read.files])
@@ -85,8 +89,16 @@ class EventPipeline:
             raise UsageError(str(error)) from error
         with file_or_terminal(arguments.output, self.row_type, title=self.title) as path:
             try:
-                write = WriteRows(path, self.row_type, order=self.order)
-                letters = arguments.dead_letter and WriteRows(arguments.dead_letter, DeadLetter, option="--dead_letter")
+                write: WriteRows | WriteWindowFiles
+                letters: WriteRows | WriteDeadLetterFiles | None
+                if endless:
+                    write, letters = writers(arguments, self.row_type, self.order)
+                    prepare(options)
+                    write_json(guarantee_file, promised)
+                else:
+                    write = WriteRows(path, self.row_type, order=self.order)
+                    dead = arguments.dead_letter
+                    letters = WriteRows(dead, DeadLetter, option="--dead_letter") if dead else None
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
 
@@ -103,8 +115,8 @@ class EventPipeline:
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
-            counters = launch.run(options, build)
-        if arguments.output != TERMINAL:
+            counters = launch.run(options, build, end_path(arguments))
+        if arguments.output != TERMINAL and not endless:
             write_json(guarantee_file, promised)
         self._report(arguments, promised, counters)
 
@@ -128,7 +140,7 @@ class EventPipeline:
                 taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
         written = {"--dead_letter": arguments.dead_letter}
         if arguments.output != TERMINAL:
-            written = {"--output": arguments.output, "the guarantee": f"{arguments.output}.guarantee.json", **written}
+            written = {"--output": arguments.output, "the guarantee": guarantee_path(arguments), **written}
         for option, path in written.items():
             if not path:
                 continue
@@ -140,6 +152,8 @@ class EventPipeline:
         """Tell what was read, what was published, and what that promises."""
         letters = counters.get("events_malformed", 0) + counters.get("events_late", 0)
         lines = [f"{counters.get('events', 0):,} events, {counters.get(self.published, 0):,} {self.title} published"]
+        if not counters:
+            lines = []  # a job that was cancelled at its end
         if letters:
             kept = f", see {arguments.dead_letter}" if arguments.dead_letter else "; --dead_letter PATH keeps them"
             lines.append(f"{letters:,} records could not be used{kept}")
@@ -147,5 +161,5 @@ class EventPipeline:
         lines += [f"{counters[name]:,} {what}" for name, what in beyond.items() if counters.get(name)]
         lines += [promised["guarantee"]["paragraph"], promised["accuracy"]["sentence"]]
         if arguments.output != TERMINAL:
-            lines.append(f"rows: {arguments.output}, guarantee: {arguments.output}.guarantee.json")
+            lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
         print("\n".join(lines), file=sys.stderr)

@@ -22,6 +22,11 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms import snapshots
 
+ARRIVAL = "arrival"
+MARKS = "marks"
+CLOCKS = (ARRIVAL, MARKS)
+"""What the watermark may follow."""
+
 END = "_END"
 UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
 KEPT_SECONDS = 3600

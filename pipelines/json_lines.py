@@ -27,7 +27,7 @@ KINDS = {
 def schema(path: str) -> pa.Schema | None:
     """Return the fields of the first lines and their types; a field of several types counts as text."""
     for lines in read_lines(path):
-        rows = [row for row in map(_parse_line, lines.texts[:SAMPLE_ROWS]) if row is not None]
+        rows = [row for row in map(parse_line, lines.texts[:SAMPLE_ROWS]) if row is not None]
         kinds: dict[str, set[type]] = {}
         for row in rows:
             for name, value in row.items():
@@ -45,9 +45,9 @@ def parts(path: str, size: int) -> Iterator[Part]:
 def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
     """Read some fields; lines that are no JSON objects are reported with their number."""
     for lines in read_lines(path):
-        rows, good = _parse_block(lines.texts), lines
+        rows, good = parse_block(lines.texts), lines
         if rows is None:
-            parsed = [_parse_line(text) for text in lines.texts]
+            parsed = [parse_line(text) for text in lines.texts]
             for row in range(len(parsed)):
                 if parsed[row] is None:
                     yield Damage("malformed_line", REASON, lines.position(row), lines.record(row))
@@ -58,7 +58,7 @@ def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | D
             yield RawEvents({name: [row.get(name) for row in rows] for name in fields}, good.position, good.record)
 
 
-def _parse_block(texts: list[bytes]) -> list[dict[str, Any]] | None:
+def parse_block(texts: list[bytes]) -> list[dict[str, Any]] | None:
     """Parse all lines at once; None if any is not one object."""
     try:
         rows = json.loads("[" + b",".join(texts).decode() + "]")
@@ -67,7 +67,7 @@ def _parse_block(texts: list[bytes]) -> list[dict[str, Any]] | None:
     return rows if len(rows) == len(texts) and set(map(type, rows)) <= {dict} else None
 
 
-def _parse_line(text: bytes) -> dict[str, Any] | None:
+def parse_line(text: bytes) -> dict[str, Any] | None:
     """Parse one line; None if it is not one object."""
     try:
         row = json.loads(text.decode())

@@ -6,6 +6,8 @@ import argparse
 from datetime import UTC, datetime
 
 from privstream.pipelines.fields import FieldMapping
+from privstream.pipelines.folder_looks import ARRIVAL, CLOCKS
+from privstream.pipelines.row_files import FORMATS
 
 UNBOUNDED = "unbounded"
 
@@ -22,6 +24,28 @@ def add_files(parser: argparse.ArgumentParser, *, item: str = "item") -> None:
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
     files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
     files.add_argument("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times that are plain numbers")
+    _add_endless(parser)
+
+
+def _add_endless(parser: argparse.ArgumentParser) -> None:
+    """Add: input without an end."""
+    endless = parser.add_argument_group(
+        "input without an end",
+        "--output and --dead_letter are folders then: each window of each stream becomes a file of its own",
+    )
+    endless.add_argument(
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help="watch the folder --input, or its files that match a glob, so often",
+    )
+    endless.add_argument(
+        "--watermark",
+        choices=CLOCKS,
+        help=f"how far the input is complete: up to the time of arrival (default: {ARRIVAL}; --allowed_lateness must "
+        "cover the way of an event into a file), or up to marks _UNTIL_20300101T120000Z in the folder",
+    )
+    endless.add_argument("--output_format", choices=FORMATS, help="of the files of windows (default: jsonl)")
 
 
 def add_windows(parser: argparse.ArgumentParser, *, clock: bool) -> None:

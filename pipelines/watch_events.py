@@ -16,7 +16,16 @@ from apache_beam.pvalue import PCollection, TaggedOutput
 from privstream.mechanisms import checks
 from privstream.pipelines.event_files import InputFileError
 from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.folder_looks import FolderLooks, clock, list_folder, marked, split_pattern
+from privstream.pipelines.folder_looks import (
+    ARRIVAL,
+    CLOCKS,
+    MARKS,
+    FolderLooks,
+    clock,
+    list_folder,
+    marked,
+    split_pattern,
+)
 from privstream.pipelines.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.readers import (
     EVENTS,
@@ -34,10 +43,6 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
 UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
-
-ARRIVAL = "arrival"
-MARKS = "marks"
-CLOCKS = (ARRIVAL, MARKS)
 
 
 class EventsRead(NamedTuple):

@@ -139,9 +139,7 @@ def file_name(stream: str, start: int, end: int, format: str) -> str:
     if stream:
         quoted = quote(stream, safe="")
         if len(quoted) > LONGEST_STREAM:
-            quoted = (
-                f"{quoted[:LONGEST_STREAM].rpartition('%')[0]}~{blake2b(stream.encode(), digest_size=8).hexdigest()}"
-            )
+            quoted = f"{quoted[:LONGEST_STREAM]}~{blake2b(stream.encode(), digest_size=8).hexdigest()}"
         name += f"_{quoted}"
     return f"{name}.{format}"
 

@@ -1,0 +1,91 @@
+"""What differs when the input has no end: where events come from, where rows go, and what is said about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from privstream.pipelines import launch
+from privstream.pipelines.dead_letter_files import WriteDeadLetterFiles
+from privstream.pipelines.folder_looks import ARRIVAL, END, split_pattern
+from privstream.pipelines.options import fields
+from privstream.pipelines.readers import ReadEvents
+from privstream.pipelines.watch_events import WatchEvents
+from privstream.pipelines.window_files import WriteWindowFiles
+
+GUARANTEE = "_guarantee.json"
+
+
+def is_endless(arguments: argparse.Namespace) -> bool:
+    """Tell whether the input has no end; options that need such input are refused without.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if arguments.watch is not None:
+        return True
+    for option in ("watermark", "output_format"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"{option} must be given with --watch only")
+    return False
+
+
+def reader(arguments: argparse.Namespace) -> ReadEvents | WatchEvents:
+    """Return what reads the input.
+
+    Raises:
+        ValueError, TypeError, OSError: naming the option or file.
+    """
+    if not is_endless(arguments):
+        return ReadEvents(arguments.input, fields(arguments), arguments.input_format)
+    return WatchEvents(
+        arguments.input,
+        fields(arguments),
+        arguments.input_format,
+        seconds=arguments.watch,
+        watermark=arguments.watermark or ARRIVAL,
+    )
+
+
+def writers(
+    arguments: argparse.Namespace, row_type: type, order: tuple[str, ...]
+) -> tuple[WriteWindowFiles, WriteDeadLetterFiles | None]:
+    """Return what writes rows and dead letters of input without an end.
+
+    Raises:
+        ValueError, TypeError: naming the option.
+    """
+    folders = {"--input": split_pattern(arguments.input)[0], "--output": arguments.output}
+    if arguments.dead_letter:
+        folders["--dead_letter"] = arguments.dead_letter
+    taken: dict[str, str] = {}
+    for option, folder in folders.items():
+        other = taken.setdefault(os.path.realpath(folder), option)
+        if other != option:
+            raise ValueError(f"{option} must be another folder than {other}, got {folder}")
+    rows = WriteWindowFiles(arguments.output, row_type, arguments.output_format or "jsonl", order)
+    return rows, WriteDeadLetterFiles(arguments.dead_letter) if arguments.dead_letter else None
+
+
+def prepare(options: PipelineOptions) -> None:
+    """Set what a runner needs for input without an end."""
+    standard = options.view_as(StandardOptions)
+    standard.streaming = True
+    if standard.runner.rpartition(".")[2] == launch.LOCAL_RUNNER:
+        launch.say(
+            f"{launch.LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner"
+        )
+
+
+def guarantee_path(arguments: argparse.Namespace) -> str:
+    """Return where the promise goes; in a folder its name begins with `_`, so that who watches it passes over it."""
+    if not is_endless(arguments):
+        return f"{arguments.output}.guarantee.json"
+    return str(FileSystems.join(arguments.output, GUARANTEE))
+
+
+def end_path(arguments: argparse.Namespace) -> str | None:
+    """Return the file that says that all windows have been written, if there will be one."""
+    return str(FileSystems.join(arguments.output, END)) if is_endless(arguments) else None
