@@ -73,8 +73,7 @@ class PaperChanges(SparseChanges):
         instance = self.instance(state.round - 1)
         mu = instance.law(4).draw(noise.derive("mu"), noise.bind(steps.astype(np.uint64), sizes))
         tau = instance.law(2).draw(noise.derive("tau"), np.array([state.round], np.uint64))
-        found: NDArray[np.bool_] = np.abs(state.shown - sizes) + mu > self._thresholds(instance, steps) + tau
-        return found
+        return np.asarray(np.abs(state.shown - sizes) + mu > self._thresholds(instance, steps) + tau)
 
     def changed(self, state: CardinalityState, step: int, size: int, noise: NoiseSource) -> tuple[int, int, bool]:
         """Return a new estimate, unless none is left."""

@@ -1,0 +1,147 @@
+"""Configurations of set sizes, random comings and goings, and the slow way to say who is there."""
+
+import random
+from collections import defaultdict
+
+import numpy as np
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import CardinalityEstimate, SetCardinality
+from slow_reference import hashed
+
+KEY = b"a key for tests of set sizes"
+SECOND = 1_000_000
+START = 1_000
+WINDOWS = 40
+STREAMS = ("north", "south", "été")
+COMMON = {"window": 10, "start": START, "end": START + 10 * WINDOWS, "epsilon": 60.0, "shards": 3}
+DOORS = {"enter_values": ("in", "back"), "leave_values": ("out",)}
+
+CONFIGURATIONS = {
+    "doors": {**DOORS, "max_updates": 300, "mode": "sparse", "epsilon": 2000.0},
+    "doors, used up": {**DOORS, "max_updates": 9, "mode": "sparse", "epsilon": 2000.0},
+    "doors, unknown K": {**DOORS, "mode": "sparse", "epsilon": 9000.0},
+    "doors, paper": {**DOORS, "max_updates": 3, "mode": "paper", "epsilon": 80.0},
+    "sessions": {"timeout": 25, "mode": "direct"},
+    "sessions, short": {"timeout": 4, "unit": "event", "delta": 1e-6},
+    "sessions with ends": {"timeout": 70, "leave_values": ("out",), "max_updates": 200, "mode": "sparse", "epsilon": 900.0},
+    "entrance only": {"timeout": 33.5, "enter_values": ("in",), "unit": "event"},
+    "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "mode": "direct"},
+    "streams, one each": {"timeout": 30, "streams": STREAMS, "mode": "direct"},
+    "events in streams": {**DOORS, "timeout": 55, "streams": STREAMS, "unit": "event"},
+    "visits": {**DOORS, "visits_per_person": 2, "mode": "counter"},
+    "visits in streams": {
+        "timeout": 15, "visits_per_person": 3, "mode": "counter", "streams": STREAMS, "streams_per_person": 2,
+        "delta": 1e-6,
+    },
+}  # fmt: skip
+
+
+def transform(name: str, **changes) -> SetCardinality:
+    """The transform of a configuration."""
+    return SetCardinality(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
+
+
+def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[str, str, int, str]]:
+    """Events of 25 people, some doubled, some at the same time, some outside of run and streams."""
+    streams = [*STREAMS, "elsewhere"] if "streams" in CONFIGURATIONS[name] else [""]
+    events = []
+    for _ in range(n):
+        time = chance.randrange((START - 20) * SECOND, (START + 10 * WINDOWS + 20) * SECOND)
+        if chance.random() < 0.5:
+            time = time // (5 * SECOND) * 5 * SECOND  # many at one time, and at the ends of windows
+        if START + 200 <= time // SECOND < START + 260:
+            continue  # a quiet minute
+        item = chance.choices(["in", "back", "out", "look"], weights=[5, 2, 5, 1])[0]
+        user = f"user {min(chance.randrange(25), chance.randrange(25))}"
+        events.append((user, item, time, chance.choices(streams, weights=[5, 3, 2, 1][: len(streams)])[0]))
+        if chance.random() < 0.2:
+            events.append((user, chance.choice(["in", "out"]), time, events[-1][3]))
+    return events + chance.choices(events, k=n // 10)
+
+
+def kind_of(made: SetCardinality, item: str) -> str | None:
+    """Say whether an item enters, leaves, or neither."""
+    if item in (made.moves.leave or ()):
+        return "leave"
+    return "enter" if made.moves.enter is None or item in made.moves.enter else None
+
+
+def usable(made: SetCardinality, events) -> list[tuple[str, str, int, str]]:
+    """Return the events that count, by time, with their kind as item; at one time leaving comes last."""
+    first, end = made.steps.first * made.steps.size, made.steps.end * made.steps.size
+    kept = [(user, kind_of(made, item), time, stream) for user, item, time, stream in events]
+    kept = [e for e in kept if e[1] and first <= e[2] < end and e[3] in made.moves.streams]
+    return sorted(kept, key=lambda e: (e[2], e[1]))
+
+
+def there(made: SetCardinality, kind: str, time: int, moment: int) -> bool:
+    """Say whether a person whose last event is this one is there at a moment."""
+    return kind == "enter" and (made.moves.timeout is None or moment - time < made.moves.timeout)
+
+
+def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:
+    """Count for each window who is there at its end: by the last event of each person before it."""
+    used = usable(made, events)
+    sizes = {stream: [] for stream in made.moves.streams}
+    for step in range(made.steps.first, made.steps.end):
+        moment = (step + 1) * made.steps.size
+        last = {(stream, user): (kind, time) for user, kind, time, stream in used if time < moment}
+        for stream, counts in sizes.items():
+            counts.append(sum(there(made, *said, moment) for (s, _), said in last.items() if s == stream))
+    return sizes
+
+
+def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
+    """The same, where entries of a person beyond the limits do not count: a slow walk, window by window."""
+    visits, homes, said = defaultdict(int), defaultdict(set), {}
+    sizes = {stream: [] for stream in made.moves.streams}
+    people = made.noise.derive("people in a set")
+    by_step = defaultdict(dict)
+    for user, kind, time, stream in usable(made, events):
+        by_step[time // made.steps.size][user, stream] = kind, time
+
+    def lot(entry):
+        user, stream = entry
+        person = np.array([hashed(people.derive("user hash"), user)], np.uint64)
+        return int(people.derive("person in stream", stream).words(person)[0, 0, 0])
+
+    for step in range(made.steps.first, made.steps.end):
+        moment = (step + 1) * made.steps.size
+        for user, stream in sorted(by_step[step], key=lot):
+            move = by_step[step][user, stream]
+            if not there(made, *said.get((user, stream), ("leave", 0)), moment):
+                if not there(made, *move, moment):
+                    continue
+                limit = made.mechanism.visits_per_person
+                if limit is not None and visits[user, stream] >= limit:
+                    continue
+                if made.streams_per_person is not None and stream not in homes[user]:
+                    if len(homes[user]) >= made.streams_per_person:
+                        continue
+                    homes[user].add(stream)
+                visits[user, stream] += 1
+            said[user, stream] = move
+        for stream, counts in sizes.items():
+            counts.append(sum(there(made, *move, moment) for (_, s), move in said.items() if s == stream))
+    return sizes
+
+
+def limited(made: SetCardinality) -> bool:
+    """Say whether a person has limits."""
+    streams = made.streams_per_person is not None and made.streams_per_person < len(made.moves.streams)
+    return streams or made.mechanism.visits_per_person is not None
+
+
+def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
+    """Return the rows that the transform must give, sorted."""
+    sizes = (sizes_with_limits if limited(made) else sizes_without_limits)(made, events)
+    rows = []
+    for stream, counts in sizes.items():
+        noise = made._noise().derive("stream", stream)
+        _, published = made.mechanism.run(made.mechanism.initial_state(), np.diff(counts, prepend=0), noise)
+        for i, (estimate, bound, exhausted) in enumerate(zip(*(c.tolist() for c in published), strict=True)):
+            start = (made.steps.first + i) * made.steps.size
+            ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
+            rows.append(CardinalityEstimate(stream, *ends, estimate, -1 if exhausted else bound))
+    return sorted(rows)

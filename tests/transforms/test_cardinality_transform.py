@@ -1,0 +1,450 @@
+"""Set sizes: the rows of the slow reference on every runner, whatever happens on the way."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import runner_harness
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms.display import DisplayData
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from cardinality_workloads import (
+    CONFIGURATIONS,
+    DOORS,
+    KEY,
+    SECOND,
+    START,
+    WINDOWS,
+    expected,
+    limited,
+    random_events,
+    sizes_with_limits,
+    sizes_without_limits,
+    transform,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import SetCardinality
+from privstream.transforms.batches import StepKey
+from privstream.transforms.batching import SCHEMA
+from privstream.transforms.cardinality_ledger import Presences, Stays
+from privstream.transforms.cardinality_moves import last_moves
+from privstream.transforms.clocked import StartClocks
+from runner_harness import on_every_runner
+from test_dataflow_graph import NAME, nodes_of
+from tiny_runner import Stage, call_all, dofns_of
+
+# BundleBasedDirectRunner lets the clock overtake what other timers emit; the transform refuses it.
+MOST = [runner for runner in on_every_runner.args[1] if runner.values != ("bundle_based",)]
+on_most_runners = pytest.mark.parametrize("runner", MOST)
+EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
+
+
+def as_rows(events) -> list[beam.Row]:
+    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+
+
+def as_arrow(events, size=80) -> list[pa.RecordBatch]:
+    chance, batches = random.Random(4), []
+    while events:
+        count = chance.randint(1, size)
+        columns, events = zip(*events[:count], strict=True), events[count:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    return batches
+
+
+def run_bounded(runner, elements, made):
+    def build(pipeline):
+        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
+        published = events | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build)
+
+
+@EACH
+@on_most_runners
+def test_rows_are_those_of_the_reference(runner, name):
+    events = random_events(name, random.Random(6))
+    made = transform(name)
+    results = run_bounded(runner, as_arrow(events) if name in ("doors", "streams") else as_rows(events), made)
+    assert sorted(results.elements("rows")) == expected(made, events)
+    assert len(results.elements("rows")) == WINDOWS * len(made.moves.streams)
+    assert results.elements("dead") == []
+    assert all(stamp == row.window_end.micros + 3000 for row, stamp in results.outputs["rows"])
+
+
+@on_most_runners
+def test_windows_without_events_are_published(runner):
+    for name in ("doors", "sessions", "events in streams"):
+        made = transform(name)
+        assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(made, [])
+
+
+def test_workloads_are_interesting():
+    """Sizes move, limits bind, changes are used up: else the tests above would say little."""
+    for name in CONFIGURATIONS:
+        events = random_events(name, random.Random(6))
+        made = transform(name)
+        free = sizes_without_limits(made, events)
+        assert all(len(set(sizes)) > 4 for sizes in free.values())
+        if limited(made):
+            assert sizes_with_limits(made, events) != free
+        else:
+            assert sizes_with_limits(made, events) == free
+        rows = expected(made, events)
+        assert len({row.estimate for row in rows}) > 1 + (made.mechanism.chosen_mode == "sparse")
+        assert (-1 in {row.error_bound for row in rows}) == (name == "doors, used up")
+
+
+def drive(made, events, chance, *, crashes, workers=2):
+    """Run all stages by hand, with bundles that fail, in random order along a random watermark."""
+    fns = dofns_of(made)
+    names = ("LastMoves", "TrackMembers", "PublishCardinality")
+    stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
+    stages[-1].feed(call_all(StartClocks(made.moves.streams), [b""]))
+    steps, receipts = made.steps, {}
+    waiting, watermark = list(events), START * SECOND
+
+    def arrive(some):
+        parcels = call_all(fns["SplitMoves"], as_arrow(some, chance.choice([1, 7, 1000])))
+        for key, (digest, _) in parcels:
+            receipts.setdefault(key, []).append(digest)
+        stages[0].feed(parcels)
+
+    while watermark < steps.end * steps.size + 5 * SECOND:
+        watermark += chance.choice([1, 5, 10, 80]) * SECOND
+        due = [e for e in waiting if e[2] // steps.size * steps.size <= watermark]
+        waiting = [e for e in waiting if e not in due]
+        arrive(due)
+        ready = [key for key in receipts if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
+        stages[0].feed([(key, (b"".join(receipts.pop(key)), b"")) for key in ready])
+        for stage, following in itertools.pairwise(stages):
+            stage.advance(watermark)
+            following.feed(stage.take())
+        stages[-1].advance(watermark)
+    return stages
+
+
+@pytest.mark.parametrize("seed", range(3))
+@EACH
+def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
+    chance = random.Random(seed)
+    events = random_events(name, chance, 200)
+    made = transform(name)
+    stages = drive(made, events, chance, crashes=0.2)
+    assert sorted(stages[-1].outputs) == expected(made, events)
+    assert [stage.dead for stage in stages if stage.dead] == []
+    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
+    assert left <= {"publish_cardinality_hand", "track_members_head", "track_members_log"}
+    assert not any(stage.cells.timers for stage in stages)
+
+
+def test_shards_and_batches_change_nothing():
+    events = random_events("visits in streams", random.Random(1))
+    wanted = expected(transform("visits in streams"), events)
+    for shards in (1, 7):
+        random.Random(shards).shuffle(events)
+        made = transform("visits in streams", shards=shards)
+        assert sorted(run_bounded("fn_api", as_arrow(events, 600), made).elements("rows")) == wanted
+
+
+def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
+    monkeypatch.setattr("privstream.transforms.ordered.LEAST_COMPACTION", 500)
+    monkeypatch.setattr("privstream.transforms.cardinality_members.SEGMENT", 3)
+    for name in ("doors", "visits in streams", "sessions with ends"):
+        chance = random.Random(5)
+        events = random_events(name, chance, 600)
+        made = transform(name)
+        stages = drive(made, events, chance, crashes=0.1)
+        assert sorted(stages[-1].outputs) == expected(made, events)
+    crowd = [(f"once {i}", "in", (START + 1) * SECOND + i, "") for i in range(2000)]
+    crowd += [(f"once {i}", "out", (START + 12) * SECOND + i, "") for i in range(2000)]
+    crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND, "") for i in range(2, 30)]
+    track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[1]
+    log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
+    assert sum(map(len, log)) < 8000
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", ["doors", "sessions with ends", "visits in streams"])
+def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
+    made = transform(name, allowed_lateness=5)
+    chance = random.Random(3)
+    waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
+    stream = made.moves.streams[0]
+    late = [(f"late {i}", "in", (START + 10) * SECOND + i, stream) for i in range(30)]
+    late += [(f"late {i}", "out", (START + 75) * SECOND + i, stream) for i in range(12)]
+    used, source = list(waiting), test_stream.TestStream()
+    for now in range(START, START + 420, 7):  # windows of ten seconds stay open for another five
+        go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
+        ready = list(itertools.compress(waiting, go))
+        waiting = list(itertools.compress(waiting, [not g for g in go]))
+        ready += late if now == START + 91 else []
+        chance.shuffle(ready)
+        if ready:
+            source = source.add_elements([stamped(e) for e in ready])
+        source = source.advance_watermark_to(now + 4)
+    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
+
+    def build(pipeline):
+        published = pipeline | "Source" >> source | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run("prism", build, "--streaming")
+    assert sorted(results.elements("rows")) == expected(made, used)
+    letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
+    assert letters == ({"enter"} if made.moves.leave is None else {"enter", "leave"})
+    assert not any("late " in letter.record for letter in results.elements("dead"))
+    assert results.counters["privstream:events_late"] == len(late)
+
+
+def stamped(event) -> TimestampedValue:
+    user, item, time, stream = event
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    return TimestampedValue(element, Timestamp(micros=time))
+
+
+@pytest.mark.prism
+def test_one_persons_event_does_not_decide_whether_late_ones_count():
+    made = transform("doors")
+    crowd = [(f"user {i}", "in", START * SECOND + i, "") for i in range(60)]
+
+    def rows(others):
+        source = test_stream.TestStream()
+        if others:
+            source = source.add_elements([stamped(event) for event in others])
+        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
+        source = source.advance_watermark_to_infinity()
+        return runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements()
+
+    alone = [("somebody", "in", START * SECOND, "")]
+    assert sorted(rows([])) == expected(made, [])
+    assert sorted(rows(alone)) == expected(made, alone)
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", ["doors", "sessions, short"])
+def test_a_run_without_an_end(name):
+    made = transform(name, end=None)
+    events = random_events(name, random.Random(8), 100)
+    source = test_stream.TestStream()
+    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
+        source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
+    source = source.advance_watermark_to_infinity()
+    rows = sorted(runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements())
+    windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
+    assert 42 <= windows <= 42 + 2 * 256
+    ends = transform(name, end=None)
+    ends.steps = replace(ends.steps, end=ends.steps.first + windows)
+    ends._noise = made._noise
+    assert rows == expected(ends, events)
+
+
+MOVES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40
+)
+
+
+@given(MOVES, st.randoms())
+def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
+    def said(some):
+        if not some:
+            return []
+        users, streams, times, kinds = np.array(some, np.int64).T
+        chosen = last_moves(users.astype(np.uint64), (2 * streams + kinds).astype(np.uint64), times)
+        return sorted(some[row] for row in chosen.tolist())
+
+    together = said(rows)
+    shuffled = list(rows)
+    chance.shuffle(shuffled)
+    assert said(shuffled) == together
+    assert together == sorted(row for user in range(4) for row in said([r for r in rows if r[0] == user]))
+    for user, stream, time, kind in together:
+        assert (time, kind) == max((t, k) for u, s, t, k in rows if (u, s) == (user, stream))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
+def test_presences_are_a_dictionary(told):
+    presences, wanted = Presences(), {}
+    everybody = np.arange(31, dtype=np.uint64)
+    for step, pairs in enumerate(told):
+        words = {person: max(step, until) for person, until in pairs}
+        stays = Stays.of(np.array(list(words), np.uint64), np.array(list(words.values()), np.int64))
+        presences = presences.told(Stays.from_bytes(stays.to_bytes()), step)
+        wanted |= words
+        found = presences.until(everybody)
+        for person in range(31):
+            until = wanted.get(person, 0)
+            assert found[person] == until or (found[person] <= step and until <= step)
+        assert presences.compact(step).people.tolist() == sorted(p for p, until in wanted.items() if until > step)
+
+
+PEOPLE = st.lists(
+    st.tuples(st.sampled_from(["in", "out", "look"]), st.integers(0, 399), st.integers(0, 1)), max_size=30
+)
+
+
+@pytest.mark.parametrize("name", ["doors", "sessions", "sessions with ends", "entrance only", "events in streams"])
+@given(moves=PEOPLE, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_one_event_changes_the_size_by_one_over_one_stretch(name, moves, data):
+    """What the guarantee for an event rests on: two steps at most, up at one and down at the other."""
+    made = transform(name)
+    stream = made.moves.streams[0]
+    events = [("one", item, (START + second) * SECOND, stream) for item, second, _ in moves]
+    if not events:
+        return
+    left = list(events)
+    left.pop(data.draw(st.integers(0, len(events) - 1)))
+    one, other = (np.array(sizes_without_limits(made, some)[stream]) for some in (events, left))
+    changes = np.diff(one - other, prepend=0)
+    assert np.abs(one - other).max() <= 1
+    assert sorted(changes[changes != 0].tolist()) in ([], [1], [-1], [-1, 1])
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@given(moves=PEOPLE)
+@settings(max_examples=25, deadline=None)
+def test_one_person_changes_each_size_by_one_at_most(name, moves):
+    """In at most `streams_per_person` streams, entering at most `visits_per_person` times, whatever others do."""
+    made = transform(name)
+    crowd = random_events(name, random.Random(3), 80)
+    streams = made.moves.streams
+    person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
+    one, other = (sizes_with_limits(made, some) for some in (crowd, crowd + person))
+    moved = {stream: np.array(other[stream]) - one[stream] for stream in streams}
+    assert all(set(difference.tolist()) <= {0, 1} for difference in moved.values())
+    if made.streams_per_person is not None:
+        assert sum(map(np.any, moved.values())) <= made.streams_per_person
+    if made.mechanism.visits_per_person is not None:
+        for difference in moved.values():
+            assert np.count_nonzero(np.diff(difference, prepend=0) > 0) <= made.mechanism.visits_per_person
+
+
+def test_the_key_and_everything_public_decide_the_noise():
+    events = random_events("sessions", random.Random(1), 100)
+    rows = [r.estimate for r in expected(transform("sessions"), events)]
+    for change in (
+        {"noise": KeyedNoise(KEY + b"!")},
+        {"allowed_lateness": 1},
+        {"beta": 0.06},
+        {"timeout": 25.001},
+        {"leave_values": ("never said",)},
+    ):
+        assert [r.estimate for r in expected(transform("sessions", **change), events)] != rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"enter_values": "in"}, ValueError, "enter_values must be distinct texts, at least one, got 'in'"),
+        ({"leave_values": ()}, ValueError, r"leave_values must be distinct texts, at least one, got \(\)"),
+        ({"leave_values": (1,)}, TypeError, r"leave_values must be texts, got \(1,\)"),
+        ({"leave_values": ("in",)}, ValueError, "enter_values and leave_values must have nothing in common"),
+        ({"leave_values": None}, ValueError, "leave_values or timeout must be given: nobody would ever leave"),
+        ({"timeout": 0}, ValueError, "timeout must be > 0 and a whole number of milliseconds, got 0 seconds"),
+        ({"timeout": 655_340}, ValueError, "timeout must be < 65534 windows, got 655340 seconds"),
+        ({"streams": ("a", "a")}, ValueError, "streams must be distinct texts, at least one"),
+        ({"streams_per_person": 1}, ValueError, "streams must be given with streams_per_person"),
+        (
+            {"streams": ("a",), "streams_per_person": 1, "unit": "event", "max_updates": None, "mode": "auto"},
+            ValueError,
+            "streams_per_person must not be given with unit event",
+        ),
+        ({"unit": "people"}, ValueError, "unit must be one of user, event, got 'people'"),
+        ({"end": START}, ValueError, "end must leave room for one window after start"),
+        ({"shards": 0}, ValueError, "shards must be >= 1, got 0"),
+    ],
+)
+def test_refusals(changes, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        transform("doors", **changes)
+
+
+def test_refusals_when_applied():
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    events = pipeline | beam.Create([("u", "in")])
+    with pytest.raises(ValueError, match="end must be given when the input is bounded"):
+        _ = events | "Endless" >> transform("doors", end=None)
+    endless = pipeline | test_stream.TestStream().add_elements([("u", "in")])
+    with pytest.raises(ValueError, match="delta must be > 0 in mode counter when the input is unbounded"):
+        _ = endless | "Exact" >> transform("visits")
+    other = beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"]))
+    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
+        _ = other | beam.Create([("u", "in")]) | transform("doors")
+
+
+def test_events_with_streams_need_public_ones():
+    with pytest.raises(Exception, match="streams must be given when events carry a stream"):
+        run_bounded("fn_api", as_rows([("u", "in", START * SECOND, "north")]), transform("doors"))
+
+
+def test_counters_and_bad_rows():
+    events = [
+        ("a", "in", START * SECOND, ""),
+        ("a", "look", START * SECOND, ""),
+        ("a", "in", 5, ""),
+    ]
+    results = run_bounded(
+        "fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5, stream="")], transform("doors")
+    )
+    counters = {name.partition(":")[2]: n for name, n in results.counters.items()}
+    assert counters["events"] == 3
+    assert counters["events_outside_run"] == counters["events_of_other_values"] == counters["events_malformed"] == 1
+    assert counters["estimates_published"] == WINDOWS
+    assert [letter.reason for letter in results.elements("dead")] == ["user must not be empty"]
+
+
+def test_sessions_need_no_item():
+    columns = {"user": pa.array(["a", "b"]), "time": pa.array([START * SECOND, (START + 100) * SECOND])}
+    made = transform("sessions")
+    events = [("a", "x", START * SECOND, ""), ("b", "y", (START + 100) * SECOND, "")]
+    rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
+    assert sorted(rows) == expected(made, events)
+
+
+@EACH
+def test_graph(name):
+    pipeline, nodes = nodes_of(transform(name))
+    labels = [node.full_label for node in nodes]
+    assert len(labels) > 20
+    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
+    assert [label for label in own if not NAME.fullmatch(label)] == []
+    shown = [str(DisplayData.create_from(node.transform).items) for node in nodes if node.transform is not None]
+    proto = pipeline.to_runner_api()
+    shown += [str(t.display_data) + t.unique_name for t in proto.components.transforms.values()]
+    assert not any(KEY.decode() in text for text in [*shown, repr(transform(name)), str(vars(transform(name)))])
+
+
+def test_two_transforms_stand_side_by_side():
+    events = random_events("doors", random.Random(2), 100)
+    one, other = transform("doors"), transform("sessions")
+
+    def build(pipeline):
+        source = pipeline | beam.Create(as_rows(events))
+        return {"one": source | "One" >> one, "other": source | "Other" >> other}
+
+    results = runner_harness.run("fn_api", build)
+    assert sorted(results.elements("one")) == expected(one, events)
+    assert sorted(results.elements("other")) == expected(other, events)
+
+
+def test_guarantee_and_error():
+    made = SetCardinality(**{"epsilon": 1.0, "window": 60, "start": 0, "end": 6000, "noise": KeyedNoise(KEY), **DOORS})
+    assert made.guarantee.horizon == 100
+    assert made.guarantee.epsilon == 1.0
+    assert "by their last event" in made.guarantee.paragraph()
+    assert made.error(100, 50) == made.mechanism.error(100, 50)
+    shared = transform("streams")
+    assert "at most 2 streams" in shared.guarantee.paragraph()
+    assert shared.mechanism.algorithm.epsilon == 30.0
+    assert transform("events in streams").guarantee.unit == "one event"
