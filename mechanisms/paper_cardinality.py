@@ -69,7 +69,7 @@ class PaperChanges(SparseChanges):
     def hits(self, state: CardinalityState, steps: Integers, sizes: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
         """Return at which of the next steps the estimate is set: at step 1, then where the test says so."""
         if state.round == 0:
-            return steps == 1
+            return np.asarray(steps == 1)
         instance = self.instance(state.round - 1)
         mu = instance.law(4).draw(noise.derive("mu"), noise.bind(steps.astype(np.uint64), sizes))
         tau = instance.law(2).draw(noise.derive("tau"), np.array([state.round], np.uint64))

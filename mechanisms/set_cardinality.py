@@ -143,7 +143,8 @@ class SetCardinality:
         else:
             unit, limits = "one person over the whole run", ["A person is in the set or not, as often as they like."]
             if self.chosen_mode == "counter":
-                limits = [f"A person enters the set at most {self.visits_per_person:,} times."]
+                most = self.visits_per_person or 1
+                limits = [f"A person enters the set at most {most:,} time{'s' * (most > 1)}."]
             if self.streams_per_person > 1:
                 limits.append(f"A person takes part in at most {self.streams_per_person:,} streams.")
         return PrivacyGuarantee(
@@ -163,7 +164,12 @@ class SetCardinality:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
         if updates is not None:
             checks.integer("updates", updates, minimum=0)
-        return self.algorithm.error(step, self.max_updates or _TYPICAL_UPDATES if updates is None else updates)
+        return self.algorithm.error(step, self.expected_updates if updates is None else updates)
+
+    @property
+    def expected_updates(self) -> int:
+        """`max_updates`, or what errors are predicted for where it is unknown."""
+        return self.max_updates or _TYPICAL_UPDATES
 
     def initial_state(self) -> CardinalityState:
         """Return the state before the first step: nobody is in the set."""

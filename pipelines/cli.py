@@ -16,6 +16,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 Commands = Mapping[str, tuple["str | Commands", str]]
 
 PLANS: Commands = {
+    "cardinality": ("plan_cardinality", "how far numbers of people in a set are off"),
     "heavy-hitters": ("plan_heavy_hitters", "from how many people on an item is found"),
     "histogram": ("plan_histogram", "how far live counts of categories are off"),
     "alerts": ("plan_alerts", "how clearly a rule must be met to be noticed, and how often"),
@@ -23,6 +24,7 @@ PLANS: Commands = {
     "top-k": ("plan_top_k", "how right a ranking and its counts are"),
 }
 PLOTS: Commands = {
+    "cardinality": ("plot_cardinality", "how many people are in a set, with error bounds, and the true numbers"),
     "heavy-hitters": ("plot_heavy_hitters", "the items of each window, and what was missed"),
     "histogram": ("plot_histogram", "live counts with their error bounds, and the true counts"),
     "alerts": ("plot_alerts", "alerts with their bounds, and the true numbers"),
@@ -30,6 +32,7 @@ PLOTS: Commands = {
     "top-k": ("plot_top_k", "the items on top of each window, and the true numbers"),
 }
 SIMULATIONS: Commands = {
+    "cardinality": ("simulate_cardinality", "people who enter and leave a building"),
     "heavy-hitters": ("simulate_heavy_hitters", "what a city searches for, with trends that rise and fall"),
     "histogram": ("simulate_histogram", "how a city gets about, by means of transport"),
     "alerts": ("simulate_alerts", "what people tell a clinic, with an outbreak and an outage"),
@@ -38,6 +41,7 @@ SIMULATIONS: Commands = {
 }
 COMMANDS: Commands = {
     "alerts": ("alerts", "report in which windows public rules about numbers of people are met"),
+    "cardinality": ("cardinality", "tell how many people are in a set now, while they come and go"),
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
     "flags": ("flags", "tell which public categories have passed their thresholds"),
     "heavy-hitters": ("heavy_hitters", "report the items that many people hold, window by window"),

@@ -24,7 +24,9 @@ CONFIGURATIONS = {
     "doors, paper": {**DOORS, "max_updates": 3, "mode": "paper", "epsilon": 80.0},
     "sessions": {"timeout": 25, "mode": "direct"},
     "sessions, short": {"timeout": 4, "unit": "event", "delta": 1e-6},
-    "sessions with ends": {"timeout": 70, "leave_values": ("out",), "max_updates": 200, "mode": "sparse", "epsilon": 900.0},
+    "sessions with ends": {
+        "timeout": 70, "leave_values": ("out",), "max_updates": 200, "mode": "sparse", "epsilon": 900.0,
+    },
     "entrance only": {"timeout": 33.5, "enter_values": ("in",), "unit": "event"},
     "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "mode": "direct"},
     "streams, one each": {"timeout": 30, "streams": STREAMS, "mode": "direct"},

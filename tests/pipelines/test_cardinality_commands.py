@@ -1,0 +1,186 @@
+"""`privstream cardinality`, with plan, plot and simulate: from a file to a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from privstream.mechanisms import SetCardinality
+from privstream.pipelines import cli
+from privstream.pipelines.plot_cardinality import band, caption
+from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines.simulate_cardinality import SetSize, simulate_building
+from privstream.transforms.rows import CardinalityEstimate
+
+WINDOWS = 48
+RUN = ["--window", "1800", "--start", "2024-01-01", "--end", "2024-01-02"]
+DOORS = ["--enter_values", "enter", "--leave_values", "leave"]
+
+
+@pytest.fixture(scope="module")
+def building(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("building")
+    people = ["--users", "2000", "--windows", str(WINDOWS), "--window", "1800", "--seed", "3"]
+    for format in ("parquet", "jsonl", "csv", "avro"):
+        files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
+        assert cli.main(["simulate", "cardinality", *people, *files]) == 0
+    (folder / "key").write_text("a key of this test alone\n")
+    return folder
+
+
+def command(building: Path, output: object, *options: str, format: str = "parquet") -> int:
+    files = ["--input", str(building / f"events.{format}"), "--output", str(output)]
+    return cli.main(
+        ["cardinality", *files, "--noise_key_file", str(building / "key"), *RUN, "--epsilon", "1", *options]
+    )
+
+
+def read(path: object) -> list[CardinalityEstimate]:
+    return read_row_file(str(path), CardinalityEstimate)
+
+
+def truth_of(building: Path) -> dict[int, int]:
+    return {row.window_end.micros: row.size for row in read_row_file(str(building / "truth.jsonl"), SetSize)}
+
+
+def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path, tmp_path: Path) -> None:
+    answers = []
+    for format, ending in {"parquet": "parquet", "jsonl": "avro", "csv": "jsonl", "avro": "jsonl"}.items():
+        output = tmp_path / f"{format}.{ending}"
+        assert command(building, output, *DOORS, "--unit", "event", format=format) == 0
+        answers.append(read(output))
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+    rows, truth = answers[0], truth_of(building)
+    assert [row.window_end.micros for row in rows] == sorted(truth)
+    promised = SetCardinality(epsilon=1.0, unit="event", horizon=WINDOWS).error(WINDOWS)
+    assert {row.error_bound for row in rows} == {promised}
+    errors = [abs(row.estimate - truth[row.window_end.micros]) for row in rows]
+    assert 0 < max(errors) <= promised
+    promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one event"
+    assert promise["accuracy"]["error_bound"] == promised
+    assert promise["parameters"]["leave_values"] == "leave"
+
+
+def test_users_have_noise_for_their_whole_life(
+    building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shards in ("1", "3"):
+        assert command(building, tmp_path / f"{shards}.jsonl", *DOORS, "--max_updates", "9000", "--shards", shards) == 0
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
+    promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one person over the whole run"
+    assert promise["accuracy"]["mode"] == "direct"
+    assert command(building, tmp_path / "s.jsonl", *DOORS, "--max_updates", "5", "--mode", "sparse") == 0
+    rows = read(tmp_path / "s.jsonl")
+    assert rows[-1].error_bound == -1
+    assert len({row.estimate for row in rows if row.error_bound == -1}) == 1
+    assert "--max_updates was passed" in capsys.readouterr().err
+
+
+def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    visits = ["--visits_per_person", "1", "--mode", "counter", "--epsilon", "5"]
+    assert command(building, tmp_path / "v.jsonl", *DOORS, *visits) == 0
+    said = capsys.readouterr().err
+    assert "entries beyond a person's limits, which do not count" in said
+    assert "A person enters the set at most 1 time." in said
+    inside: set[str] = set()
+    been: set[str] = set()
+    sizes = []
+    for window in simulate_building(users=2000, windows=WINDOWS, seed=3, window_seconds=1800):
+        last = {row["user"]: row["item"] for row in window.events.to_pylist()}
+        entering = {user for user, item in last.items() if item == "enter"} - inside - been
+        inside = (inside | entering) - {user for user, item in last.items() if item == "leave"}
+        been |= entering
+        sizes.append(len(inside))
+    once = read(tmp_path / "v.jsonl")
+    assert all(abs(row.estimate - size) <= row.error_bound for row, size in zip(once, sizes, strict=True))
+    free = truth_of(building)
+    assert free[once[-1].window_end.micros] > sizes[-1] + 2 * once[-1].error_bound
+    assert command(building, tmp_path / "t.jsonl", "--timeout", "3600", "--unit", "event") == 0
+    sessions = read(tmp_path / "t.jsonl")
+    assert max(abs(row.estimate - free[row.window_end.micros]) for row in sessions) > 2 * sessions[0].error_bound
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "leave_values or timeout must be given: nobody would ever leave"),
+        (["--timeout", "0"], "timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
+        ([*DOORS, "--streams", "a"], "streams must not be given when the events have no stream"),
+        ([*DOORS, "--mode", "direct", "--unit", "event"], "mode must be auto or counter with unit event, got 'direct'"),
+        ([*DOORS, "--max_updates", "0"], "max_updates must be >= 1, got 0"),
+        ([*DOORS, "--epsilon", "nan"], "epsilon must be finite and > 0, got nan"),
+        ([*DOORS, "--enter_values", "leave"], "enter_values and leave_values must have nothing in common"),
+    ],
+)
+def test_refusals(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options, message) -> None:
+    assert command(building, tmp_path / "x.jsonl", *options) == 2
+    assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "e.jsonl").write_text(
+        '{"user": "a", "item": "enter", "time": "2024-01-01T00:10:00Z", "stream": "north"}\n'
+    )
+    files = ["--input", str(tmp_path / "e.jsonl"), "--output", str(tmp_path / "o.jsonl")]
+    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS]) == 2
+    assert "streams must be given when the events have a stream" in capsys.readouterr().err
+    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--streams", "north,south"]) == 0
+    assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
+
+
+def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "cardinality", "--epsilon", "1", "--windows", "1000", "--max_updates", "100000"]
+    assert cli.main([*asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse")
+    user = {name: found["error_bound"] for name, found in answer["user"].items()}
+    assert user["sparse"] == mechanism.error(1000)
+    assert user["sparse"] < user["sparse, T unknown"] < user["sparse, K unknown"] < user["sparse, K and T unknown"]
+    assert user["always 0"] == 100_000
+    assert 3 * user["sparse"] < user["paper"] < user["paper, T unknown"]
+    assert answer["event"]["counter"]["error_bound"] == 118
+    assert cli.main(asked) == 0
+    assert "Best for unit user: counter, at most 1 visit, within 118." in capsys.readouterr().out
+    assert cli.main(["plan", "cardinality", "--epsilon", "0.001", "--windows", "unbounded", "--max_updates", "10"]) == 0
+    said = capsys.readouterr().out
+    assert "Best for unit user in the first 1,000 windows: always 0, within 10." in said
+    assert "direct: horizon must be given in mode direct" in said
+    assert cli.main(["plan", "cardinality", "--epsilon", "0", "--windows", "9", "--max_updates", "10"]) == 2
+    assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err
+
+
+def test_plot(building: Path, tmp_path: Path) -> None:
+    assert command(building, tmp_path / "rows.parquet", *DOORS, "--unit", "event") == 0
+    files = ["--input", str(tmp_path / "rows.parquet"), "--output", str(tmp_path / "p.png")]
+    assert cli.main(["plot", "cardinality", *files, "--truth", str(building / "truth.jsonl")]) == 0
+    assert imread(tmp_path / "p.png").std() > 0.01
+    rows, truth = read(tmp_path / "rows.parquet"), read_row_file(str(building / "truth.jsonl"), SetSize)
+    found = band(rows, truth)
+    assert found.truth.tolist() == [row.size for row in truth]
+    assert "all within the band" in caption(rows, found)
+    wrong = [row._replace(estimate=row.estimate + 10**6) for row in rows[:3]] + rows[3:]
+    assert f"3 of {WINDOWS} outside of the band" in caption(wrong, band(wrong, truth))
+    blind = [*rows[:-5], *(row._replace(error_bound=-1) for row in rows[-5:])]
+    assert "The last 5 rows have none" in caption(blind, band(blind, truth))
+    assert caption([], band([], [])) == "There are no rows."
+
+
+def test_the_truth_is_what_events_say() -> None:
+    """Doors that report twice change nothing; the drill empties the building."""
+    inside: set[str] = set()
+    sizes, events = [], 0
+    for window in simulate_building(users=300, windows=60, seed=5, window_seconds=1800):
+        for row in window.events.to_pylist():
+            (inside.add if row["item"] == "enter" else inside.discard)(row["user"])
+        assert window.size == len(inside)
+        times = window.events["time"].cast("int64").to_numpy()
+        assert np.all((times >= window.start) & (times < window.end) & (np.diff(times, prepend=0) >= 0))
+        sizes.append(window.size)
+        events += len(times)
+    assert min(sizes[20:]) == 0
+    assert max(sizes) > 100
+    assert events > 1000
