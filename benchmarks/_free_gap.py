@@ -8,6 +8,7 @@ import numpy as np
 from _quest import item_counts
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from privstream.mechanisms.continuous import Laplace
 from privstream.mechanisms.discrete import DiscreteLaplace
 from privstream.mechanisms.gap_noise import GapLaw
@@ -56,6 +57,22 @@ def picture(columns: int, height: float = 4.2) -> tuple[Figure, Sequence[Axes]]:
         axes.grid(axis="y", color="0.9", linewidth=0.7)
         axes.set_axisbelow(True)
     return figure, panels
+
+
+def legend(axes: Axes, entries: dict[str, dict[str, Any]], **options: Any) -> None:
+    """Explain colours, lines and markers one by one, not every combination of them."""
+    handles = [
+        Line2D([], [], **{"color": "0.3", "linewidth": 1.3, **style}, label=name) for name, style in entries.items()
+    ]
+    axes.legend(handles=handles, frameon=False, fontsize="x-small", **options)
+
+
+def markers() -> dict[str, dict[str, Any]]:
+    """Return legend entries that tell the data sets apart."""
+    return {
+        name: {"linestyle": "", "marker": marker, "markersize": 4, "fillstyle": "none"}
+        for name, marker in MARKERS.items()
+    }
 
 
 def save(figure: Figure, path: Path) -> None:

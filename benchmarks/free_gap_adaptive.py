@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, picture, random_threshold, save
+from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, legend, markers, picture, random_threshold, save
 from _report import parser, print_table, results_folder, write_csv
+from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.gap_tests import GapAnswers
@@ -51,34 +52,36 @@ def run(counts: np.ndarray, k: int, threshold: int, noise: SeededNoise) -> dict[
 
 def plot(rows: Rows, path: Path) -> None:
     figure, (answers, quality_axes, left) = picture(3)
+    blue, grey, cyan = COLOURS[ADAPTIVE], COLOURS[STANDARD], "tab:cyan"
     for name, marker in MARKERS.items():
         own = [row for row in rows if row["counts"] == name]
         k = [row["k"] for row in own]
         style = {"marker": marker, "markersize": 4, "linewidth": 1, "fillstyle": "none"}
-        answers.plot(
-            k, [r["answers_adaptive"] for r in own], color=COLOURS[ADAPTIVE], label=f"adaptive, {name}", **style
-        )
-        half = [r["answers_at_half_price"] for r in own]
-        answers.plot(k, half, color="tab:cyan", label=f"of these at half price, {name}", linestyle=":", **style)
-        for kind, method in (("standard", STANDARD), ("adaptive", ADAPTIVE)):
-            precise = [r[f"precision_{kind}"] for r in own]
-            quality_axes.plot(
-                k, precise, color=COLOURS[method], linestyle=":", label=f"precision, {method}, {name}", **style
-            )
-            fair = [r[f"f_measure_{kind}"] for r in own]
-            quality_axes.plot(k, fair, color=COLOURS[method], label=f"F-measure, {method}, {name}", **style)
-        left.plot(k, [r["left_after_k"] for r in own], color=COLOURS[ADAPTIVE], label=f"adaptive, {name}", **style)
+
+        def line(axes: Axes, column: str, colour: str, dots: str = "-", own=own, k=k, style=style) -> None:
+            axes.plot(k, [row[column] for row in own], color=colour, linestyle=dots, **style)
+
+        line(answers, "answers_adaptive", blue)
+        line(answers, "answers_at_half_price", cyan, ":")
+        line(left, "left_after_k", blue)
+        for kind, colour in (("standard", grey), ("adaptive", blue)):
+            line(quality_axes, f"precision_{kind}", colour, ":")
+            line(quality_axes, f"f_measure_{kind}", colour)
     k = sorted({row["k"] for row in rows})
-    answers.plot(k, k, color=COLOURS[STANDARD], label=STANDARD)
-    answers.plot(k, [2 * each - 1 for each in k], color="0.8", linestyle="--", label="theory: at most 2k - 1", zorder=1)
-    left.plot(k, [row["theory_left"] for row in rows[: len(k)]], color="0.6", linestyle="--", label="theory: at most")
-    left.axhline(0, color=COLOURS[STANDARD], label=STANDARD)
+    answers.plot(k, k, color=grey)
+    answers.plot(k, [2 * each - 1 for each in k], color="0.75", linestyle="--", zorder=1)
+    left.plot(k, [row["theory_left"] for row in rows[: len(k)]], color="0.6", linestyle="--")
+    left.axhline(0, color=grey)
     answers.set(title="answers (figure 4)", xlabel="k", ylabel="answers", ylim=(0, None))
-    quality_axes.set(title="are they right? (figure 5)", xlabel="k", ylim=(0, 1.02))
+    quality_axes.set(title="are they right? (figure 5)", xlabel="k", ylim=(0, 1.03))
     left.set(title="budget left after k answers (figure 6)", xlabel="k", ylim=(-0.02, 0.55))
     left.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for axes in (answers, quality_axes, left):
-        axes.legend(frameon=False, fontsize="x-small")
+    both = {ADAPTIVE: {"color": blue}, STANDARD: {"color": grey}}
+    theory = {"theory: at most": {"color": "0.7", "linestyle": "--"}}
+    legend(answers, both | {"of these at half price": {"color": cyan, "linestyle": ":"}} | theory | markers())
+    kinds = {"precision": {"linestyle": ":"}, "F-measure": {}}
+    legend(quality_axes, both | kinds | markers(), loc="lower right", ncols=2)
+    legend(left, both | theory | markers(), loc="center right")
     figure.suptitle(f"Adaptive sparse vector with gaps, epsilon = {EPSILON}", fontsize=11)
     save(figure, path)
 

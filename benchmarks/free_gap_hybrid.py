@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, picture, save
+from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, legend, markers, picture, save
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
@@ -26,6 +26,7 @@ COLOURS = {
     "hybrid top-k": "tab:blue",
     "hybrid sparse vector": "tab:green",
 }
+LINES = {"hybrid sparse vector": "--"}  # it often lies on another line
 
 
 def run(counts: np.ndarray, k: int, threshold: int, noise: SeededNoise) -> dict[str, tuple[float, float]]:
@@ -68,10 +69,12 @@ def plot(rows: Rows, path: Path) -> None:
             own = [row for row in rows if (row["method"], row["counts"]) == (method, name)]
             k = [row["k"] for row in own]
             style = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
-            left.plot(k, [r["left"] for r in own], linestyle="", label=f"{method}, {name}", **style)
-            values[place].plot(k, [r["mean_count"] for r in own], linewidth=1, label=method, **style)
+            left.plot(k, [r["left"] for r in own], linestyle="", **style)
+            values[place].plot(
+                k, [r["mean_count"] for r in own], linewidth=1, linestyle=LINES.get(method, "-"), **style
+            )
             values[place].set_title(f"mean count returned, {name} (figure 8)")
-        left.plot(k, [row["theory_left"] for row in own], color=colour, linewidth=1)
+        left.plot(k, [r["theory_left"] for r in own], color=colour, linewidth=1, linestyle=LINES.get(method, "-"))
     left.set(title="budget left (figure 7); lines: theory", xlabel="k", ylim=(-0.02, 0.6))
     left.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     for axes in values:
@@ -79,8 +82,10 @@ def plot(rows: Rows, path: Path) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
         axes.axvline(ABOVE, color="0.85", zorder=0)
     left.axvline(ABOVE, color="0.85", zorder=0)
-    for axes in (left, *values):
-        axes.legend(frameon=False, fontsize="x-small")
+    methods = {method: {"color": colour, "linestyle": LINES.get(method, "-")} for method, colour in COLOURS.items()}
+    legend(left, methods | markers(), loc="upper left")
+    for axes in values:
+        legend(axes, methods, loc="best")
     figure.suptitle(f"Hybrids, epsilon = {EPSILON}, threshold: the {ABOVE}th largest count", fontsize=11)
     save(figure, path)
 
