@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 py
             $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
 READY = $(VENV)/.ready
 
-.PHONY: help install demo test lint format bench flink-test clean
+.PHONY: help install demo test lint format bench flink-test flink-demo clean
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -54,6 +54,9 @@ bench: $(READY) ## run every benchmark; results go to benchmarks/results
 flink-test: $(READY) ## the tests on Flink; needs Java and Maven
 	PYTHON=$(VENV)/bin/python deploy/get_flink_job_server.sh
 	PRIVSTREAM_REQUIRE_RUNNERS=1 $(VENV)/bin/pytest -m flink $(ARGS)
+
+flink-demo: $(READY) ## the heavy hitters on a Flink cluster of this machine; needs Java and Maven
+	PYTHON=$(VENV)/bin/python deploy/flink_demo.sh
 
 clean: ## remove everything that these commands made
 	rm -rf $(VENV) .cache .ruff_cache .hypothesis build dist privstream.egg-info demo-output

@@ -32,7 +32,7 @@ class Jobs:
     """The jobs of one cluster.
 
     Args:
-        address: of the job manager's REST interface, `http://host:port`.
+        address: of the job manager's REST interface, such as `http://127.0.0.1:8081`.
     """
 
     def __init__(self, address: str) -> None:
