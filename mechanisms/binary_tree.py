@@ -43,6 +43,10 @@ class BinaryTreeCounter(ContinualCounter):
     Source: Dwork, Naor, Pitassi, Rothblum (2010); Chan, Shi, Song (2011); docs/proofs/counters.md.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_noise(lambda: self.law)
+
     @property
     def levels(self) -> int:
         """Levels of the tree, and so nodes that contain one step."""

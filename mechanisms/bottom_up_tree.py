@@ -50,6 +50,7 @@ class BottomUpTreeCounter(ContinualCounter):
         super().__post_init__()
         if self.horizon >> _LARGEST_LEVELS:
             raise ValueError(f"horizon must be < 2**{_LARGEST_LEVELS}, got {self.horizon}")
+        self._check_noise(lambda: self.law)
         if math.log2(_REACH * math.sqrt(self.law.variance)) + self.levels + FRACTION >= 62:  # of 64-bit integers
             raise ValueError(f"epsilon must be larger for rows of {self.touched} columns, got {self.epsilon}")
 

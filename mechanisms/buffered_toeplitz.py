@@ -21,6 +21,7 @@ _MOST_BUFFERS = 7
 _SPARE_BITS = 8  # of the grid beyond sqrt(horizon)
 _DEVIATIONS = 16.0  # no buffer ever leaves so many of its standard deviations (probability below 1e-45)
 _PARAMETER_BITS = 20
+_SUMS = 1e-9  # relative; float64 gives norms from the closed form to 1e-10 or better
 _LEAST, _WIDEST = 4.0, 0.25  # of the approximation's range; 4 / horizon is near the best for all horizons
 
 
@@ -69,6 +70,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
             raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
         if checks.integer("buffers", self.buffers, minimum=1) > _MOST_BUFFERS:
             raise ValueError(f"buffers must be <= {_MOST_BUFFERS}, got {self.buffers}")
+        self._check_noise(lambda: self.law)
 
     @property
     def fraction(self) -> int:
@@ -85,7 +87,8 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         """The L2 norm of R's columns, plus the most that rounding adds: docs/proofs/counters.md, Theorem 4."""
         poles, _, weights = self.factor
         squares = 1 + self._geometric(poles, weights, self.horizon - 1)
-        return math.sqrt(squares) + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
+        exact = math.sqrt(squares) * (1 + _SUMS)
+        return exact + 2 * math.sqrt(self.horizon) * math.ldexp(self._rounding, -self.fraction)
 
     @property
     def _rounding(self) -> float:

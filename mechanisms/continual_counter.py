@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self, cast
@@ -85,6 +86,14 @@ class ContinualCounter(ABC):
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         if self.rows_per_unit is not None:
             checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
+
+    def _check_noise(self, make_law: Callable[[], Any]) -> None:
+        """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""
+        try:
+            make_law()
+        except ValueError:
+            need = f"for {self.horizon:,} steps and rows of {self.touched:,} columns"
+            raise ValueError(f"epsilon must be larger {need}, got {self.epsilon}") from None
 
     @property
     def touched(self) -> int:

@@ -58,6 +58,7 @@ class KaryTreeCounter(ContinualCounter):
             base = checks.integer("base", self.base, minimum=3)
             if base > _LARGEST_BASE or base % 2 == 0:
                 raise ValueError(f"base must be odd and <= {_LARGEST_BASE}, got {self.base}")
+        self._check_noise(lambda: self.law)
 
     @cached_property
     def arity(self) -> int:

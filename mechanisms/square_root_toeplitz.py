@@ -52,6 +52,7 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
         super().__post_init__()
         if self.horizon > LARGEST_HORIZON:
             raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
+        self._check_noise(lambda: self.law)
 
     @cached_property
     def fraction(self) -> int:

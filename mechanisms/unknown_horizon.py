@@ -59,6 +59,7 @@ class UnknownHorizonCounter(ContinualCounter):
         longest = LARGEST_HORIZON if self.delta == 0 else _LENGTHS[-1]
         if self.first_epoch is not None and checks.integer("first_epoch", self.first_epoch, minimum=1) > longest:
             raise ValueError(f"first_epoch must be <= {longest}, got {self.first_epoch}")
+        _ = self._epochs  # checks that all of them have noise
 
     def epoch(self, number: int) -> Epoch:
         """Return the counter of epoch 0, 1, .."""

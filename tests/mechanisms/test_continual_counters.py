@@ -140,6 +140,15 @@ class TestRuns:
             with pytest.raises(ValueError, match="buffers must be "):
                 BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=9, buffers=buffers)
 
+    @EACH
+    def test_noise_that_cannot_be_drawn_is_refused_at_once(self, kind, delta):
+        with pytest.raises(
+            ValueError, match=r"epsilon must be larger for .* steps and rows of 4,096 columns, got 1e-1"
+        ):
+            kind(
+                epsilon=1e-12 if delta else 1e-15, delta=delta or 0.0, horizon=2**20, columns=4096, rows_per_unit=10**6
+            )
+
     def test_sensitivity_follows_rows_and_neighbours(self):
         scales = {
             (10, None, "add_remove"): 10,
