@@ -73,8 +73,8 @@ class SetCardinality:
         >>> mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000)
         >>> state, published = mechanism.step(mechanism.initial_state(), 9000, SeededNoise(1))
         >>> published.error_bounds
-        4746
-        >>> abs(published.estimates - 9000) <= 4746
+        2774
+        >>> abs(published.estimates - 9000) <= 2774
         True
 
     Source: Henzinger, Sricharan, Steiner (2023), section 5, Algorithms 6 and 7; docs/proofs/cardinality.md.
