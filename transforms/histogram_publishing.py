@@ -120,17 +120,21 @@ class PublishHistogram(CountedSteps):
         """Answer in all windows from `first` to `last`."""
         stream = key.decode()
         noise = self.noise.derive("stream", stream)
-        outputs: list[tuple[int, HistogramEstimate]] = []
-        start, counts = state.step, self.matrix(first, last, batches)
+        published: list[tuple[np.ndarray, int]] = []
+        counts = self.matrix(first, last, batches)
         runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end
         for run in runs:
             before = state.step
             state, answers = self.mechanism.run(state, run, noise)
-            for i, answer in enumerate(answers):
-                bound = error_bound(self.mechanism, before + 1 + i, state.interval)
-                step = before + i + first - start
-                outputs += ((step, row) for row in self.rows(stream, step, answer, bound))
-        return state, outputs
+            bounds = [error_bound(self.mechanism, before + 1 + i, state.interval) for i in range(len(run))]
+            published += zip(answers, bounds, strict=True)
+        return state, self._outputs(stream, first, published)
+
+    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
+        """Make the rows one by one: there may be many."""
+        for step, (answer, bound) in enumerate(published, first):
+            for row in self.rows(stream, step, answer, bound):
+                yield step, row
 
     def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
         """Publish one window's answers."""

@@ -169,12 +169,12 @@ class RaiseFlags(CountedSteps):
         stream, before = key.decode(), state.step
         counts = self.matrix(first, last, batches)
         state, flags = self.mechanism.run(state, counts, self.noise.derive("stream", stream))
-        outputs = [
-            (first + i, row)
-            for i, raised in enumerate(flags)
-            for row in self.rows(stream, first + i, raised, self.mechanism.error(before + 1 + i))
-        ]
-        return state, outputs
+        bounds = [self.mechanism.error(before + 1 + i) for i in range(len(flags))]
+        return state, (
+            (step, row)
+            for step, (raised, bound) in enumerate(zip(flags, bounds, strict=True), first)
+            for row in self.rows(stream, step, raised, bound)
+        )
 
     def rows(self, stream: str, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
         """Publish one window's flags."""

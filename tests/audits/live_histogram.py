@@ -1,0 +1,93 @@
+"""Attacks on the whole stateful dataflow of live histograms: many runs at once, each a stream with a person of its own.
+
+The adversary sees all that was published for a window before it chooses the events of the next one. State lives in
+plain lists, and goes through the same bytes as on a runner.
+"""
+
+import copy
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import TimestampedValue
+from privstream.mechanisms.noise import SeededNoise
+from privstream.transforms.batches import StepKey
+from privstream.transforms.clocked import SEED
+from privstream.transforms.histogram_people import BoundRows, LimitRows, SplitRows
+
+
+class State(list):
+    """A bag or a cell."""
+
+    def read(self):
+        return list(self) if self.bag else (self[-1] if self else None)
+
+    def add(self, value):
+        self.append(value)
+
+    def write(self, value):
+        self[:] = [value]
+
+
+class Timer:
+    """Timers are not needed: the driver acts when it is time."""
+
+    def set(self, time, dynamic_timer_tag=""):
+        pass
+
+
+class Live:
+    """A transform of people's categories, driven window by window; it keeps no decoded state from call to call."""
+
+    def __init__(self, transform, seed, publisher=None, limiter=LimitRows):
+        transform = copy.copy(transform)
+        transform._source = SeededNoise(seed)
+        common = {"steps": transform.steps, "categories": transform.categories}
+        self.transform, self.states = transform, defaultdict(State)
+        self.split = SplitRows(**common, noise=transform._source.derive("people"), shards=2)
+        limit = transform.max_contributions
+        self.bound = BoundRows(**common, stage=1, limit=min(limit, transform.max_per_window or limit))
+        self.limit = limiter(**common, stage=2, limit=limit)
+        self.publish = publisher or transform.publisher(3, transform._noise())
+        self.publish.noise = transform._noise()
+        for stage in (self.split, self.bound, self.limit, self.publish):
+            stage.setup()
+        for stream in transform.categories.streams:
+            list(self.publish.keep((stream.encode(), SEED), *self._cells(stream, "pending", "hand"), Timer()))
+
+    def window(self, number, users, items, streams):
+        """Give the events of window 0, 1, ..; return what is published, estimates (streams, categories)."""
+        steps = self.transform.steps
+        step = steps.first + number
+        times = np.full(len(users), step * steps.size, np.int64) + np.arange(len(users))
+        texts = [pa.array(column, pa.string()) for column in (users, items, streams)]
+        batch = pa.RecordBatch.from_arrays([*texts, pa.array(times)], names=["user", "item", "stream", "time"])
+        for key, (digest, data) in self.split.process(batch):
+            assert StepKey.from_bytes(key).step == step
+            (parcels,) = self._cells(key, "parcels")
+            self.bound.process((key, (digest, data)), parcels, Timer())
+            self.bound.process((key, (digest, b"")), parcels, Timer())
+        for key in [key for key, name in self.states if name == "parcels"]:
+            for shard, record in self.bound.on_due(key, *self._cells(key, "parcels")):
+                list(self.limit.keep((shard, record), *self._cells(shard, "waiting", "head"), Timer()))
+        for key in [key for key, name in self.states if name == "waiting"]:
+            self.limit._cache.clear()
+            time = steps.decision_time(step, 2)
+            for element in self.limit.handle_due(key, time, *self._cells(key, "waiting", "log", "head")):
+                stream, record = element.value
+                list(self.publish.keep((stream, record), *self._cells(stream.decode(), "pending", "hand"), Timer()))
+        return np.array([self._published(stream, step) for stream in self.transform.categories.streams])
+
+    def _published(self, stream, step):
+        self.publish._cache.clear()
+        cells = self._cells(stream, "pending", "hand", "memory")
+        time = self.transform.steps.decision_time(step, 3)
+        rows = list(self.publish.tick(stream.encode(), time, *cells, Timer()))
+        assert all(isinstance(row, TimestampedValue) and not isinstance(row, TaggedOutput) for row in rows)
+        return [row.value.estimate for row in rows]
+
+    def _cells(self, key, *names):
+        for name in names:
+            self.states[key, name].bag = name not in ("hand", "memory", "head")
+        return [self.states[key, name] for name in names]
