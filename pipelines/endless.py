@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+from pathlib import Path
+from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -16,6 +19,9 @@ from privstream.pipelines.watch_events import WatchEvents
 from privstream.pipelines.window_files import WriteWindowFiles
 
 GUARANTEE = "_guarantee.json"
+KAFKA = "kafka://"
+KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
+KAFKA_SECONDS = 1.0
 
 
 def is_endless(arguments: argparse.Namespace) -> bool:
@@ -24,7 +30,12 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     Raises:
         ValueError: naming the option.
     """
-    if arguments.watch is not None:
+    kafka = arguments.input.startswith(KAFKA)
+    if arguments.kafka_setting and not kafka:
+        raise ValueError(f"kafka_setting must be given with an --input of {KAFKA} only")
+    if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
+        raise ValueError("--input of Kafka holds JSON objects and follows their arrival: no watermark or input_format")
+    if kafka or arguments.watch is not None:
         return True
     for option in ("watermark", "output_format"):
         if getattr(arguments, option) is not None:
@@ -32,7 +43,7 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(arguments: argparse.Namespace) -> ReadEvents | WatchEvents:
+def reader(arguments: argparse.Namespace) -> Any:
     """Return what reads the input.
 
     Raises:
@@ -40,6 +51,8 @@ def reader(arguments: argparse.Namespace) -> ReadEvents | WatchEvents:
     """
     if not is_endless(arguments):
         return ReadEvents(arguments.input, fields(arguments), arguments.input_format)
+    if arguments.input.startswith(KAFKA):
+        return _kafka(arguments)
     return WatchEvents(
         arguments.input,
         fields(arguments),
@@ -47,6 +60,21 @@ def reader(arguments: argparse.Namespace) -> ReadEvents | WatchEvents:
         seconds=arguments.watch,
         watermark=arguments.watermark or ARRIVAL,
     )
+
+
+def _kafka(arguments: argparse.Namespace) -> Any:
+    """Return what reads a topic."""
+    try:
+        module = importlib.import_module("privstream.pipelines.kafka_events")
+    except ImportError:
+        raise ValueError("--input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
+    settings = {}
+    for setting in arguments.kafka_setting or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
+        settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
+    return module.ReadKafka(arguments.input, fields(arguments), settings, seconds=arguments.watch or KAFKA_SECONDS)
 
 
 def writers(
@@ -57,7 +85,9 @@ def writers(
     Raises:
         ValueError, TypeError: naming the option.
     """
-    folders = {"--input": split_pattern(arguments.input)[0], "--output": arguments.output}
+    folders = {"--output": arguments.output}
+    if not arguments.input.startswith(KAFKA):
+        folders["--input"] = split_pattern(arguments.input)[0]
     if arguments.dead_letter:
         folders["--dead_letter"] = arguments.dead_letter
     taken: dict[str, str] = {}

@@ -20,8 +20,18 @@ from privstream.pipelines.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.transforms import DeadLetter
 
-PLACES = ("command", "about", "traceback", "input", "output", "dead_letter", "noise_key_file", "noise_key_variable")
-"""Options that say where things are, not what is promised."""
+PLACES = (
+    "command",
+    "about",
+    "traceback",
+    "input",
+    "output",
+    "dead_letter",
+    "noise_key_file",
+    "noise_key_variable",
+    "kafka_setting",
+)
+"""Options that say where things are and how to get there, not what is promised."""
 
 BEYOND = {
     "events_outside_run": "events outside of the windows of the run",

@@ -5,6 +5,7 @@ a line `null` takes its process down (pyarrow 25.0). Only a block in which this 
 """
 
 import json
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from privstream.pipelines.event_files import Damage, Part, RawEvents
 from privstream.pipelines.text_lines import read_lines
 
 SAMPLE_ROWS = 1000
+BETWEEN = secrets.token_hex(8)
 REASON = "line must be one JSON object"
 KINDS = {
     str: pa.string(),
@@ -59,12 +61,17 @@ def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | D
 
 
 def parse_block(texts: list[bytes]) -> list[dict[str, Any]] | None:
-    """Parse all lines at once; None if any is not one object."""
+    """Parse all lines at once; None if any is not one object.
+
+    Between two lines stands a word that no line can know, so that lines that are no objects cannot join to some.
+    """
     try:
-        rows = json.loads("[" + b",".join(texts).decode() + "]")
+        parsed = json.loads("[" + f',"{BETWEEN}",'.encode().join(texts).decode() + "]")
     except (ValueError, RecursionError):
         return None
-    return rows if len(rows) == len(texts) and set(map(type, rows)) <= {dict} else None
+    rows = parsed[::2]
+    whole = len(parsed) == max(2 * len(texts) - 1, 0) and parsed[1::2] == [BETWEEN] * (len(texts) - 1)
+    return rows if whole and set(map(type, rows)) <= {dict} else None
 
 
 def parse_line(text: bytes) -> dict[str, Any] | None:

@@ -15,7 +15,9 @@ UNBOUNDED = "unbounded"
 def add_files(parser: argparse.ArgumentParser, *, item: str = "item") -> None:
     """Add: where events come from, and where rows go; `item` says what the item is."""
     files = parser.add_argument_group("input and output")
-    files.add_argument("--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv")
+    files.add_argument(
+        "--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic"
+    )
     files.add_argument("--output", required=True, help="rows: .avro .parquet .jsonl, or - for a table")
     files.add_argument("--dead_letter", help="records that could not be used, as JSON lines; guard it like the input")
     files.add_argument("--input_format", choices=("avro", "parquet", "jsonl", "csv"), help="default: by ending")
@@ -44,6 +46,12 @@ def _add_endless(parser: argparse.ArgumentParser) -> None:
         choices=CLOCKS,
         help=f"how far the input is complete: up to the time of arrival (default: {ARRIVAL}; --allowed_lateness must "
         "cover the way of an event into a file), or up to marks _UNTIL_20300101T120000Z in the folder",
+    )
+    endless.add_argument(
+        "--kafka_setting",
+        action="append",
+        metavar="NAME=VALUE",
+        help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
     )
     endless.add_argument("--output_format", choices=FORMATS, help="of the files of windows (default: jsonl)")
 
