@@ -19,6 +19,7 @@ Flink comes from the Python package apache-flink-libraries, which holds the dist
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import socket
 import sys
@@ -51,13 +52,18 @@ JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntry
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 
 
-def start(run: Path, task_managers: int, slots: int, rest_port: int) -> None:
-    """Start the processes and wait until every task manager has reported its slots."""
+def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server: Path | None = None) -> None:
+    """Start the processes and wait until every task manager has reported its slots.
+
+    With Beam's libraries on their own class path, those of the job server's jar, task managers keep Python workers from
+    one stage of a batch job to the next (`--environment_cache_millis`); otherwise each stage starts new ones.
+    """
     if any(processes.alive(file) for file in run.glob("*.pid")):
         raise ClusterError(f"a cluster runs already in {run}; stop it first")
     with socket.socket() as probe:
         if probe.connect_ex((HOST, rest_port)) == 0:
             raise ClusterError(f"port {rest_port} is taken; choose another with --rest-port")
+    beam = "" if job_server is None else _beam_libraries(job_server)
     java()
     for package in ("apache_beam", "privstream"):
         if importlib.util.find_spec(package) is None:
@@ -68,6 +74,8 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int) -> None:
     (run / "tmp").mkdir(exist_ok=True)
     ports = {"pool_port": free_port(), "zookeeper_port": free_port(), "rest_port": rest_port}
     settings = configuration(run, rest_port, slots, ports["zookeeper_port"])
+    if beam:
+        settings["classloader.resolve-order"] = "parent-first"
     (conf / "config.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
     (conf / "log4j.properties").write_text(LOG4J)
     # A client that wants in must be on this machine; the old way to ask for a server's state is off.
@@ -75,12 +83,23 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int) -> None:
         f"dataDir={run / 'zookeeper'}\nclientPort={ports['zookeeper_port']}\nclientPortAddress={HOST}\ntickTime=2000\n"
         "admin.enableServer=false\n4lw.commands.whitelist=\n"
     )
-    (run / "cluster.json").write_text(json.dumps(ports | {"task_managers": task_managers, "slots": slots}))
+    size = {"task_managers": task_managers, "slots": slots, "beam": beam}
+    (run / "cluster.json").write_text(json.dumps(ports | size))
     try:
         repair(run)
     except BaseException:
         stop(run)
         raise
+
+
+def _beam_libraries(job_server: Path) -> str:
+    """Return the class path of a job server, without what a cluster has itself."""
+    if not job_server.is_file():
+        raise ClusterError(f"--job-server must be a jar, got {job_server}; deploy/get_flink_job_server.sh gives one")
+    folder = job_server.resolve().parent / "lib"
+    own = ("flink-", "slf4j-", "log4j-")
+    jars = [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(own)]
+    return os.pathsep.join(map(str, jars or [job_server.resolve()]))
 
 
 def repair(run: Path) -> list[str]:
@@ -126,7 +145,7 @@ def _runs(run: Path, name: str) -> int | None:
 
 def _start_java(run: Path, name: str, main: str, jvm: list[str], arguments: list[str]) -> None:
     logging = f"-Dlog4j.configurationFile={run}/conf/log4j.properties"
-    classes = f"{install()}/lib/*"
+    classes = os.pathsep.join(filter(None, [f"{install()}/lib/*", about(run)["beam"]]))
     processes.start(run, name, [java(), *jvm, *JAVA_OPTIONS, logging, "-cp", classes, main, *arguments])
 
 
@@ -178,6 +197,7 @@ def options(
     ]
     if unbounded or resume is not None:
         chosen += [f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}", "--finish_bundle_before_checkpointing"]
+        chosen.append("--operator_chaining=false")  # what is chained, and so a savepoint's form, depends on parallelism
     if resume is not None:
         if not Path(resume, "_metadata").is_file():
             raise ClusterError(f"--resume must be the folder of a savepoint or checkpoint, got {resume}")
@@ -239,7 +259,7 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
     """Run one command."""
     match arguments.command:
         case "start":
-            start(run, arguments.task_managers, arguments.slots, arguments.rest_port)
+            start(run, arguments.task_managers, arguments.slots, arguments.rest_port, arguments.job_server)
             print(status(run))
         case "status":
             print(status(run))
@@ -269,6 +289,7 @@ def main() -> None:
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
     parser.add_argument("--rest-port", type=int, default=8081)
+    parser.add_argument("--job-server", type=Path, help="for start: Beam's job server, whose libraries all share")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")
     parser.add_argument("--unbounded", action="store_true", help="for options: input has no end; take checkpoints")
     parser.add_argument("--resume", help="for options: folder of the savepoint or checkpoint to go on from")

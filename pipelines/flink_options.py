@@ -22,6 +22,11 @@ class FlinkJobOptions(PipelineOptions):
             action="store_true",
             help="always on with checkpoints: without it events are lost as late",
         )
+        parser.add_argument(
+            "--operator_chaining",
+            choices=["true", "false"],
+            help="false with checkpoints, unless given: a savepoint then fits any parallelism",
+        )
         parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
         parser.add_argument(
             "--allow_non_restored_state",
@@ -38,12 +43,14 @@ class FlinkJobOptions(PipelineOptions):
         parser.add_argument("--max_bundle_time_mills", type=int, help="milliseconds for which a bundle waits at most")
 
 
-def finish_bundles(options: PipelineOptions) -> None:
-    """Turn on what makes checkpoints lose nothing.
+def prepare_for_checkpoints(options: PipelineOptions) -> None:
+    """Turn on what makes checkpoints lose nothing, and fit another parallelism.
 
     Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
-    watermark goes on: events become late, or wait for ever.
+    watermark goes on: events become late, or wait for ever. And steps that Flink chains, which depends on parallelism,
+    go by other names in a savepoint.
     """
     flink = options.view_as(FlinkJobOptions)
     if flink.checkpointing_interval is not None:
         flink.finish_bundle_before_checkpointing = True
+        flink.operator_chaining = flink.operator_chaining or "false"

@@ -27,7 +27,7 @@ from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.flink_check import check_flink
-from privstream.pipelines.flink_options import FlinkJobOptions, finish_bundles
+from privstream.pipelines.flink_options import FlinkJobOptions, prepare_for_checkpoints
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -73,7 +73,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
             "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
             "outdated state, and people would be charged wrongly"
         )
-    finish_bundles(options)
+    prepare_for_checkpoints(options)
     check_flink(options)
     return options
 

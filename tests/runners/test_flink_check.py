@@ -94,12 +94,15 @@ def test_workers_inside_the_command_are_refused_on_a_cluster(java, cluster):
         check_flink(options(f"--flink_master={cluster}", "--environment_type=LOOPBACK"))
 
 
-def test_checkpoints_never_cut_bundles_short():
+def test_checkpoints_never_cut_bundles_short_and_fit_any_parallelism():
     given = parse_beam_options(["--checkpointing_interval=5000", "--savepoint_path=/there"]).view_as(FlinkJobOptions)
     assert given.finish_bundle_before_checkpointing
+    assert given.operator_chaining == "false"
     assert given.checkpointing_interval == 5000
     assert given.savepoint_path == "/there"
-    assert not parse_beam_options([]).view_as(FlinkJobOptions).finish_bundle_before_checkpointing
+    without = parse_beam_options([]).view_as(FlinkJobOptions)
+    assert not without.finish_bundle_before_checkpointing
+    assert without.operator_chaining is None
 
 
 def test_a_command_says_what_is_missing_before_it_reads_anything(java):
