@@ -9,6 +9,7 @@ from typing import Any, cast
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.guarantee import PrivacyGuarantee
@@ -73,7 +74,7 @@ class TopKWithGap(beam.PTransform[Any, Any]):
         shards: parallel shards of people. Changes no answer.
 
     Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+        ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
 
     Example:
         >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
@@ -196,6 +197,13 @@ class TopKWithGap(beam.PTransform[Any, Any]):
         """The least that an error bound can be."""
         return self.mechanism.measure_error(self.beta)
 
+    @property
+    def _ranking_noise(self) -> NoiseSource:
+        """The noise of the ranking: a run with other parameters shares none of it."""
+        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
+        limits = f"{self.unit} {self.selection} {self._participations} {self._streams_limit}"
+        return self.noise.derive("top-k windows", windows, limits, self.domain.digest)
+
     def with_dead_letters(self) -> TopKWithGap:
         """Return the same transform with `Published` as its output."""
         other = copy.copy(self)
@@ -204,6 +212,8 @@ class TopKWithGap(beam.PTransform[Any, Any]):
 
     def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
         """Build the stages."""
+        if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
+            raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
         _ = self.mechanism.measurement  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         dead: list[PCollection[Any]] = []
@@ -248,10 +258,9 @@ class TopKWithGap(beam.PTransform[Any, Any]):
             held = stage(held, limit, Keyed)
         counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, self.streams or ("",))
-        label = f"{self.steps.size} {self.unit} {self.selection} {self.domain.digest}"
         rank = RankItems(
             steps=self.steps,
-            noise=self.noise.derive("top-k windows", label),
+            noise=self._ranking_noise,
             stage=3,
             mechanism=self.mechanism,
             domain=self.domain,

@@ -49,7 +49,6 @@ CONFIGURATIONS = {
     "capped, in streams": {"participation_cap": 2, "streams": ("s", "t")},
     "one window": {"unit": "person_in_window", "top": 1},
 }
-# BundleBasedDirectRunner lets the clock overtake what other timers emit; the command line refuses it.
 MOST = [runner for runner in on_every_runner.args[1] if runner.values != ("bundle_based",)]
 on_most_runners = pytest.mark.parametrize("runner", MOST)
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
@@ -72,13 +71,14 @@ def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]
     return events + chance.choices(events, k=100)
 
 
-def reference(made, events) -> list[RankedItem]:
-    """Return the rows that the transform must give, sorted."""
+def reference(made, events, windows=8) -> list[RankedItem]:
+    """Return the rows that the transform must give in so many windows, sorted."""
+    end = made.steps.first + windows
     known = [made.domain[place] for place in range(len(made.domain))]
     times = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for user, item, time, stream in events:
         step = time // made.steps.period
-        if item in known and stream in (made.streams or ("",)) and made.steps.first <= step < made.steps.end:
+        if item in known and stream in (made.streams or ("",)) and made.steps.first <= step < end:
             person = hashed(made.noise.derive("user hash"), user)
             times[step][stream][person][known.index(item)].append(time)
     view = SimpleNamespace(
@@ -96,12 +96,11 @@ def reference(made, events) -> list[RankedItem]:
         for step, by_stream in times.items()
     }
     limit_people(view, kept)
-    label = f"{made.steps.size} {made.unit} {made.selection} {made.domain.digest}"
     rows = []
     for stream in made.streams or ("",):
-        for step in range(made.steps.first, made.steps.end):
+        for step in range(made.steps.first, end):
             held = Counter(item for items in kept.get(step, {}).get(stream, {}).values() for item in items)
-            noise = made.noise.derive("top-k windows", label).derive("stream", stream, "step", step)
+            noise = made._ranking_noise.derive("stream", stream, "step", step)
             found = made.mechanism.release([held[place] for place in range(len(known))], noise, made.beta)
             start = step * made.steps.period
             bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
@@ -211,9 +210,8 @@ def test_an_endless_run_publishes_each_window_as_it_ends(runner):
     source = test_stream.TestStream().add_elements([stamped(e) for e in events])
     source = source.advance_watermark_to(START + 55).advance_watermark_to_infinity()
     rows = runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements()
-    bounded_run = transform(participation_cap=2, end=START + 60)
     shown = sorted(row for row in rows if row.window_end <= START + 50)
-    assert shown == [row for row in reference(bounded_run, events) if row.window_end <= START + 50]
+    assert shown == reference(made, events, windows=5)
     assert len(shown) == 5 * 3
 
 
@@ -381,6 +379,28 @@ class TestGuarantee:
 def test_bad_arguments(changes, error, message):
     with pytest.raises(error, match=message):
         transform(**changes)
+
+
+def test_a_runner_that_cannot_keep_time_is_refused():
+    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
+        run_bounded("bundle_based", [], transform())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": START + 90},
+        {"allowed_lateness": 1},
+        {"domain": Domain([*ITEMS, "more"])},
+        {"selection": "first"},
+        {"unit": "person_in_window", "epsilon": 20.0 / 8},
+    ],
+)
+def test_a_run_with_other_parameters_shares_no_noise(changes):
+    """Nobody holds anything: all that the rows show is noise."""
+    one, other = (reference(transform(**more), []) for more in ({}, changes))
+    shared = len({row[1:] for row in one} & {row[1:] for row in other})
+    assert shared <= 2
 
 
 def test_events_with_a_stream_need_public_streams():
