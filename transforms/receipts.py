@@ -12,9 +12,10 @@ from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.transforms.batches import StepKey
-from privstream.transforms.steps import MILLISECOND, Steps
+from privstream.transforms.steps import END_OF_TIME, MILLISECOND, Steps
 
 DIGEST_BYTES = 16
+NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
 Keyed = tuple[bytes, bytes]
 Parcel = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined receipts and nothing
@@ -27,6 +28,9 @@ class WithReceipts(beam.PTransform[Any, Any]):
     watermark alone, which is public. State cannot tell: a key without events looks the same before and after, so that
     one person's event would decide whether those of others count. So the digest of each batch passes a GroupByKey in
     a window that ends at the decision time, where the runner drops what is late.
+
+    A batch whose own timestamp is that late gets no receipt either. Where timestamps say when data arrived, a run that
+    goes back to a checkpoint, with a watermark that has fallen behind, decides the same way again.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -55,10 +59,12 @@ class SendReceipts(beam.DoFn):
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
 
-    def process(self, element: Parcel) -> Iterator[Any]:
-        """Send one receipt."""
+    def process(self, element: Parcel, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        """Send one receipt; a timestamp at the end of time says nothing."""
         key, (digest, _) = element
         end = self.steps.decision_time(StepKey.from_bytes(key).step)
+        if end <= timestamp < NO_TIME:
+            return
         yield TimestampedValue((key, digest), end - Duration(micros=MILLISECOND))
 
 

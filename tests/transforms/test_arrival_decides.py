@@ -1,0 +1,65 @@
+"""What counts for a window is decided by when a batch arrived, so that a replay decides it the same way."""
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.transforms import ShiftingHeavyHitters
+from privstream.transforms.receipts import NO_TIME
+from runner_harness import on_every_runner, run
+
+WINDOW, LATENESS, PEOPLE = 10, 5, 400
+HITTERS = ShiftingHeavyHitters(
+    epsilon=4,
+    delta=1e-6,
+    max_hits=2,
+    horizon=4,
+    window=WINDOW,
+    allowed_lateness=LATENESS,
+    noise=KeyedNoise(bytes(32), "arrival"),
+)
+
+
+def batch(item: str) -> pa.RecordBatch:
+    users = [f"{item}{number}" for number in range(PEOPLE)]
+    return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5_000_000] * PEOPLE})
+
+
+def found(runner: str, arrived: dict[str, Timestamp]) -> tuple[set[str], int]:
+    def build(pipeline):
+        batches = (
+            pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(stamped).with_output_types(pa.RecordBatch)
+        )
+        published = batches | HITTERS.with_dead_letters()
+        return {"rows": published.rows | beam.Map(item_of), "letters": published.dead_letters | beam.Map(reason_of)}
+
+    results = run(runner, build)
+    return set(results.elements("rows")), len(results.elements("letters"))
+
+
+def stamped(item: str, timestamp: Timestamp) -> TimestampedValue:
+    return TimestampedValue(batch(item), timestamp)
+
+
+def item_of(row) -> str:
+    return row.item
+
+
+def reason_of(letter) -> str:
+    return letter.reason
+
+
+@on_every_runner
+def test_a_batch_counts_if_it_arrived_before_the_decision(runner):
+    decision = Timestamp(WINDOW + LATENESS)
+    arrived = {"early": Timestamp(3), "last": decision - 0.001, "late": decision, "later": Timestamp(100)}
+    items, letters = found(runner, arrived)
+    assert items == {"early", "last"}
+    assert letters > 0
+
+
+@pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
+def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
+    assert found("fn_api", {"item": timestamp}) == ({"item"}, 0)
