@@ -1,0 +1,134 @@
+"""A watched folder with bad files in it: each is one dead letter, and the run goes on to its end."""
+
+import json
+from pathlib import Path
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import watch_events
+from privstream.pipelines.cli import main
+from privstream.pipelines.event_files import InputFileError
+from privstream.pipelines.fields import FieldMapping
+from privstream.pipelines.readers import EventFile
+from privstream.pipelines.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
+from runner_harness import run
+
+FIELDS = FieldMapping(time_unit="s")
+
+
+def lines(*users: str) -> str:
+    return "".join(json.dumps({"user": user, "item": "a", "time": 1.0}) + "\n" for user in users)
+
+
+def read(folder: Path, **options):
+    """Run to the end that `_END` says; return users and dead letters."""
+    (folder / "_END").touch()
+
+    def build(pipeline):
+        found = pipeline | WatchEvents(str(folder), FIELDS, seconds=0.05, **options)
+        return {"users": found.events | beam.FlatMap(users_of), "letters": found.dead_letters | beam.Map(tuple)}
+
+    results = run("fn_api", build, "--streaming")
+    return sorted(results.elements("users")), results.elements("letters"), results.counters
+
+
+def users_of(batch: pa.RecordBatch) -> list[str]:
+    return batch["user"].to_pylist()
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(watch_events, "PAUSE_SECONDS", 0)
+
+
+@pytest.mark.parametrize("watermark", ["arrival", "marks"])
+def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, watermark):
+    (tmp_path / "a.jsonl").write_text(lines("1", "2") + '{"user": "3"\n')
+    (tmp_path / "b.csv").write_text("user,item,time\n4,a,1\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "fields.csv").write_text("who,item,time\n5,a,1\n")
+    (tmp_path / "empty.parquet").touch()
+    (tmp_path / ".hidden.csv").write_text("user,item,time\n6,a,1\n")
+    (tmp_path / "_other.csv").write_text("user,item,time\n7,a,1\n")
+    users, letters, counters = read(tmp_path, watermark=watermark)
+    assert users == ["1", "2", "4"]
+    assert sorted(Path(letter[1]).name for letter in letters) == ["a.jsonl", "broken.parquet", "fields.csv"]
+    reasons = {Path(letter[1]).name: letter[0] for letter in letters}
+    assert reasons["a.jsonl"] == "line must be one JSON object"
+    assert "must name a field" in reasons["fields.csv"]
+    assert counters["privstream:files_taken"] == 5
+    assert counters["privstream:files_unreadable"] == 2
+
+
+def test_a_file_of_an_unknown_ending_that_comes_later_is_a_dead_letter(tmp_path):
+    (letter,) = _CutFile().process(EventFile(str(tmp_path / "notes.txt"), 1, ""))
+    assert letter.value.reason.startswith("--input must end in .avro")
+
+
+def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
+    file = tmp_path / "a.jsonl"
+    gone = EventFile(str(file), 10, "jsonl")
+    (letter,) = _CutFile().process(gone)
+    assert letter.value.reason == "file must stay until it has been read"
+    file.write_text(lines("1"))
+    size = file.stat().st_size
+    (part,) = _CutFile().process(gone._replace(size=size))
+    read_part = _ReadWatchedPart(FieldMapping(stream="", time_unit="s"), stream_is_open=False)
+    assert [batch.num_rows for batch in read_part.process(part)] == [1]
+    file.write_text(lines("1", "2"))
+    for step, element in ((_CutFile(), gone._replace(size=size)), (read_part, part)):
+        (letter,) = step.process(element)
+        assert letter.value.reason == f"file must not change after it has come: it had {size} bytes"
+    file.unlink()
+    (letter,) = read_part.process(part)
+    assert letter.value.reason == "file must stay until it has been read"
+
+
+def test_damage_in_the_middle_keeps_what_was_read_before(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"user": ["1", "2"], "item": ["a", "b"], "time": pa.array([1, 2])})
+    pq.write_table(table, path, row_group_size=1, compression="none", use_dictionary=False)
+    damaged = bytearray(path.read_bytes())
+    second = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    damaged[second.data_page_offset : second.data_page_offset + 8] = b"\xff" * 8
+    path.write_bytes(damaged)
+    users, letters, _ = read(tmp_path)
+    assert users == ["1"]
+    assert [letter[2] for letter in letters] == ["from 1 to 2"]
+
+
+def test_a_format_for_all_files_and_a_glob(tmp_path):
+    (tmp_path / "a.log").write_text(lines("1"))
+    (tmp_path / "b.txt").write_text("no events")
+    assert [file.path for file in WatchEvents(f"{tmp_path}/*.log", FIELDS, "jsonl").files] == [str(tmp_path / "a.log")]
+
+
+def test_errors_at_launch(tmp_path):
+    with pytest.raises(InputFileError, match="--input must be a folder that exists, to be watched"):
+        WatchEvents(str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="watch must be finite and > 0, got 0"):
+        WatchEvents(str(tmp_path), seconds=0)
+    with pytest.raises(ValueError, match="watermark must be one of arrival, marks, got 'events'"):
+        WatchEvents(str(tmp_path), watermark="events")
+    (tmp_path / "a.csv").write_text("who,item,time\n5,a,1\n")
+    with pytest.raises(ValueError, match="--user_field must name a field"):
+        WatchEvents(str(tmp_path))
+
+
+def test_the_command_names_the_option(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    command = ["heavy-hitters", "--window=5", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+
+    def said(*options: str) -> str:
+        assert main([*command, *options]) == 2
+        return capsys.readouterr().err
+
+    into, rows = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'rows'}"
+    assert "--output must be a folder that exists when the input is watched" in said(into, rows, "--watch=1")
+    same = f"--output={tmp_path / 'in'}"
+    assert "must be another folder than --output" in said(into, same, "--watch=1")
+    assert "watermark must be given with --watch only" in said(into, rows, "--watermark=marks")
+    assert "output_format must be given with --watch only" in said(into, rows, "--output_format=avro")
+    assert "kafka_setting must be given with an --input of kafka://" in said(into, rows, "--kafka_setting=a=b")
