@@ -47,6 +47,13 @@ from flink_jobs import ENDED, JobError, Jobs, latest_checkpoint
 START_SECONDS = 90
 WATCH_SECONDS = 2
 CHECKPOINT_MILLISECONDS = 10_000
+# Why: pipelines/flink_options.py, which sets them for `privstream` commands.
+CHECKPOINT_OPTIONS = (
+    "--finish_bundle_before_checkpointing",
+    "--operator_chaining=false",
+    "--externalized_checkpoints_enabled",
+    "--retain_externalized_checkpoints_on_cancellation",
+)
 ZOOKEEPER = "org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer"
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
@@ -196,8 +203,7 @@ def options(
         "--streaming",
     ]
     if unbounded or resume is not None:
-        chosen += [f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}", "--finish_bundle_before_checkpointing"]
-        chosen.append("--operator_chaining=false")  # what is chained, and so a savepoint's form, depends on parallelism
+        chosen += [f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}", *CHECKPOINT_OPTIONS]
     if resume is not None:
         if not Path(resume, "_metadata").is_file():
             raise ClusterError(f"--resume must be the folder of a savepoint or checkpoint, got {resume}")

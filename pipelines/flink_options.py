@@ -27,6 +27,13 @@ class FlinkJobOptions(PipelineOptions):
             choices=["true", "false"],
             help="false with checkpoints, unless given: a savepoint then fits any parallelism",
         )
+        for name in ("externalized_checkpoints_enabled", "retain_externalized_checkpoints_on_cancellation"):
+            parser.add_argument(
+                f"--{name}",
+                default=False,
+                action="store_true",
+                help="always on with checkpoints: the last one stays when a job is cancelled",
+            )
         parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
         parser.add_argument(
             "--allow_non_restored_state",
@@ -44,7 +51,7 @@ class FlinkJobOptions(PipelineOptions):
 
 
 def prepare_for_checkpoints(options: PipelineOptions) -> None:
-    """Turn on what makes checkpoints lose nothing, and fit another parallelism.
+    """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism.
 
     Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
     watermark goes on: events become late, or wait for ever. And steps that Flink chains, which depends on parallelism,
@@ -53,4 +60,6 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
     flink = options.view_as(FlinkJobOptions)
     if flink.checkpointing_interval is not None:
         flink.finish_bundle_before_checkpointing = True
+        flink.externalized_checkpoints_enabled = True
+        flink.retain_externalized_checkpoints_on_cancellation = True
         flink.operator_chaining = flink.operator_chaining or "false"

@@ -1,6 +1,7 @@
 """Every benchmark runs at a tiny size and leaves results that can be read."""
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,14 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("[!_]*.py"))
+FLINK = [pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+NEEDS_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=[*FLINK, NEEDS_JAVA] if name.startswith("flink_") else ()) for name in SCRIPTS]
+)
 def test_benchmark_runs(script: str, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (BENCHMARKS / "results").iterdir()}
     subprocess.run([sys.executable, BENCHMARKS / script, "--quick", "--results", tmp_path], check=True)

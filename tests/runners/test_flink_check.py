@@ -94,10 +94,12 @@ def test_workers_inside_the_command_are_refused_on_a_cluster(java, cluster):
         check_flink(options(f"--flink_master={cluster}", "--environment_type=LOOPBACK"))
 
 
-def test_checkpoints_never_cut_bundles_short_and_fit_any_parallelism():
+def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_parallelism():
     given = parse_beam_options(["--checkpointing_interval=5000", "--savepoint_path=/there"]).view_as(FlinkJobOptions)
     assert given.finish_bundle_before_checkpointing
     assert given.operator_chaining == "false"
+    assert given.externalized_checkpoints_enabled
+    assert given.retain_externalized_checkpoints_on_cancellation
     assert given.checkpointing_interval == 5000
     assert given.savepoint_path == "/there"
     without = parse_beam_options([]).view_as(FlinkJobOptions)

@@ -1,0 +1,83 @@
+"""The cluster of deploy/flink_cluster.py, for benchmarks: started, asked, and measured by what its processes spend."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def call(*arguments: str) -> str:
+    """Run a command of the script; the cluster's own words go to the terminal."""
+    command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments]
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])  # workers import from here
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+
+
+@contextmanager
+def cluster(folder: Path, jar: str) -> Iterator["RunningCluster"]:
+    """Run a cluster with two task managers of one slot each, which have the libraries of Beam's job server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}")
+    try:
+        yield RunningCluster(folder, port)
+    finally:
+        call("stop", f"--run={folder}")
+
+
+class RunningCluster:
+    """A cluster that runs.
+
+    Args:
+        folder: its run folder.
+        port: of its REST interface.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+
+    def options(self, *extra: str) -> list[str]:
+        """Return the options that submit a pipeline to it."""
+        return call("options", f"--run={self.folder}", *extra).split()
+
+    def rest(self, path: str) -> Any:
+        """Ask the job manager."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            return json.loads(answer.read())
+
+    def newest_job(self) -> dict[str, Any]:
+        """Return the overview of the job that began last."""
+        return max(self.rest("/jobs/overview")["jobs"], key=lambda job: job["start-time"])
+
+    def cpu_seconds(self) -> float:
+        """Return what all its processes, and workers that have ended, have spent so far."""
+        leaders = {int(file.read_text().split()[0]) for file in self.folder.glob("*.pid")}
+        total = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                process, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) in leaders:  # the session that a leader opened
+                own, children = fields[11:13], fields[13:15] if process in leaders else []
+                total += sum(map(int, [*own, *children]))
+        return total / TICKS
+
+
+def job_server_jar() -> str:
+    """Return the path of Beam's job server."""
+    environment = os.environ | {"PYTHON": sys.executable}
+    command = [str(DEPLOY / "get_flink_job_server.sh")]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout.strip()

@@ -1,0 +1,154 @@
+"""A cluster of processes for tests, and pipelines that are left running on it while something happens to them."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import apache_beam as beam
+import flink_job_server
+from apache_beam.options.pipeline_options import PipelineOptions
+from paced_stream import Stream, build
+from privstream.pipelines.flink_options import FlinkJobOptions
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SECONDS = 240
+CHECKPOINT_MILLISECONDS = 1000
+
+
+def load(name: str) -> ModuleType:
+    """Import a script of deploy/ that imports none of its neighbours."""
+    spec = importlib.util.spec_from_file_location(f"deploy_{name}", DEPLOY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait until something holds; the cluster may be out of reach meanwhile."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError(f"waited {SECONDS} s in vain for {what}")
+
+
+@dataclass
+class Cluster:
+    """A cluster that `deploy/flink_cluster.py` started."""
+
+    run: Path
+    rest_port: int
+    jobs: object = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.jobs = load("flink_jobs").Jobs(f"http://127.0.0.1:{self.rest_port}")
+
+    @classmethod
+    def start(cls, run: Path) -> "Cluster":
+        """Start one on a port that is free."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            started = cls(run, probe.getsockname()[1])
+        started.call("start", f"--rest-port={started.rest_port}")
+        return started
+
+    def call(self, *arguments: str) -> str:
+        """Run a command of the script."""
+        command = [sys.executable, str(DEPLOY / "flink_cluster.py"), *arguments, f"--run={self.run}"]
+        paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": paths}
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    def kill(self, name: str) -> None:
+        """End one of the processes without warning."""
+        os.kill(int((self.run / f"{name}.pid").read_text().split()[0]), signal.SIGKILL)
+
+    def workers(self) -> list[int]:
+        """Return the Python workers of the pool."""
+        pool = int((self.run / "worker-pool.pid").read_text().split()[0])
+        return [int(child) for child in Path(f"/proc/{pool}/task/{pool}/children").read_text().split()] + [
+            int(child)
+            for thread in Path(f"/proc/{pool}/task").iterdir()
+            if thread.name != str(pool)
+            for child in (thread / "children").read_text().split()
+        ]
+
+    def submit(self, stream: Stream, *extra: str) -> "Job":
+        """Start the pipeline of `paced_stream` and return as soon as the cluster has it."""
+        endpoint = flink_job_server.endpoint(f"127.0.0.1:{self.rest_port}")
+        chosen = [option for option in self.call("options", "--unbounded", *extra).split() if "flink_" not in option]
+        here = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--max_bundle_time_mills=200"]
+        options = PipelineOptions([*chosen, *here, f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}"])
+        options.view_as(FlinkJobOptions)  # says how they are written
+        before = {job["jid"] for job in self.jobs.listed()}
+        pipeline = beam.Pipeline(options=options)
+        build(pipeline, stream)
+        pipeline.run()
+        wait_until(lambda: {job["jid"] for job in self.jobs.listed()} - before, "the job to reach the cluster")
+        (job,) = {job["jid"] for job in self.jobs.listed()} - before
+        return Job(self, job, stream.folder)
+
+
+@dataclass
+class Job:
+    """A job on the cluster."""
+
+    cluster: Cluster
+    number: str
+    folder: Path
+
+    def rows_written(self) -> int:
+        """Return how many rows the sink was given so far."""
+        return len(list((self.folder / "rows").iterdir()))
+
+    def wait_for_rows(self, number: int) -> None:
+        """Wait until the sink was given so many rows."""
+        self.wait(lambda: self.rows_written() >= number, f"{number} rows")
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something holds, while the job has not failed for good."""
+
+        def holds() -> object:
+            assert self.cluster.jobs.state(self.number) != "FAILED", self.describe()
+            return condition()
+
+        wait_until(holds, what)
+
+    def wait_for_checkpoint(self) -> None:
+        """Wait until a checkpoint is complete that was begun after this call: the next may have been begun before."""
+        already = self._newest_checkpoint()
+        self.wait(lambda: self._newest_checkpoint() >= already + 2, "a checkpoint")
+
+    def _newest_checkpoint(self) -> int:
+        newest = self.cluster.jobs.checkpoints(self.number)["latest"]["completed"]
+        return newest["id"] if newest else 0
+
+    def checkpoints(self, kind: str = "completed") -> int:
+        """Return how many checkpoints were taken, or `restored` from."""
+        return self.cluster.jobs.checkpoints(self.number)["counts"][kind]
+
+    def wait_for_state(self, state: str) -> None:
+        """Wait until the job is in a state."""
+        wait_until(lambda: self.cluster.jobs.state(self.number) == state, f"{state}; {self.describe()}")
+
+    def describe(self) -> str:
+        """Return what is known of the job, for messages."""
+        try:
+            return json.dumps({"trouble": self.cluster.jobs.trouble(self.number), "rows": self.rows_written()})
+        except OSError as error:
+            return str(error)

@@ -1,0 +1,128 @@
+"""A stream that a test lets go on step by step, the private pipeline over it, and a sink that keeps all it was given.
+
+Workers import this module: what they run must not hang on the test that started it.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.pipelines.polled_source import Answer, PolledSource, poll_parts
+from privstream.transforms import DeadLetter, HeavyHitter, ShiftingHeavyHitters
+
+START = 1_700_000_000  # event time in seconds
+WINDOW = 1.0
+PARTS = 4  # batches of a window
+USERS = 1500
+MAX_HITS = 3
+POLL_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What the source is to do; it sends batches up to the number in the file `released`."""
+
+    folder: Path
+    windows: int = 12
+    twice: bool = False
+    poison: bool = False
+
+    def release(self, windows: float | None = None) -> None:
+        """Let the source go on to so many windows, or to its end."""
+        new = self.folder / "released.new"
+        new.write_text(str(round((self.windows if windows is None else windows) * PARTS)))
+        new.replace(self.folder / "released")
+
+    def released(self) -> int:
+        """Return how many batches may be sent."""
+        return int((self.folder / "released").read_text())
+
+
+def begin(number: float) -> int:
+    """Return the microseconds at which the events of a batch begin."""
+    return round((START + number * WINDOW / PARTS) * 1e6)
+
+
+def batch(number: int) -> pa.RecordBatch:
+    """Return the events of a quarter of a window: two trends that hundreds hold, and rare items."""
+    rng = np.random.default_rng(number)
+    people = rng.choice(USERS, USERS // PARTS, replace=False)
+    kind = rng.random(len(people))
+    items = np.char.add("rare ", (people % 50).astype(str)).astype("U20")
+    items[kind < 0.4] = f"trend {number // PARTS}"
+    items[kind < 0.2] = f"other trend {number // PARTS}"
+    micros = begin(number + 0.5)
+    columns = [
+        pa.array([f"user {person}" for person in people]),
+        pa.array(items.tolist()),
+        pa.array([micros] * len(people)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["user", "item", "time"])
+
+
+class Paced(PolledSource):
+    """Sends the batches that are released, and moves the watermark to their end."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(POLL_SECONDS)
+        self.stream = stream
+
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+        """Send what has been released since the last time."""
+        number, last = int(position or b"0"), self.stream.windows * PARTS
+        released = min(self.stream.released(), last)
+        return Answer(self._elements(number, released), b"%d" % released, begin(released) if released < last else None)
+
+    def _elements(self, start: int, end: int) -> Iterator[tuple[Any, int]]:
+        for number in range(start, end):
+            for _ in range(2 if self.stream.twice else 1):
+                yield batch(number), begin(number)
+            if self.stream.poison:
+                yield (None, "an item of nobody"), begin(number)
+
+
+class Keep(beam.DoFn):
+    """Writes each row to a file of its own; fails while there is a file `broken` in the folder above."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, element: Any) -> None:
+        if (self.folder.parent / "broken").exists():
+            with (self.folder.parent / "refused").open("a") as file:
+                file.write("refused\n")
+            raise OSError("the sink is out of order")
+        (self.folder / uuid.uuid4().hex).write_text(json.dumps([str(field) for field in element]))
+
+
+def build(pipeline: beam.Pipeline, stream: Stream) -> None:
+    """Add the pipeline: rows go to the folder `rows`, dead letters to `dead`."""
+    rows, dead_letters = stream.folder / "rows", stream.folder / "dead"
+    for folder in (rows, dead_letters):
+        folder.mkdir(parents=True, exist_ok=True)
+    hitters = ShiftingHeavyHitters(
+        epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100,
+        noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
+    )  # fmt: skip
+    events = poll_parts(pipeline, [b"stream"], Paced(stream), Any)
+    published = events | "ShiftingHeavyHitters" >> hitters.with_dead_letters()
+    _ = published.rows | "KeepRows" >> beam.ParDo(Keep(rows))
+    _ = published.dead_letters | "KeepDead" >> beam.ParDo(Keep(dead_letters))
+
+
+def kept(folder: Path, kind: type = HeavyHitter) -> list[Any]:
+    """Return all rows, or all dead letters, that the sink was ever given, sorted; fields are text."""
+    files = (folder / ("rows" if kind is HeavyHitter else "dead")).iterdir()
+    return sorted(kind(*json.loads(file.read_text())) for file in files if file.stat().st_size)
+
+
+def dead(folder: Path) -> list[DeadLetter]:
+    """Return the dead letters."""
+    return kept(folder, DeadLetter)

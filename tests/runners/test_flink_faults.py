@@ -1,0 +1,171 @@
+"""Whatever breaks while a private pipeline runs on a cluster: no row is lost, changed, or published with other noise.
+
+Every row that the sink was ever given counts, also those of attempts that were rolled back. Counts depend on all
+charges before them: they would differ if a person's counter had lost a charge, or had one twice.
+"""
+
+import os
+import signal
+
+import apache_beam as beam
+import paced_stream
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from flink_cluster_jobs import Cluster, Job, wait_until
+from paced_stream import Stream, dead, kept
+from runner_harness import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    require("flink")
+    started = Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
+    yield started
+    started.call("stop")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The rows of a run that nothing happens to, on another runner."""
+    return run_locally(tmp_path_factory.mktemp("expected"))
+
+
+def run_locally(folder):
+    stream = Stream(folder)
+    stream.release()
+    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+        paced_stream.build(pipeline, stream)
+    assert dead(folder) == []
+    return kept(folder)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request):
+    """End what a test that failed has left running."""
+    yield
+    if "cluster" in request.fixturenames:
+        jobs = request.getfixturevalue("cluster").jobs
+        for job in jobs.listed():
+            if job["state"] not in ("FINISHED", "CANCELED", "FAILED"):
+                jobs.cancel(job["jid"])
+
+
+@pytest.fixture
+def stream(tmp_path):
+    return Stream(tmp_path)
+
+
+@pytest.fixture
+def halfway(cluster, stream) -> Job:
+    """A job that has a checkpoint after six windows, and has gone on into the ninth since."""
+    stream.release(6.5)
+    job = cluster.submit(stream)
+    job.wait_for_rows(12)
+    job.wait_for_checkpoint()
+    stream.release(8.5)
+    job.wait_for_rows(16)
+    return job
+
+
+def rows_at_the_end(job: Job, stream: Stream) -> list:
+    """Let the stream go on to its end; return the different rows that the sink was ever given."""
+    finish(job, stream)
+    assert dead(stream.folder) == []
+    return sorted(set(kept(stream.folder)))
+
+
+def finish(job: Job, stream: Stream) -> None:
+    """Let the stream go on to its end, wait for the last window and for all that went on beside it, and end the job."""
+    stream.release()
+    last = f"Timestamp({round(paced_stream.START + (stream.windows - 1) * paced_stream.WINDOW)})"
+    job.wait(lambda: any(row.window_start == last for row in kept(stream.folder)), "the last row")
+    job.wait_for_checkpoint()
+    job.cluster.call("cancel", job.number)
+    job.wait_for_state("CANCELED")
+
+
+def test_what_is_compared_depends_on_each_charge(expected, tmp_path, monkeypatch):
+    assert len(expected) == 2 * Stream(tmp_path).windows
+    monkeypatch.setattr(paced_stream, "MAX_HITS", 2)
+    counts = {row.item: row.count for row in run_locally(tmp_path)}
+    assert sum(counts.get(row.item) != row.count for row in expected) > 10
+
+
+def test_nothing_happens(halfway, stream, expected):
+    assert rows_at_the_end(halfway, stream) == expected
+    assert kept(stream.folder) == expected, "without a fault the sink is given each row once"
+
+
+def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected):
+    cluster.kill("task-manager-1")
+    assert "task-manager-1" in cluster.call("repair")
+    assert rows_at_the_end(halfway, stream) == expected
+    assert halfway.checkpoints("restored") > 0
+
+
+def test_a_python_worker_is_killed(cluster, halfway, stream, expected):
+    os.kill(cluster.workers()[-1], signal.SIGKILL)
+    assert rows_at_the_end(halfway, stream) == expected
+    assert halfway.checkpoints("restored") > 0
+
+
+def test_a_python_worker_is_killed_before_it_has_reported(cluster, stream, expected):
+    before = set(cluster.workers())
+    stream.release()
+    job = cluster.submit(stream)
+    wait_until(lambda: set(cluster.workers()) - before, "a worker to start")
+    os.kill(min(set(cluster.workers()) - before), signal.SIGKILL)
+    assert rows_at_the_end(job, stream) == expected
+
+
+def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected):
+    cluster.kill("job-manager")
+    assert "job-manager" in cluster.call("repair")
+    assert rows_at_the_end(halfway, stream) == expected
+    assert halfway.checkpoints("restored") > 0
+
+
+def test_a_savepoint_is_resumed_with_another_parallelism(cluster, halfway, stream, expected):
+    savepoint = cluster.call("suspend", halfway.number).strip()
+    halfway.wait_for_state("FINISHED")
+    assert halfway.rows_written() < len(expected)
+    resumed = cluster.submit(stream, f"--resume={savepoint}", "--parallelism=1")
+    assert rows_at_the_end(resumed, stream) == expected
+    assert kept(stream.folder) == expected, "a job that was stopped with a savepoint repeats nothing"
+
+
+def test_a_cancelled_job_goes_on_from_its_last_checkpoint(cluster, halfway, stream, expected):
+    cluster.call("cancel", halfway.number)
+    halfway.wait_for_state("CANCELED")
+    checkpoint = cluster.call("checkpoint", halfway.number).strip()
+    resumed = cluster.submit(stream, f"--resume={checkpoint}")
+    assert rows_at_the_end(resumed, stream) == expected
+
+
+def test_the_sink_is_out_of_order_for_a_while(halfway, stream, expected):
+    (stream.folder / "broken").touch()
+    stream.release(10.5)
+    wait_until((stream.folder / "refused").exists, "a row to be refused")
+    refused = (stream.folder / "refused").stat().st_size
+    wait_until(lambda: (stream.folder / "refused").stat().st_size > refused, "another attempt")
+    (stream.folder / "broken").unlink()
+    assert rows_at_the_end(halfway, stream) == expected
+    assert halfway.checkpoints("restored") > 0
+
+
+def test_every_batch_is_delivered_twice(cluster, tmp_path, expected):
+    stream = Stream(tmp_path, twice=True)
+    stream.release()
+    assert rows_at_the_end(cluster.submit(stream), stream) == expected
+
+
+def test_poison_is_set_aside(cluster, tmp_path, expected):
+    stream = Stream(tmp_path, poison=True)
+    stream.release()
+    finish(cluster.submit(stream), stream)
+    assert kept(tmp_path) == expected
+    letters = dead(tmp_path)
+    assert len(letters) == stream.windows * paced_stream.PARTS
+    assert {letter.reason for letter in letters} == {"user must be text or an integer, got NoneType"}
