@@ -29,6 +29,7 @@ from privstream.transforms.rows import Alert
 from privstream.transforms.steps import Steps
 
 NEVER = -1
+PARTS = 10**6  # of epsilon, to which what is left is rounded down
 
 
 class Tests(NamedTuple):
@@ -193,10 +194,10 @@ class TestAlerts(ClockedSteps):
                     threshold=float(rule.threshold),
                     estimate=round(rule.threshold + rule.sign * gap, digits),
                     gap=gap,
-                    gap_stddev=stddev,
+                    gap_stddev=round(stddev, digits + 1),
                     gap_lower_bound=math.floor(lower * 10.0**digits) / 10.0**digits,
-                    epsilon_spent=cost,
-                    epsilon_left=remaining,
+                    epsilon_spent=math.ceil(cost * PARTS) / PARTS,
+                    epsilon_left=math.floor(remaining * PARTS) / PARTS,
                     stopped=False,
                 )
             )

@@ -45,8 +45,8 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the true gap is at least; for any one test, the probability that it fires with a wrong
             bound is at most the beta of the transform.
-        epsilon_spent: what this alert has cost.
-        epsilon_left: what is left to its run, the rest of which may be spent on something else when it has stopped.
+        epsilon_spent: what this alert has cost, rounded up.
+        epsilon_left: what is left to its run, rounded down; it may be spent on something else when the run has stopped.
         stopped: whether this was the last alert that the budget of its run pays for: its rules are tested no more.
     """
 
