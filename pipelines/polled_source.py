@@ -97,13 +97,15 @@ class PolledSource(beam.DoFn):
 
 def poll_parts(pbegin: Any, parts: list[bytes], source: PolledSource, found: Any) -> Any:
     """Return what a source finds, elements of type `found`; its parts are asked side by side."""
-    return (
+    polled = (
         pbegin
         | "Once" >> beam.Impulse()
         | "Parts" >> beam.FlatMap(_name_parts, parts).with_output_types(tuple[bytes, bytes])
         | "Spread parts" >> beam.Reshuffle()
         | "Ask" >> beam.ParDo(source).with_output_types(found)
     )
+    polled.is_bounded = False  # only of a splittable DoFn does Beam see that by itself
+    return polled
 
 
 def _name_parts(impulse: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, bytes]]:

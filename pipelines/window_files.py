@@ -12,7 +12,7 @@ from urllib.parse import quote
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
+from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.folder_looks import END
@@ -93,7 +93,8 @@ class SayEnd(beam.PTransform[Any, Any]):
         nothing = (
             written
             | "Leave out" >> beam.FlatMap(_leave_out).with_output_types(tuple[bytes, bytes])
-            | "Whenever" >> beam.WindowInto(GlobalWindows())
+            | "Whenever"
+            >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
         )
         one = (
             written.pipeline | "Once" >> beam.Impulse() | "One" >> beam.Map(_one).with_output_types(tuple[bytes, bytes])
