@@ -16,6 +16,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.receipts import NO_TIME
 from privstream.transforms.steps import END_OF_TIME, STAGES, Steps
 
 Keyed = tuple[bytes, bytes]
@@ -172,8 +173,15 @@ class ClockedSteps(beam.DoFn):
             outputs += ((step, output) for output in found)
         return state, outputs
 
-    def keep(self, element: Keyed, pending: Any, hand: Any, timer: Any) -> Iterator[Any]:
-        """Start the clock, or keep a batch until its step is handled."""
+    def keep(
+        self, element: Keyed, pending: Any, hand: Any, timer: Any, stamp: Timestamp | None = None
+    ) -> Iterator[Any]:
+        """Start the clock, or keep a batch until its step is handled.
+
+        A batch whose own timestamp, `stamp`, is not before its step is handled is late too. Where timestamps say when
+        data arrived, a run that goes back to a checkpoint, with a watermark that has fallen behind, decides the same
+        way again.
+        """
         key, record = element
         now = Hand.from_bytes(hand.read())
         if record == SEED:
@@ -187,7 +195,8 @@ class ClockedSteps(beam.DoFn):
         step = _STEP.unpack_from(record)[0]
         if not self._before < step <= self._last:
             raise ValueError("step of a batch must be in the run")
-        if now is not None and step <= now.handled:
+        came_late = stamp is not None and self.steps.decision_time(step, self.stage) <= stamp < NO_TIME
+        if came_late or (now is not None and step <= now.handled):
             yield from self.set_aside(key, step, record[_STEP.size :])
         else:
             pending.add(record)

@@ -84,7 +84,7 @@ def test_all_rows_at_once_are_hidden_too():
 def test_limits_that_forget_fall():
     found = attack(histogram(RUNS, max_per_window=1), 3, limiter=ForgetfulLimit)
     print(f"\nforgetful limits: {found:.3f} against {CLAIMED} claimed")
-    assert found > 1.15 * CLAIMED
+    assert found > 1.1 * CLAIMED
 
 
 def test_a_tree_with_noise_for_one_row_falls():
@@ -92,7 +92,7 @@ def test_a_tree_with_noise_for_one_row_falls():
     made._mechanism = replace(made.mechanism, rows_per_unit=None)
     found = attack(made, 3)
     print(f"\nnoise for one row of {LIMIT}: {found:.3f} against {CLAIMED} claimed")
-    assert found > 1.15 * CLAIMED
+    assert found > 1.1 * CLAIMED
 
 
 class WithoutReset(HistogramQueries):
@@ -106,7 +106,7 @@ class WithoutReset(HistogramQueries):
 
 
 SURE = 200_000
-ROUNDS = 10
+ROUNDS = 24
 
 
 def last_anchor(made, suspects, seed, reset):
@@ -130,19 +130,20 @@ def last_anchor(made, suspects, seed, reset):
             publish.matrix = lambda first, last, batches, matrix=matrix: matrix
             state, rows = publish.walk(stream.encode(), window, window, {}, state)
         total = SURE * (ROUNDS if reset else ROUNDS * (ROUNDS + 1) // 2)
-        found.append(list(rows)[0][1].estimate - half - total)
+        found.append(next(iter(rows))[1].estimate - half - total)
     return np.clip(np.array(found), -20, 30) + 20
 
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_a_partition_must_reset(reset):
+    claimed = 1.0
     made = histogram(
-        2000, mode="anchored", largest=100, end=ROUNDS, unit="event", max_contributions=None, epsilon=CLAIMED
+        1200, mode="anchored", largest=100, end=ROUNDS, unit="event", max_contributions=None, epsilon=claimed
     )
     if not reset:
         mechanism = made.mechanism
         fields = {name: getattr(mechanism, name) for name in mechanism.__dataclass_fields__}
         made._mechanism = WithoutReset(**fields)
     found = lower_epsilon(*(last_anchor(made, rows, seed, reset) for seed, rows in enumerate((0, 1))))
-    print(f"\n{'with' if reset else 'without'} reset: {found:.3f}, {CLAIMED} claimed")
-    assert found <= CLAIMED if reset else found > 1.15 * CLAIMED
+    print(f"\n{'with' if reset else 'without'} reset: {found:.3f}, {claimed} claimed")
+    assert found <= claimed if reset else found > 1.3 * claimed

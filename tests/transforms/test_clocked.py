@@ -13,7 +13,9 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.clocked import CHUNK, SEED, ClockedSteps, Keyed, WithClock, stepped
+from privstream.transforms.receipts import NO_TIME
 from privstream.transforms.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage
@@ -38,8 +40,9 @@ class Tell(ClockedSteps):
         pending: Any = beam.DoFn.StateParam(PENDING),
         hand: Any = beam.DoFn.StateParam(HAND),
         due: Any = beam.DoFn.TimerParam(DUE),
+        stamp: Any = beam.DoFn.TimestampParam,
     ) -> Iterator[Any]:
-        yield from self.keep(element, pending, hand, due)
+        yield from self.keep(element, pending, hand, due, stamp)
 
     @on_timer(DUE)
     def on_due(
@@ -153,6 +156,28 @@ def test_a_watermark_that_creeps_and_jumps(runner, endless):
     last = rows[-1][1]
     assert rows == expected(fn, used, [""], last)
     assert last == 699 if not endless else 639 <= last <= 639 + 2 * 256
+
+
+@on_every_runner
+def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside(runner):
+    steps = steps_of(5, first=0, allowed_lateness=MICROS)
+    decision = steps.decision_time(2, 1)
+    early = [decision - Duration(micros=MILLISECOND), MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP]
+    stamps = [(b"early", stamp.micros) for stamp in early] + [(b"late", (decision + 0).micros), (b"late", 90 * MICROS)]
+    fn = Tell(steps=steps, stage=1)
+
+    def build(pipeline):
+        made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(Keyed)
+        return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
+
+    rows = runner_harness.run(runner, build).elements()
+    assert [row[3] for row in rows if row[2] == "late"] == [b"late"] * 2
+    used = [(b"", stepped(2, b"early"))] * len(early)
+    assert sorted(row for row in rows if row[2] != "late") == expected(fn, used, [""])
+
+
+def stamped_batch(batch: bytes, micros: int) -> TimestampedValue:
+    return TimestampedValue((b"", stepped(2, batch)), Timestamp(micros=micros))
 
 
 def under_one_key(record: bytes) -> Keyed:
