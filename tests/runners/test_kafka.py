@@ -13,8 +13,10 @@ import pytest
 from test_watch_command import PRIVSTREAM, on_streaming_runners, options, windows
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from privstream.pipelines import kafka_events
+from privstream.pipelines.fields import FieldMapping
 
 BROKER = [sys.executable, str(Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py")]
 WINDOW, LATENESS = 4, 4
@@ -99,6 +101,102 @@ def test_windows_come_out_while_records_come_and_equal_a_bounded_run(broker, tmp
     assert letter["source"].endswith(f"/{name} partition 0")
 
 
+class Counted:
+    def __init__(self):
+        self.total = 0
+
+    def inc(self, number=1):
+        self.total += number
+
+
+def asking(broker: str, name: str) -> kafka_events.AskKafka:
+    source = kafka_events.AskKafka(broker, name, {}, seconds=0.1)
+    source.lost = Counted()
+    source.setup()
+    return source
+
+
+def ask(source: kafka_events.AskKafka, position: bytes | None, watermark: int = 0):
+    answer = source.poll(b"0", position, watermark)
+    found = [
+        (offset, value, second) for records, second in answer.found for offset, value in zip(*records[1:], strict=True)
+    ]
+    return answer._replace(found=found)
+
+
+def send(broker: str, name: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": broker})
+    for value in values:
+        producer.produce(name, value, partition=0)
+    producer.flush()
+
+
+@pytest.mark.slow
+def test_a_replay_gives_the_same_records_at_the_same_seconds(broker):
+    topic(broker, "replayed")
+    source = asking(broker, "replayed")
+    start = ask(source, None)
+    found, position = list(start.found), start.position
+    for number in range(3):
+        send(broker, "replayed", [b"%d-%d" % (number, each) for each in range(5)])
+        time.sleep(0.6)
+        answer = ask(source, position)
+        found += answer.found
+        position = answer.position
+    assert [offset for offset, _, _ in found] == list(range(15))
+    assert len({second for _, _, second in found}) > 1
+    for consumer in (source, asking(broker, "replayed")):  # one that has to go back, and one on another worker
+        again = ask(consumer, start.position)
+        assert again.found == found
+        assert again.watermark >= max(second for _, _, second in found)
+        assert ask(consumer, again.position).found == []
+
+
+@pytest.mark.slow
+def test_an_idle_partition_goes_with_the_clock(broker):
+    topic(broker, "idle")
+    source = asking(broker, "idle")
+    first = ask(source, None)
+    time.sleep(1)
+    second = ask(source, first.position)
+    assert second.watermark - first.watermark > 0.9 * kafka_events.MICROS
+    assert abs(second.watermark / kafka_events.MICROS + kafka_events.IDLE_SECONDS - time.time()) < 5
+
+
+@pytest.mark.slow
+def test_records_that_are_gone_are_counted_and_passed_over(broker):
+    topic(broker, "short")
+    send(broker, "short", [b"%d" % number for number in range(10)])
+    start = ask(asking(broker, "short"), None)
+    assert len(start.found) == 10
+    send(broker, "short", [b"%d" % number for number in range(10, 20)])
+    client = AdminClient({"bootstrap.servers": broker})
+    (deleted,) = client.delete_records([TopicPartition("short", 0, 14)]).values()
+    deleted.result()
+    source = asking(broker, "short")
+    answer = ask(source, start.position)
+    assert [value for _, value, _ in answer.found] == [b"%d" % number for number in range(14, 20)]
+    assert source.lost.total == 4
+
+
+def test_without_a_broker_time_stands_still(monkeypatch):
+    monkeypatch.setattr(kafka_events, "LAUNCH_SECONDS", 0.3)
+    source = asking("127.0.0.1:9", "none")
+    answer = ask(source, None, watermark=5)
+    assert (answer.found, answer.watermark) == ([], 5)
+    assert ask(source, answer.position, watermark=6).watermark == 6
+
+
+def test_records_that_are_no_objects_are_dead_letters_and_harm_no_others():
+    parse = kafka_events.ParseRecords(FieldMapping(stream="", time_unit="s"))
+    good = b'{"user": "u", "item": "a", "time": 1}'
+    texts = [good, b'{"user": "m", "item": [1', good, b"2]}", b"{},{}", b"{},{}", b'{"user": 1}']
+    *letters, batch = parse.process(kafka_events.Records("topic", list(range(7)), texts))
+    assert batch["user"].to_pylist() == ["u", "u"]
+    assert [letter.value.position for letter in letters] == [f"offset {number}" for number in (1, 3, 4, 5, 6)]
+
+
+@pytest.mark.slow
 def test_errors_name_the_option(broker, tmp_path):
     key = tmp_path / "noise.key"
     key.write_bytes(bytes(range(32)))
