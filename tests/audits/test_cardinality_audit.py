@@ -1,0 +1,202 @@
+"""Attacks on set cardinality: the exact law of short runs, and samples of real ones; broken variants must fall."""
+
+import dataclasses
+import itertools
+from functools import cached_property
+
+import numpy as np
+import pytest
+from empirical_privacy import lower_epsilon
+from privstream.mechanisms.discrete import Geometric
+from privstream.mechanisms.gap_cardinality import GapChanges
+from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.set_cardinality import SetCardinality
+
+JUDGED = 1e-9
+RUNS = 8_000
+
+
+def run_law(sizes, algorithm, *, hit_scales=None):
+    """Return transcript -> probability of a short run: hits with side and value. Exact, up to tails below 1e-13.
+
+    Given both thresholds' noise, tests of different steps are independent; so the law is a sum over tau and tau' of
+    products over steps. `hit_scales` replaces the scales of mu.
+    """
+    grids = np.arange(0, int(30 * algorithm.tau.scale) + 2)
+    weight = algorithm.tau.pmf(grids)
+    laws: dict[tuple, np.ndarray] = {}
+    steps = np.arange(1, len(sizes) + 1)
+
+    def law(number):
+        return Geometric(hit_scales[number]) if hit_scales else algorithm.mu(number)
+
+    def reached(noise_law, at_least):
+        """Return Pr[mu >= at_least]."""
+        return np.exp(-np.maximum(at_least, 0) / noise_law.scale)
+
+    def walk(step, shown, number, transcript, up, down):
+        """Go on from a state; up and down are joint masses of the transcript so far with tau and with tau'."""
+        if step == len(sizes) or number == algorithm.rounds:
+            laws[transcript] = (up.sum(), down.sum())
+            return
+        noise_law = law(number)
+        level = int(algorithm.thresholds(steps[step : step + 1], number)[0])
+        middle = int(algorithm.middle(steps[step : step + 1], number)[0])
+        moved = sizes[step] - shown
+        up_hit, down_hit = (reached(noise_law, level + grids - sign * moved) for sign in (1, -1))
+        walk(step + 1, shown, number, (*transcript, "miss"), up * (1 - up_hit), down * (1 - down_hit))
+        most = int(32 * noise_law.scale)
+        for excess in range(most):
+            # an up hit: mu = level + tau - moved + excess, if that is not negative
+            mu = level + grids - moved + excess
+            mass = np.where(mu >= 0, noise_law.pmf(mu), 0.0)
+            if (up * mass).sum() * down.sum() > JUDGED:
+                value = shown + level + excess - middle
+                walk(step + 1, value, number + 1, (*transcript, ("up", excess)), up * mass, down)
+            mu = level + grids + moved + excess
+            mass = np.where(mu >= 0, noise_law.pmf(mu), 0.0)
+            if (down * mass).sum() * (up * (1 - up_hit)).sum() > JUDGED:
+                value = shown - level - excess + middle
+                walk(step + 1, value, number + 1, (*transcript, ("down", excess)), up * (1 - up_hit), down * mass)
+
+    walk(0, 0, 0, (), weight.copy(), weight.copy())
+    return {transcript: one * other for transcript, (one, other) in laws.items()}
+
+
+def worst_loss(algorithm, sizes, moves, **variant):
+    """Return the largest log ratio of a transcript's probabilities, with and without a person, either way round."""
+    one, other = (run_law(np.add(sizes, added), algorithm, **variant) for added in (0, moves))
+    judged = [t for t in one.keys() & other.keys() if min(one[t], other[t]) > 1e3 * JUDGED]
+    return max(abs(np.log(one[t] / other[t])) for t in judged)
+
+
+def algorithm(rounds, epsilon):
+    """A small instance with so many hits."""
+    made = GapChanges(epsilon=epsilon, beta=0.9, horizon=3, max_updates=8)
+    object.__setattr__(made, "rounds", rounds)
+    return made
+
+
+SIZES = [(0, 0, 0), (3, 6, 2), (9, 0, 9), (5, 5, 5)]
+PEOPLE = [moves for moves in itertools.product((0, 1), repeat=3) if any(moves)]
+
+
+class TestExactLaw:
+    def test_the_law_is_one(self):
+        for sizes in SIZES:
+            assert sum(run_law(np.array(sizes), algorithm(2, 6.0)).values()) == pytest.approx(1, abs=1e-4)
+
+    @pytest.mark.slow
+    def test_the_law_is_that_of_the_code(self):
+        made, sizes = algorithm(2, 6.0), np.array([3, 6, 2])
+        law = run_law(sizes, made)
+        values: dict[tuple, float] = {}
+        for transcript, probability in law.items():
+            shown, number, published = 0, 0, []
+            for step, found in enumerate(transcript, start=1):
+                if found != "miss":
+                    at = np.array([step])
+                    by = int(made.thresholds(at, number)[0] - made.middle(at, number)[0]) + found[1]
+                    shown, number = shown + (by if found[0] == "up" else -by), number + 1
+                published.append(shown)
+            key = tuple(published + [shown] * (3 - len(published)))
+            values[key] = values.get(key, 0.0) + probability
+        state = SetCardinality(epsilon=1.0).initial_state()
+        found = [tuple(made.run(state, sizes, SeededNoise(i))[1].estimates.tolist()) for i in range(RUNS)]
+        for key, probability in sorted(values.items(), key=lambda item: -item[1])[:8]:
+            spread = np.sqrt(probability / RUNS)
+            assert abs(found.count(key) / RUNS - probability) < 6.5 * spread
+            assert abs(found.count(key) / RUNS - 1.3 * probability) > 6.5 * spread or probability < 0.02
+
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_no_transcript_loses_more_than_epsilon(self, rounds):
+        epsilon, worst = 6.0, 0.0
+        made = algorithm(rounds, epsilon)
+        for sizes, moves in itertools.product(SIZES, PEOPLE):
+            worst = max(worst, worst_loss(made, np.array(sizes), moves))
+        print(f"\n{rounds} hits: {worst:.4f} of {epsilon}")
+        assert 0.8 * epsilon < worst <= epsilon * (1 + 1e-9)
+
+    def test_hits_that_are_not_paid_for_fall(self):
+        """Noise for one hit, and two of them: as if starting again were free."""
+        made, cheap = algorithm(2, 6.0), algorithm(1, 6.0)
+        scales = [cheap.mu(0).scale] * 2
+        worst = max(worst_loss(made, np.array([3, 6, 2]), moves, hit_scales=scales) for moves in PEOPLE)
+        print(f"\nunpaid hits: {worst:.3f} against {made.epsilon}")
+        assert worst > 1.2 * made.epsilon
+
+    def test_a_person_who_counts_more_than_once_falls(self):
+        """Membership that is not deduplicated: each repeated entry moves the number again."""
+        made = algorithm(1, 6.0)
+        worst = worst_loss(made, np.array([3, 6, 2]), (3, 0, 3))
+        print(f"\nnot deduplicated: {worst:.3f} against {made.epsilon}")
+        assert worst > 1.2 * made.epsilon
+
+
+def outcomes(sizes, seed, *, epsilon, updates, horizon):
+    """Return what is published by RUNS runs."""
+    made = GapChanges(epsilon=epsilon, beta=0.9, horizon=horizon, max_updates=updates)
+    state = SetCardinality(epsilon=1.0).initial_state()
+    noise = SeededNoise(seed)
+    found = np.array([made.run(state, sizes, noise.derive("run", i))[1].estimates for i in range(RUNS)], dtype=np.int64)
+    return found
+
+
+def codes(found, centres, clip=6):
+    """Code all estimates of a run as one number."""
+    near = np.clip(found - centres, -clip, clip) + clip
+    return near @ (2 * clip + 1) ** np.arange(found.shape[1])
+
+
+@pytest.mark.slow
+class TestSamples:
+    def worlds(self, epsilon, updates):
+        """A set that is full and empty in turn: a hit at each step; one person more in the full ones."""
+        sizes = np.array([60, 0, 60])
+        one = outcomes(sizes, 1, epsilon=epsilon, updates=updates, horizon=3)
+        other = outcomes(np.array([61, 0, 61]), 2, epsilon=epsilon, updates=updates, horizon=3)
+        centres = np.median(one, axis=0).astype(np.int64)
+        return codes(one[:, [0, 2]], centres[[0, 2]]), codes(other[:, [0, 2]], centres[[0, 2]])
+
+    def test_the_mechanism_stands(self):
+        claimed = 2.0
+        found = lower_epsilon(*self.worlds(claimed, 50))
+        print(f"\nsparse: {found:.3f} of {claimed}")
+        assert 0.1 * claimed < found <= claimed
+
+
+class StepCounted(SetCardinality):
+    """Event level as if an event changed one step alone: noise for the beginning of a stay, not for its end."""
+
+    @cached_property
+    def algorithm(self):
+        made = super().algorithm
+        return type(made)(epsilon=2 * made.epsilon, delta=0.0, beta=made.beta, horizon=made.horizon, moves=made.moves)
+
+
+@pytest.mark.slow
+class TestEvents:
+    """An entry in step 1, left out: then the person's leaving in step 2 is ignored, and both steps differ."""
+
+    def worlds(self, kind):
+        """A stay for one step, or none; as it looks in the two published changes."""
+        codes = []
+        for seed, changes in enumerate(([1, -1], [0, 0])):
+            algorithm = kind(epsilon=2.0, unit="event", horizon=2).algorithm
+            state, noise = SetCardinality(epsilon=1.0, unit="event").initial_state(), SeededNoise(7 + seed)
+            state = dataclasses.replace(state, memory=algorithm.initial_memory())
+            sizes = np.cumsum(changes)
+            found = np.array([algorithm.run(state, sizes, noise.derive(i))[1].estimates for i in range(RUNS)])
+            up, down = np.clip(found[:, 0], -1, 2) + 1, np.clip(found[:, 0] - found[:, 1], -1, 2) + 1
+            codes.append((4 * up + down).astype(np.int64))
+        return codes
+
+    def test_the_mechanism_stands(self):
+        found = lower_epsilon(*self.worlds(SetCardinality))
+        print(f"\nevents: {found:.3f} of 2.0")
+        assert 0.4 < found <= 2.0
+
+    def test_noise_for_one_end_of_a_stay_falls(self):
+        found = lower_epsilon(*self.worlds(StepCounted))
+        print(f"\nnoise for one step: {found:.3f} against 2.0")
+        assert found > 2.0
