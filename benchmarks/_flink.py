@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +33,27 @@ def cluster(folder: Path, jar: str) -> Iterator["RunningCluster"]:
         port = probe.getsockname()[1]
     call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}")
     try:
-        yield RunningCluster(folder, port)
+        with job_server(jar, port, folder) as endpoint:
+            yield RunningCluster(folder, port, endpoint)
     finally:
         call("stop", f"--run={folder}")
+
+
+@contextmanager
+def job_server(jar: str, port: int, folder: Path) -> Iterator[str]:
+    """Run Beam's job server for a cluster; give its address."""
+    output = folder / "job-server.out"
+    command = ["java", "-jar", jar, f"--flink-master=127.0.0.1:{port}", f"--artifacts-dir={folder / 'artifacts'}"]
+    command += [f"--{service}-port=0" for service in ("job", "artifact", "expansion")]
+    with output.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as server:
+        try:
+            while not (started := re.search(r"JobService started on (\S+)", output.read_text(errors="replace"))):
+                if server.poll() is not None:
+                    raise RuntimeError(f"the job server ended; see {output}")
+                time.sleep(0.2)
+            yield started[1]
+        finally:
+            server.terminate()
 
 
 class RunningCluster:
@@ -42,14 +62,17 @@ class RunningCluster:
     Args:
         folder: its run folder.
         port: of its REST interface.
+        endpoint: of Beam's job server.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, port: int, endpoint: str) -> None:
+        self.folder, self.port, self.endpoint = folder, port, endpoint
 
     def options(self, *extra: str) -> list[str]:
         """Return the options that submit a pipeline to it."""
-        return call("options", f"--run={self.folder}", *extra).split()
+        given = call("options", f"--run={self.folder}", *extra).split()
+        own = [option for option in given if not option.startswith(("--runner", "--flink_"))]
+        return ["--runner=PortableRunner", f"--job_endpoint={self.endpoint}", *own]
 
     def rest(self, path: str) -> Any:
         """Ask the job manager."""

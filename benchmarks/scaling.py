@@ -127,9 +127,9 @@ def describe(totals: Counter[str], people: int) -> dict[str, Any]:
         "state_megabytes": round(totals["state_bytes"] / 1e6, 3),
         "bytes_per_person": round(totals["state_bytes"] / people, 1),
         "written_kilobytes": round(totals["written_bytes"] / 1e3, 1),
-        "checkpoint_seconds": round(totals["checkpoint_seconds"], 4),
-        "restore_seconds": round(totals["restore_seconds"], 4),
-        "window_seconds": round(totals["window_seconds"], 4),
+        "checkpoint_seconds": round(totals["checkpoint_seconds"], 6),
+        "restore_seconds": round(totals["restore_seconds"], 6),
+        "window_seconds": round(totals["window_seconds"], 6),
         "holdings_per_second": round(totals["holdings"] / totals["window_seconds"]),
         "load_average": load_average(),
     }

@@ -73,7 +73,7 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server:
     beam = "" if job_server is None else _beam_libraries(job_server)
     java()
     for package in ("apache_beam", "privstream"):
-        if importlib.util.find_spec(package) is None:
+        if not _has(package):
             raise ClusterError(f"{sys.executable} has no {package}, so its workers could run no pipeline: install it")
     install()
     conf = run / "conf"
@@ -97,6 +97,14 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server:
     except BaseException:
         stop(run)
         raise
+
+
+def _has(package: str) -> bool:
+    """Tell whether this Python has a package; a namespace alone, which any folder of the name makes, is not one."""
+    found = importlib.util.find_spec(package)
+    if found is not None and found.origin is None:
+        found = importlib.util.find_spec(f"{package}.transforms")
+    return found is not None
 
 
 def _beam_libraries(job_server: Path) -> str:
