@@ -153,7 +153,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     rates = [row["events_per_cpu_second"] for row in rows]
     bars = axes.barh(labels, rates, color=[COLOURS[row["library"]] for row in rows])
     axes.bar_label(bars, [f"{rate:,}" for rate in rates], padding=3)
-    axes.set(xscale="log", xlabel="events per CPU second of the whole cluster", xlim=(min(rates) / 3, max(rates) * 6))
+    axes.set(xscale="log", xlabel="events per CPU second", xlim=(min(rates) / 3, max(rates) * 6))
     axes.spines[["top", "right"]].set_visible(False)
     axes.invert_yaxis()
     figure.savefig(path, dpi=150)
