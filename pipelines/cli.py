@@ -16,6 +16,8 @@ from privstream.pipelines.command import Command, RunError, UsageError
 Commands = Mapping[str, tuple["str | Commands", str]]
 
 PLANS: Commands = {
+    "predecessor": ("plan_predecessor", "how near to a query what is found will be"),
+    "ranges": ("plan_ranges", "how far counts of points in ranges will be off"),
     "cardinality": ("plan_cardinality", "how far numbers of people in a set are off"),
     "heavy-hitters": ("plan_heavy_hitters", "from how many people on an item is found"),
     "histogram": ("plan_histogram", "how far live counts of categories are off"),
@@ -24,6 +26,8 @@ PLANS: Commands = {
     "top-k": ("plan_top_k", "how right a ranking and its counts are"),
 }
 PLOTS: Commands = {
+    "predecessor": ("plot_predecessor", "what is near to each point, and what was nearest"),
+    "ranges": ("plot_ranges", "how many points lie in each range, with error bounds, and the true numbers"),
     "cardinality": ("plot_cardinality", "how many people are in a set, with error bounds, and the true numbers"),
     "heavy-hitters": ("plot_heavy_hitters", "the items of each window, and what was missed"),
     "histogram": ("plot_histogram", "live counts with their error bounds, and the true counts"),
@@ -32,6 +36,8 @@ PLOTS: Commands = {
     "top-k": ("plot_top_k", "the items on top of each window, and the true numbers"),
 }
 SIMULATIONS: Commands = {
+    "predecessor": ("simulate_predecessor", "trades at price levels, and levels to ask for"),
+    "ranges": ("simulate_ranges", "cars in a car park, and parts of it to ask for"),
     "cardinality": ("simulate_cardinality", "people who enter and leave a building"),
     "heavy-hitters": ("simulate_heavy_hitters", "what a city searches for, with trends that rise and fall"),
     "histogram": ("simulate_histogram", "how a city gets about, by means of transport"),
@@ -48,7 +54,9 @@ COMMANDS: Commands = {
     "histogram": ("histogram", "count events of public categories, live"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
+    "predecessor": ("predecessor", "find what is near to public points, while points come and go"),
     "quantiles": ("quantiles", "tell how events are spread over public categories, live"),
+    "ranges": ("ranges", "count points in public ranges, while points come and go"),
     "queries": ("queries", "answer linear queries about a data set, one after the other"),
     "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
     "top-k": ("top_k", "rank public items by how many people hold them, window by window"),

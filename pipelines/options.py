@@ -12,8 +12,8 @@ from privstream.pipelines.row_files import FORMATS
 UNBOUNDED = "unbounded"
 
 
-def add_files(parser: argparse.ArgumentParser, *, item: str = "item") -> None:
-    """Add: where events come from, and where rows go; `item` says what the item is."""
+def add_files(parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item") -> None:
+    """Add: where events come from, and where rows go; `user` and `item` say what these fields are."""
     files = parser.add_argument_group("input and output")
     files.add_argument(
         "--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic"
@@ -21,7 +21,7 @@ def add_files(parser: argparse.ArgumentParser, *, item: str = "item") -> None:
     files.add_argument("--output", required=True, help="rows: .avro .parquet .jsonl, or - for a table")
     files.add_argument("--dead_letter", help="records that could not be used, as JSON lines; guard it like the input")
     files.add_argument("--input_format", choices=("avro", "parquet", "jsonl", "csv"), help="default: by ending")
-    files.add_argument("--user_field", default="user", help="field with the person (default: user)")
+    files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
     files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
     files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
