@@ -153,7 +153,7 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     notes = ["" if row["steps"] >= 10**5 else f" (from {row['steps']:,} steps; grows)" for row in rows]
     axes.bar_label(bars, [f"{height:.3g} s{note}" for height, note in zip(heights, notes, strict=True)], padding=3)
     axes.set(xscale="log", xlabel=f"CPU seconds for a million steps of {rows[0]['columns']} columns")
-    axes.margins(x=0.3)
+    axes.set_xlim(right=15 * max(heights))
     axes.invert_yaxis()
     figure.savefig(path, dpi=130)
 
