@@ -51,6 +51,7 @@ CHECKPOINT_MILLISECONDS = 10_000
 CHECKPOINT_OPTIONS = (
     "--finish_bundle_before_checkpointing",
     "--operator_chaining=false",
+    "--checkpoint_timeout_millis=120000",
     "--externalized_checkpoints_enabled",
     "--retain_externalized_checkpoints_on_cancellation",
 )

@@ -6,6 +6,9 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+CHECKPOINT_TIMEOUT_MILLIS = 120_000
+"""A step of Beam's runner was seen to hang in a checkpoint for ever; Flink's own default is ten minutes."""
+
 
 class FlinkJobOptions(PipelineOptions):
     """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
@@ -34,6 +37,11 @@ class FlinkJobOptions(PipelineOptions):
                 action="store_true",
                 help="always on with checkpoints: the last one stays when a job is cancelled",
             )
+        parser.add_argument(
+            "--checkpoint_timeout_millis",
+            type=int,
+            help=f"a checkpoint that takes longer restarts the job (default here: {CHECKPOINT_TIMEOUT_MILLIS})",
+        )
         parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
         parser.add_argument(
             "--allow_non_restored_state",
@@ -62,4 +70,5 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
         flink.finish_bundle_before_checkpointing = True
         flink.externalized_checkpoints_enabled = True
         flink.retain_externalized_checkpoints_on_cancellation = True
+        flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
         flink.operator_chaining = flink.operator_chaining or "false"
