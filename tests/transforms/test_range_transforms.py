@@ -1,0 +1,481 @@
+"""Range counts and predecessor queries as transforms: rows of a slow reference on every runner, whatever happens."""
+
+import random
+import re
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+import runner_harness
+import test_dataflow_graph as graph
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms.core import CallableWrapperDoFn
+from apache_beam.transforms.display import DisplayData
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.dynamic_points import Updates
+from privstream.mechanisms.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.predecessor_answers import PredecessorStep
+from privstream.transforms.clocked import StartClocks
+from privstream.transforms.predecessor_queries import PredecessorQueries
+from privstream.transforms.range_counts import RangeCounts, error_bound
+from privstream.transforms.range_updates import Actions, PackUpdates, PointBatch, points_of
+from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
+from privstream.transforms.steps import Steps
+from runner_harness import on_every_runner
+from tiny_runner import Stage, call_all, dofns_of
+
+KEY = b"a key for tests of points"
+SECOND = 1_000_000
+START, END = 1_000, 1_120
+UNIVERSE = 300
+STREAMS = ("north", "south")
+COMMON = {"universe": UNIVERSE, "window": 10, "start": START, "end": END, "epsilon": 30.0}
+DELETES = {"insert_values": ("in",), "delete_values": ("out",)}
+
+CONFIGURATIONS = {
+    "ranges": (RangeCounts, {"standing": [(1, UNIVERSE), (5, 9)], **DELETES}),
+    "ranges counted, streams": (RangeCounts, {"duplicates": "counted", "streams": STREAMS, "queries": 50, **DELETES}),
+    "ranges gaussian": (RangeCounts, {"delta": 1e-6, "standing": [(1, 10)], "queries": 50, **DELETES}),
+    "ranges consistent": (RangeCounts, {"consistent": True, "standing": [(1, 10)], "delete_values": ("out",)}),
+    "predecessors": (PredecessorQueries, {"standing": [UNIVERSE // 2], "epsilon": 900.0}),
+    "predecessors counted, streams": (
+        PredecessorQueries,
+        {"duplicates": "counted", "streams": STREAMS, "epsilon": 300.0},
+    ),
+    "predecessors dynamic": (PredecessorQueries, {"standing": [7], "epsilon": 9000.0, **DELETES}),
+}
+every_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
+
+
+def transform(name, **changes):
+    kind, options = CONFIGURATIONS[name]
+    return kind(**{**COMMON, "noise": KeyedNoise(KEY), **options, **changes})
+
+
+def random_input(name, chance, n=900):
+    """Events and queries of which some lie outside of the run, the universe, the actions and the streams."""
+    kind, options = CONFIGURATIONS[name]
+    streams = [*STREAMS, "elsewhere"] if "streams" in options else [""]
+
+    def moment():
+        return chance.randrange((START - 10) * SECOND, (END + 10) * SECOND)
+
+    events, queries = [], []
+    for _ in range(n):
+        point = chance.choice([chance.randint(1, UNIVERSE), chance.randint(40, 60), chance.randint(-5, UNIVERSE + 9)])
+        action = chance.choice(["in", "in", "out", "look"])
+        events.append((str(point), action, moment(), chance.choice(streams)))
+        if chance.random() < 0.1:  # another update of the point at the same moment
+            events.append((str(point), chance.choice(["in", "out"]), *events[-1][2:]))
+    for _ in range(40):
+        low, high = sorted(chance.choices(range(1, UNIVERSE + 1), k=2))
+        time, stream = Timestamp(micros=moment()), chance.choice(streams[:2])
+        if kind is RangeCounts:
+            queries.append(RangeQuery(low, high, time, stream))
+        else:
+            queries.append(PredecessorQuery(low, time, stream))
+    return events, queries
+
+
+def batches_of(made, events, stream):
+    """Return the updates of each window in order, event by event."""
+    windows = [[] for _ in range(made.windows)]
+    for point, action, time, where in events:
+        step = (time // SECOND - START) // 10
+        inserts = action == "in" if made.actions.insert is not None else action not in made.actions.delete
+        meant = inserts or action in made.actions.delete
+        if where == stream and 0 <= step < made.windows and 1 <= int(point) <= UNIVERSE and meant:
+            windows[step].append((time, inserts, int(point)))
+    return [sorted(window) for window in windows]
+
+
+def expected(made, events, queries):
+    """Return the rows, from mechanisms that are fed window by window."""
+    rows = []
+    for stream in made.streams:
+        state = made.mechanism.initial_state()
+        windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
+        noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.insert} {made.actions.delete}")
+        noise = noise.derive("stream", stream)
+        for number, window in enumerate(batches_of(made, events, stream)):
+            start = START + 10 * number
+            asked = [q for q in queries if q.stream == stream and start <= q.time.micros / SECOND < start + 10]
+            numbers = sorted({*made.standing, *(tuple(getattr(q, f) for f in made.query_fields) for q in asked)})
+            updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
+            head = stream, Timestamp(start), Timestamp(start + 10)
+            if isinstance(made, RangeCounts):
+                state = made.mechanism.update(state, updates)
+                low, high = np.array(numbers, np.int64).reshape(-1, 2).T
+                counts = made.mechanism.count(state, low, high, noise)
+                bound = -1 if made.mechanism.consistent else made.error(number + 1)
+                rows += [RangeCount(*head, *q, int(c), bound) for q, c in zip(numbers, counts, strict=True)]
+                continue
+            points = np.array(numbers, np.int64).reshape(-1)
+            state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
+            incremental = isinstance(made.mechanism, IncrementalPredecessor)
+            bound = made.mechanism.error_at(state) if incremental else made.error(number + 1)
+            found = zip(
+                points.tolist(),
+                near.predecessors.tolist(),
+                near.successors.tolist(),
+                near.distances.tolist(),
+                strict=True,
+            )
+            rows += [NearestPoints(*head, *each, bound) for each in found]
+    return sorted(rows)
+
+
+def as_rows(events):
+    return [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
+
+
+def as_arrow(events, size=100, integers=False):
+    batches = []
+    for first in range(0, len(events), size):
+        points, actions, times, streams = zip(*events[first : first + size], strict=True)
+        column = pa.array([int(p) for p in points], pa.int64()) if integers else pa.array(points)
+        columns = {"user": column, "item": pa.array(actions), "time": pa.array(times), "stream": pa.array(streams)}
+        batches.append(pa.RecordBatch.from_pydict(columns))
+    return batches
+
+
+def run(runner, made, elements, queries, *arguments):
+    def build(pipeline):
+        inputs = {"events": pipeline | "Elements" >> beam.Create(elements)}
+        if queries is not None:
+            inputs["queries"] = pipeline | "Asked" >> beam.Create(queries)
+        published = inputs | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    return runner_harness.run(runner, build, *arguments)
+
+
+@every_configuration
+@on_every_runner
+def test_rows_are_those_of_the_reference(runner, name):
+    events, queries = random_input(name, random.Random(1))
+    made = transform(name)
+    elements = as_arrow(events, integers=name == "predecessors") if "streams" not in name else as_rows(events)
+    results = run(runner, made, elements, queries)
+    rows = expected(made, events, queries)
+    assert len(rows) > 20
+    assert sorted(results.elements("rows")) == rows
+    assert results.elements("dead") == []
+    assert all(stamp == row.window_end.micros + 1000 for row, stamp in results.outputs["rows"])
+
+
+@pytest.mark.parametrize("name", ["ranges", "predecessors dynamic", "predecessors"])
+def test_answers_are_right_where_there_is_no_noise(name):
+    events, queries = random_input(name, random.Random(2))
+    made = transform(name, epsilon=1e8)
+    held: set[int] = set()
+    truth = {}
+    for number, window in enumerate(batches_of(made, events, "")):
+        for _, inserts, point in window:
+            (held.add if inserts else held.discard)(point)
+        truth[Timestamp(START + 10 * number)] = set(held)
+    rows = run("fn_api", made, as_arrow(events), queries).elements("rows")
+    assert len(rows) > 30
+    for row in rows:
+        members = truth[row.window_start]
+        if name == "ranges":
+            assert row.estimate == sum(row.low <= point <= row.high for point in members)
+        else:
+            assert row.predecessor == max((p for p in members if p <= row.query), default=0)
+            assert row.successor == min((p for p in members if p >= row.query), default=0)
+
+
+@on_every_runner
+def test_standing_queries_are_answered_in_every_window_whatever_the_data(runner):
+    for name in ("ranges", "predecessors"):
+        made = transform(name)
+        results = run(runner, made, as_arrow([("7", "in", 5, "")]), None)
+        assert sorted(results.elements("rows")) == expected(made, [], [])
+        assert len(results.elements("rows")) == 12 * len(made.standing)
+
+
+def drive(made, events, queries, chance, *, crashes):
+    """Run the stages by hand, with bundles that fail, in random order along a random watermark."""
+    fns = dofns_of_two(made)
+    stage = Stage(
+        fns["CountRanges" if isinstance(made, RangeCounts) else "AnswerPredecessors"],
+        chance,
+        crashes=crashes,
+        workers=2,
+    )
+    stage.feed(call_all(StartClocks(made.streams), [b""]))
+    waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
+    watermark = START * SECOND
+    while watermark < (END + 5) * SECOND:
+        ready = [e for t, e in waiting if t <= watermark + chance.choice([0, 50]) * SECOND]
+        waiting = [(t, e) for t, e in waiting if e not in ready]
+        stage.feed(
+            call_all(fns["PackUpdates"], as_arrow([e for e in ready if type(e) is tuple], chance.choice([1, 9])))
+        )
+        stage.feed(call_all(fns["PackQueries"], [e for e in ready if type(e) is not tuple]))
+        watermark += chance.choice([1, 5, 10]) * SECOND
+        ready = [e for t, e in waiting if t <= watermark]
+        waiting = [(t, e) for t, e in waiting if e not in ready]
+        stage.feed(call_all(fns["PackUpdates"], as_arrow([e for e in ready if type(e) is tuple])))
+        stage.feed(call_all(fns["PackQueries"], [e for e in ready if type(e) is not tuple]))
+        stage.advance(watermark)
+    return stage
+
+
+def dofns_of_two(made):
+    """Return the DoFns of a transform with two inputs, by class name."""
+
+    class OnOneInput(beam.PTransform):
+        def expand(self, pcoll):
+            return {"events": pcoll, "queries": pcoll} | made
+
+    return dofns_of(OnOneInput())
+
+
+@pytest.mark.parametrize("seed", range(2))
+@every_configuration
+def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
+    chance = random.Random(seed)
+    events, queries = random_input(name, chance, 200)
+    made = transform(name)
+    stage = drive(made, events, queries, chance, crashes=0.2)
+    assert sorted(stage.outputs) == expected(made, events, queries)
+    assert stage.dead == []
+    left = {place for (_, place), values in stage.cells.states.items() if values}
+    assert all(place.endswith("_hand") for place in left)
+    assert not any(stage.cells.timers.values())
+
+
+@pytest.mark.parametrize("name", ["ranges gaussian", "predecessors"])
+@pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism), "bundle_based"])
+def test_late_updates_and_queries_are_set_aside(runner, name):
+    made = transform(name, allowed_lateness=5)
+    chance = random.Random(3)
+    events, queries = random_input(name, chance, 150)
+    events = [e for e in events if START * SECOND <= e[2] < END * SECOND]
+    queries = [q for q in queries if START * SECOND <= q.time.micros < END * SECOND]
+    late = [(str(20 + i), "in", (START + 8) * SECOND + i, "") for i in range(9)]
+    late_query = queries[0]._replace(time=Timestamp(START + 12))
+
+    def stamped(element):
+        if isinstance(element, tuple) and not hasattr(element, "_fields"):
+            row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]), stream="")
+            return TimestampedValue(("event", row), Timestamp(micros=element[2]))
+        return TimestampedValue(("query", element), element.time)
+
+    source = test_stream.TestStream()
+    waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
+    for now in range(START, END + 20, 7):
+        ready = [e for t, e in waiting if t // SECOND // 10 * 10 + 10 <= now]
+        waiting = [(t, e) for t, e in waiting if e not in ready]
+        if now >= START + 63 and late:
+            ready, late, told = [*ready, *late, late_query], [], late
+        if ready:
+            source = source.add_elements([stamped(e) for e in ready])
+        source = source.advance_watermark_to(now)
+    source = source.add_elements([stamped(e) for _, e in waiting]).advance_watermark_to_infinity()
+
+    def build(pipeline):
+        both = pipeline | "Source" >> source
+        published = {
+            "events": both | "Events" >> beam.ParDo(OnlyKind("event")),
+            "queries": both | "Queries" >> beam.ParDo(OnlyKind("query")),
+        } | made.with_dead_letters()
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    results = runner_harness.run(runner, build, "--streaming")
+    assert sorted(results.elements("rows")) == expected(made, events, queries)
+    letters = results.elements("dead")
+    assert sorted(letter.record for letter in letters if letter.source == "late event") == sorted(
+        f"insert {point}" for point, *_ in told
+    )
+    assert [letter.source for letter in letters].count("late query") == 1
+    assert {letter.reason for letter in letters} == {
+        "time must not be later than the end of the window plus the allowed lateness"
+    }
+
+
+class OnlyKind(beam.DoFn):
+    """Keeps one kind of a stream's elements."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def process(self, element):
+        if element[0] == self.kind:
+            yield element[1]
+
+
+class TestPacking:
+    def test_points_of_any_type(self):
+        times = pa.array([5, 6, 7])
+        for column in (
+            pa.array(["5", "+17", "x"]),
+            pa.array(["5", "+17", "1.0"]).dictionary_encode(),
+            pa.array([5, 17, None], pa.int32()),
+            pa.array([b"5", b"17", b" 3"]),
+            pa.array([5, 17, 1 << 63], pa.uint64()),
+        ):
+            points, known = points_of(pa.RecordBatch.from_pydict({"user": column, "time": times}))
+            assert points[:2].tolist() == [5, 17]
+            assert known.tolist() == [True, True, False]
+
+    def test_bad_points_are_dead_letters_and_others_are_counted(self):
+        events = [
+            ("nan", "in"), ("1e3", "in"), ("12345678901234567890", "in"), ("٣", "in"), ("0", "in"), ("-7", "in"),
+            ("301", "in"), ("7", "wave"), ("7", "in"),
+        ]  # fmt: skip
+        made = transform("ranges")
+        elements = as_arrow([(*event, (START + 1) * SECOND, "") for event in events])
+        results = run("fn_api", made, elements, [])
+        letters = results.elements("dead")
+        assert sorted(re.search(r"'user': '([^']*)'", letter.record)[1] for letter in letters) == sorted(
+            event[0] for event in events[:4]
+        )
+        assert {letter.reason for letter in letters} == {"point must be a whole number"}
+        counters = {
+            name: results.counters[f"privstream:{name}"]
+            for name in ("points_outside_universe", "events_of_other_actions", "events_malformed")
+        }
+        assert counters == {"points_outside_universe": 3, "events_of_other_actions": 1, "events_malformed": 4}
+        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND, "")], [])
+
+    def test_of_one_moment_an_insertion_counts_in_any_order_and_batches(self):
+        one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
+        for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+            shuffled = PointBatch(one.points[order], one.times[order], one.inserted[order])
+            last = shuffled.last_of_each()
+            assert last.points.tolist() == [5, 6]
+            assert last.inserted.tolist() == [True, False]
+            parts = [PointBatch(*(column[[i]] for column in vars(shuffled).values())).to_bytes() for i in range(4)]
+            joined = PointBatch.join(parts).updates()
+            assert joined.points.tolist() == [6, 6, 5, 5]
+            assert joined.inserted.tolist() == [True, False, False, True]
+
+    def test_packing_depends_on_no_other_event(self):
+        pack = PackUpdates(
+            steps=Steps.of(window=10, start=START, end=END),
+            streams=("",),
+            universe=9,
+            actions=Actions(None, ()),
+            reduce=True,
+        )
+        alone = dict(call_all(pack, as_arrow([("5", "in", (START + 3) * SECOND, "")])))
+        others = [("5", "in", (START + 33) * SECOND, ""), ("x", "in", 7, ""), ("99", "in", (START + 3) * SECOND, "")]
+        records = call_all(pack, as_arrow([("5", "in", (START + 3) * SECOND, ""), *others]))
+        assert alone[b""] in [record for _, record in records if isinstance(record, bytes)]
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("name", "changes", "message"),
+        [
+            ("ranges", {"standing": [(5, 2)]}, "high must be >= low, got 2 < 5"),
+            ("ranges", {"standing": [(0, 2)]}, "low must be in 1 .. 300, got 0"),
+            ("ranges", {"universe": 0}, "universe must be >= 1, got 0"),
+            ("ranges", {"streams": ("a", "a")}, "streams must be distinct names, at least one, got ('a', 'a')"),
+            ("ranges", {"insert_values": ("out",)}, "insert_values and delete_values must have no text in common"),
+            ("ranges", {"queries": -1}, "queries must be >= 0, got -1"),
+            ("predecessors", {"standing": [301]}, "point must be in 1 .. 300, got 301"),
+            ("predecessors", {"delta": 1e-6}, "delta must be 0 without delete_values, got 1e-06"),
+            ("predecessors", {"start": None}, "start must be given: windows are counted from it"),
+            ("predecessors", {"beta": 2}, "beta must be in (0, 1), got 2"),
+        ],
+    )
+    def test_errors(self, name, changes, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            transform(name, **changes)
+
+    def test_types(self):
+        with pytest.raises(TypeError, match="delete_values must be a tuple of texts, got str"):
+            transform("ranges", delete_values="out")
+        with pytest.raises(TypeError, match="point must be an integer, got float"):
+            transform("predecessors", standing=[1.5])
+
+    def test_bad_queries_are_dead_letters(self):
+        made = transform("ranges")
+        time = Timestamp(START + 5)
+        asked = [
+            RangeQuery(1, 301, time), RangeQuery(9, 3, time), RangeQuery(1, True, time), RangeQuery(1, 2, 5),
+            RangeQuery(1, 2, time, "west"), RangeQuery(2, 3, Timestamp(5)), RangeQuery(3, 4, time),
+        ]  # fmt: skip
+        results = run("fn_api", made, [], [beam.Row(low=1, time=time), *asked])
+        assert sorted(letter.reason for letter in results.elements("dead")) == [
+            "high must be >= low, got 3 < 9",
+            "high must be an integer, got bool",
+            "high must be in 1 .. 300, got 301",
+            "query must have a field high",
+            "stream must be one of the public streams",
+            "time must be a Timestamp",
+        ]
+        assert results.counters["privstream:queries_outside_run"] == 1
+        assert sorted(results.elements("rows")) == expected(made, [], asked[-1:])
+
+    def test_unbounded_input_needs_noise_that_depends_on_the_data(self):
+        for name, allowed in (
+            ("ranges", False),
+            ("ranges gaussian", True),
+            ("predecessors", True),
+            ("predecessors dynamic", False),
+        ):
+            pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+            events = pipeline | "Input" >> beam.Create([("1", "in")])
+            events.is_bounded = False
+            if allowed:
+                assert events | transform(name) is not None
+            else:
+                with pytest.raises(ValueError, match="delta must be > 0 when the input is unbounded"):
+                    _ = events | transform(name)
+
+    def test_bounded_input_needs_an_end_and_inputs_have_names(self):
+        pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+        events = pipeline | "Input" >> beam.Create([("1", "in")])
+        with pytest.raises(ValueError, match="end must be given when the input is bounded"):
+            _ = events | "One" >> transform("predecessors", end=None)
+        with pytest.raises(
+            ValueError, match="input must be events, or a dictionary of events and queries, got updates"
+        ):
+            _ = {"updates": events} | "Two" >> transform("predecessors")
+
+    def test_guarantee_and_errors(self):
+        made = transform("ranges")
+        assert "one update (insertion or deletion of one point)" in made.guarantee.paragraph()
+        assert "the last one counts" in made.guarantee.paragraph()
+        assert made.guarantee.horizon == 12
+        every = made.mechanism.error(12, 0.05)
+        assert made.error(12) == pytest.approx(every, rel=0.1)
+        few = error_bound(made.mechanism, 12, 0.05, 2, 0)
+        assert few == made.mechanism.error_at(12, 0.05, answers=2, every_step=True) < made.error(12)
+        assert transform("predecessors").error(12, 100) <= transform("predecessors").error(12)
+
+
+def nodes_of(name):
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    queries = pipeline | "Input queries" >> beam.Create([RangeQuery(1, 2, Timestamp(START))])
+    events = pipeline | "Input" >> beam.Create([("1", "in")])
+    _ = {"events": events, "queries": queries} | transform(name).with_dead_letters()
+    visitor = graph.Nodes()
+    pipeline.visit(visitor)
+    return pipeline, [n for n in visitor.nodes if n.full_label and not n.full_label.startswith("Input")]
+
+
+@every_configuration
+def test_the_graph_can_be_updated_and_holds_no_secret(name):
+    pipeline, nodes = nodes_of(name)
+    labels = [node.full_label for node in nodes]
+    assert labels == [node.full_label for node in nodes_of(name)[1]]
+    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
+    assert [label for label in own if not graph.NAME.fullmatch(label)] == []
+    for node in nodes:
+        fn = getattr(node.transform, "fn", None)
+        if isinstance(fn, CallableWrapperDoFn) and "ApartFromOthers" not in node.full_label:
+            assert "<lambda>" not in fn.default_label()
+        shown = str(DisplayData.create_from(node.transform).items) if node.transform is not None else ""
+        assert KEY.decode() not in shown + node.full_label
+    assert KEY.decode() not in repr(transform(name)) + str(
+        [t.unique_name for t in pipeline.to_runner_api().components.transforms.values()]
+    )
