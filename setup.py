@@ -3,18 +3,16 @@
 Metadata stands in pyproject.toml. This file stays because Beam ships code to workers with `--setup_file`.
 """
 
-from setuptools import setup
+from setuptools import find_packages, setup
+
+LAYERS = ("mechanisms", "transforms", "pipelines")
 
 setup(
-    packages=["privstream.mechanisms", "privstream.transforms", "privstream.pipelines"],
-    package_dir={
-        "privstream.mechanisms": "mechanisms",
-        "privstream.transforms": "transforms",
-        "privstream.pipelines": "pipelines",
-    },
-    package_data={
-        "privstream.mechanisms": ["py.typed"],
-        "privstream.transforms": ["py.typed", "*.yaml"],
-        "privstream.pipelines": ["py.typed"],
-    },
+    packages=[
+        name
+        for layer in LAYERS
+        for name in (f"privstream.{layer}", *(f"privstream.{layer}.{room}" for room in find_packages(layer)))
+    ],
+    package_dir={f"privstream.{layer}": layer for layer in LAYERS},
+    package_data={f"privstream.{layer}": ["py.typed", "*.yaml"] for layer in LAYERS},
 )

@@ -29,13 +29,13 @@ from _report import load_average, parser, print_table, results_folder, write_csv
 from apache_beam.options.pipeline_options import PipelineOptions
 from heavy_hitters_throughput import COLOURS, WINDOW, some_people
 from matplotlib.figure import Figure
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.pipelines.event_writers import write_simulation
-from privstream.pipelines.heavy_hitters import ORDER
-from privstream.pipelines.readers import ReadEvents
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate import START_MICROS, simulate_heavy_hitters
-from privstream.pipelines.writers import WriteRows
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.commands.heavy_hitters import ORDER
+from privstream.pipelines.simulate.event_writers import write_simulation
+from privstream.pipelines.simulate.streams import START_MICROS, simulate_heavy_hitters
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 KEY = b"a benchmark's key, known to all.."

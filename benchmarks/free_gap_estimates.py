@@ -15,10 +15,10 @@ from _free_gap import EPSILON, LAWS, MARKERS, Rows, datasets, ks, measure, pictu
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance
-from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
 
 FIXED_K = 10
 TOP_K, SPARSE = "top-k", "sparse vector"

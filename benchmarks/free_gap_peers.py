@@ -16,8 +16,8 @@ import numpy as np
 from _free_gap import QUEST, Rows, datasets, picture, save
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.ticker import PercentFormatter
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.noise.sources import KeyedNoise
 
 COLOURS = {"privstream": "tab:blue", "opendp": "tab:orange"}
 OPENDP_MOST = 10_000_000  # counts times k: ten seconds

@@ -18,9 +18,9 @@ from _histogram_peers import has_pipeline_dp, running_counts, window_counts
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from privstream.mechanisms.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.noise.sources import SeededNoise
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
 METHODS = [("anchored", 0.0), ("direct", 0.0), ("paper", 0.0), ("binary tree", 0.0)]

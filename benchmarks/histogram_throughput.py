@@ -27,13 +27,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from matplotlib.figure import Figure
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.pipelines.event_writers import write_simulation
-from privstream.pipelines.histogram import ORDER
-from privstream.pipelines.readers import ReadEvents
-from privstream.pipelines.simulate import START_MICROS
-from privstream.pipelines.simulate_histogram import category_counts, category_names, simulate_trips
-from privstream.pipelines.writers import WriteRows
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.commands.histogram import ORDER
+from privstream.pipelines.simulate.event_writers import write_simulation
+from privstream.pipelines.simulate.histogram import category_counts, category_names, simulate_trips
+from privstream.pipelines.simulate.streams import START_MICROS
+from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms import ContinualHistogram, Domain, HistogramEstimate
 
 SHARE = 20  # one event in so many, for plain Beam

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.threshold_monitor import Holdings, MonitorState, ThresholdMonitor
-from privstream.mechanisms.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, MonitorState, ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import KeyedNoise
 
 COMMON = 2
 MAX_HITS = 8

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
-from privstream.mechanisms import continuous, discrete
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise import continuous, discrete
+from privstream.mechanisms.noise.sources import KeyedNoise
 from scipy import stats
 
 OPENDP_SHARE = 20  # OpenDP draws one by one and gets fewer draws to do

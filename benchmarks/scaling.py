@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.user_counters import Charges, UserCounters
-from privstream.transforms.batches import HolderBatch, Names, StepKey
-from privstream.transforms.monitoring import MonitorStream
-from privstream.transforms.ordered import Handled
-from privstream.transforms.steps import Steps
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.batches import HolderBatch, Names, StepKey
+from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.timing.ordered import Handled
+from privstream.transforms.timing.steps import Steps
 
 HOLDINGS = 100_000
 HEAVY = 0.1  # share of the holdings that are of the heavy item

@@ -47,7 +47,7 @@ from flink_jobs import ENDED, JobError, Jobs, latest_checkpoint
 START_SECONDS = 90
 WATCH_SECONDS = 2
 CHECKPOINT_MILLISECONDS = 10_000
-# Why: pipelines/flink_options.py, which sets them for `privstream` commands.
+# Why: pipelines/runners/flink_options.py, which sets them for `privstream` commands.
 CHECKPOINT_OPTIONS = (
     "--finish_bundle_before_checkpointing",
     "--operator_chaining=false",

@@ -1,17 +1,22 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
-from privstream.mechanisms.above_threshold import AboveThreshold
-from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.column_flags import ColumnFlags
-from privstream.mechanisms.dynamic_points import Updates
-from privstream.mechanisms.dynamic_predecessor import DynamicPredecessor
-from privstream.mechanisms.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.guarantee import PrivacyGuarantee
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histogram_query import (
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap
+from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
+from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.query import (
     Histogram,
     HistogramQuery,
     MaxSum,
@@ -22,23 +27,18 @@ from privstream.mechanisms.histogram_query import (
     TopK,
     TopKSelect,
 )
-from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.kary_tree import KaryTreeCounter
-from privstream.mechanisms.measured_top_k import MeasuredTopK
-from privstream.mechanisms.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
-from privstream.mechanisms.numeric_sparse import NumericSparse
-from privstream.mechanisms.predecessor_answers import Neighbours, PredecessorStep
-from privstream.mechanisms.range_counter import RangeCounter, RangeStep
-from privstream.mechanisms.set_cardinality import SetCardinality
-from privstream.mechanisms.sparse import Sparse
-from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
-from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter
-from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
-from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
+from privstream.mechanisms.points.dynamic_points import Updates
+from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
+from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.points.predecessor_answers import Neighbours, PredecessorStep
+from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 __all__ = [
     "AboveThreshold",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.gap_noise import GapLaw, excess_quantile
+from privstream.mechanisms.free_gap.gap_noise import GapLaw, excess_quantile
 from scipy import special
 
 Floats = NDArray[np.float64]
@@ -116,7 +116,7 @@ def gap_lower_bound(gaps: ArrayLike, *, confidence: float, query_law: GapLaw, th
         TypeError: the laws are of different kinds.
 
     Example:
-        >>> from privstream.mechanisms.continuous import Laplace
+        >>> from privstream.mechanisms.noise.continuous import Laplace
         >>> gap_lower_bound([20.0], confidence=0.95, query_law=Laplace(3.0), threshold_law=Laplace(2.0)).round(2)
         array([11.68])
 

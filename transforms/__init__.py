@@ -1,15 +1,17 @@
 """Apache Beam transforms around the mechanisms."""
 
-from privstream.transforms.alert_rules import AlertRule
-from privstream.transforms.alerts import SparseVectorAlerts
-from privstream.transforms.continual_histogram import ContinualHistogram
-from privstream.transforms.dead_letters import DeadLetter
-from privstream.transforms.domain import Domain
-from privstream.transforms.heavy_hitters import Published, ShiftingHeavyHitters
-from privstream.transforms.measurement_alerts import MeasurementAlerts
-from privstream.transforms.predecessor_queries import PredecessorQueries
-from privstream.transforms.private_queries import PrivateQueries
-from privstream.transforms.range_counts import RangeCounts
+from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
+from privstream.transforms.cardinality.set_cardinality import SetCardinality
+from privstream.transforms.events.dead_letters import DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import Published, ShiftingHeavyHitters
+from privstream.transforms.histograms.continual_histogram import ContinualHistogram
+from privstream.transforms.histograms.threshold_flags import ThresholdFlags
+from privstream.transforms.points.predecessor_queries import PredecessorQueries
+from privstream.transforms.points.range_counts import RangeCounts
+from privstream.transforms.queries.private_queries import PrivateQueries
 from privstream.transforms.rows import (
     Alert,
     CardinalityEstimate,
@@ -25,9 +27,7 @@ from privstream.transforms.rows import (
     RangeQuery,
     RankedItem,
 )
-from privstream.transforms.set_cardinality import SetCardinality
-from privstream.transforms.threshold_flags import ThresholdFlags
-from privstream.transforms.top_k import TopKWithGap
+from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
 
 __all__ = [
     "Alert",

@@ -17,13 +17,13 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.transforms.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.domain import Domain
-from privstream.transforms.event_rows import EVENTS, PER_SECOND, Event, ReadRows, to_micros
-from privstream.transforms.heavy_hitters import ShiftingHeavyHitters
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_rows import EVENTS, PER_SECOND, Event, ReadRows, to_micros
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
 from privstream.transforms.rows import HeavyHitter
-from privstream.transforms.steps import MICROS
+from privstream.transforms.timing.steps import MICROS
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
 UNBOUNDED = "unbounded"

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-from privstream.mechanisms.discrete import DiscreteGaussian
-from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.user_counters import Charges
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import Charges
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
 
 class OnlyPresentItems(ThresholdMonitor):

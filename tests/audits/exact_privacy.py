@@ -6,7 +6,7 @@ The noise beyond the grid has probability below 1e-9, and outputs less likely th
 import itertools
 
 import numpy as np
-from privstream.mechanisms.discrete import Geometric
+from privstream.mechanisms.noise.discrete import Geometric
 
 JUDGED = 1e-6
 TOLERANCE = 2e-3

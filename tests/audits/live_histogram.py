@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
-from privstream.mechanisms.noise import SeededNoise
-from privstream.transforms.batches import StepKey
-from privstream.transforms.clocked import SEED
-from privstream.transforms.histogram_people import BoundRows, LimitRows, SplitRows
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms.events.batches import StepKey
+from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
+from privstream.transforms.timing.clocked import SEED
 
 
 class State(list):

@@ -9,9 +9,9 @@ between the worlds, computed from the laws the mechanism states: the best statis
 from dataclasses import dataclass, replace
 
 import numpy as np
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
-from privstream.mechanisms.user_counters import UserCounters
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.noise.sources import SeededNoise
 
 CROWD = np.uint64(1 << 40)
 INFINITE = 60.0

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from empirical_privacy import lower_epsilon
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts, SparseVectorAlerts
-from privstream.transforms.alert_counts import ONE_RUN, CountMeeting, MeetRules
-from privstream.transforms.alert_measurements import KeyMeasurements, TestMeasurements
-from privstream.transforms.alert_tests import TestCounts
-from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.alerts.counts import ONE_RUN, CountMeeting, MeetRules
+from privstream.transforms.alerts.measurements import KeyMeasurements, TestMeasurements
+from privstream.transforms.alerts.threshold_tests import TestCounts
+from privstream.transforms.events.batches import EventBatch, Names, StepKey, encode
 
 pytestmark = pytest.mark.slow
 

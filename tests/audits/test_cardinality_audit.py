@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
-from privstream.mechanisms.discrete import Geometric
-from privstream.mechanisms.gap_cardinality import GapChanges
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.set_cardinality import SetCardinality
+from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import SeededNoise
 
 JUDGED = 1e-9
 RUNS = 8_000

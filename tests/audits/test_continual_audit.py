@@ -5,17 +5,17 @@ from functools import cached_property
 import numpy as np
 import pytest
 from empirical_privacy import lower_delta, lower_epsilon
-from privstream.mechanisms.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.column_flags import ColumnFlags
-from privstream.mechanisms.continual_counter import node_law
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.kary_tree import KaryTreeCounter
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter, square_root
-from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.wide_gaussian import WideGaussian
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.continual_counter import node_law
+from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter, square_root
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 
 pytestmark = pytest.mark.slow
 

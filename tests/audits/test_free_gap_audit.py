@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
 from exact_privacy import TOLERANCE, distribution, neighbours, noise_grid, worst_excess
-from privstream.mechanisms import gap_tests, hybrid_sparse_vector, hybrid_top_k, noisy_top_k
-from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.discrete import Geometric
-from privstream.mechanisms.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.gap_tests import GapTests
-from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap import gap_tests, hybrid_sparse_vector, hybrid_top_k, noisy_top_k
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap
+from privstream.mechanisms.free_gap.gap_tests import GapTests
+from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
+from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 

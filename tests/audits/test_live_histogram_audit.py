@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
 from live_histogram import Live
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.user_counters import UserCounters
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import ContinualHistogram, Domain
-from privstream.transforms.histogram_people import LimitRows
+from privstream.transforms.histograms.people import LimitRows
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from empirical_privacy import lower_delta, lower_epsilon
 from monitor_attacks import Belief, Plan, constant, simulate
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
-from privstream.mechanisms.user_counters import UserCounters
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 

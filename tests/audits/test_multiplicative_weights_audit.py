@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
-from privstream.mechanisms.discrete import DiscreteLaplace
-from privstream.mechanisms.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse import Sparse
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.dyadic_ranges import bounds
+from privstream.mechanisms.points.dyadic_ranges import bounds
 
 UNIVERSE = 2
 RUNS = 8_000

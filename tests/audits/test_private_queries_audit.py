@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, PrivateQueries
-from privstream.transforms.answering_queries import AnswerQueries, SparseQuery
-from privstream.transforms.batches import EventBatch, Names, encode
-from privstream.transforms.counting_queries import CountRecords, decode_counts
+from privstream.transforms.events.batches import EventBatch, Names, encode
+from privstream.transforms.queries.answering import AnswerQueries, SparseQuery
+from privstream.transforms.queries.counting import CountRecords, decode_counts
 
 pytestmark = pytest.mark.slow
 

@@ -4,10 +4,10 @@ import broken_sparse_vector as broken
 import numpy as np
 import pytest
 from empirical_privacy import lower_delta, lower_epsilon
-from privstream.mechanisms.above_threshold import AboveThreshold
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse import Sparse
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 pytestmark = pytest.mark.slow
 

@@ -6,13 +6,13 @@ One person holds several items, or takes part in several windows, or does not. T
 import numpy as np
 import pytest
 from empirical_privacy import lower_epsilon
-from privstream.mechanisms.discrete import DiscreteLaplace
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.batches import EventBatch, Names, StepKey
-from privstream.transforms.bounding import BoundItems
-from privstream.transforms.top_k_ranking import CountHolders, RankItems
+from privstream.transforms.events.batches import EventBatch, Names, StepKey
+from privstream.transforms.events.bounding import BoundItems
+from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +130,7 @@ class TestFalls:
     def test_people_who_are_not_bounded(self, monkeypatch):
         """Each event counts, as often as the suspect sends it."""
         monkeypatch.setattr(
-            "privstream.transforms.bounding.bound_items",
+            "privstream.transforms.events.bounding.bound_items",
             lambda users, *_, **__: (np.arange(len(users)), np.zeros(len(users), np.uint16)),
         )
         made = ranking(epsilon=1.0, top=1, end=1)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.above_threshold import AboveThreshold
 from privstream.mechanisms.errors import BudgetSpent, SnapshotError
-from privstream.mechanisms.hidden_threshold import Progress
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.hidden_threshold import Progress
 
 KEY = b"a key for tests only"
 GOLDEN_INTEGER = [2, 12, 9, 12, 12, 9, 9, 2, 8, 12, 12, 12]

@@ -1,9 +1,9 @@
 import math
 
 import pytest
-from privstream.mechanisms.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve, compose
-from privstream.mechanisms.clock import ClockCurve
-from privstream.mechanisms.guarantee import PrivacyGuarantee
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve, compose
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 
 def guarantee(epsilon=0.5, delta=0.0, **changes):

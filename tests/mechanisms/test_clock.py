@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import clock, target_charging
-from privstream.mechanisms.calibration import MonitorBudget
-from privstream.mechanisms.clock import ClockCurve
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.monitor import clock, target_charging
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import integrate, stats
 
 HITS = (1, 4, 16, 64)

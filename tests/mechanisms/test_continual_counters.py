@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.buffered_toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.continual_counter import bound_noise
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.continual_counter import bound_noise
+from privstream.mechanisms.counters.kary_tree import KaryTreeCounter, best_base, digits, total_digits
+from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter, series_inverse, square_root
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.gaussian_curve import GaussianCurve, counting_sigma, largest_shift
-from privstream.mechanisms.kary_tree import KaryTreeCounter, best_base, digits, total_digits
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.noisy_counts import CountCurve
-from privstream.mechanisms.square_root_toeplitz import SquareRootToeplitzCounter, series_inverse, square_root
-from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.wide_gaussian import WideGaussian
+from privstream.mechanisms.monitor.noisy_counts import CountCurve
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift
 from scipy import linalg, stats
 
 TREES = (BinaryTreeCounter, BottomUpTreeCounter, KaryTreeCounter)
@@ -74,7 +74,7 @@ class TestRuns:
         counter = kind(epsilon=1.0, delta=delta, horizon=1000, columns=2)
         matrix = np.random.default_rng(1).integers(0, 5, (1000, 2))
         _, whole = counter.run(counter.initial_state(), matrix, SeededNoise(1))
-        monkeypatch.setattr("privstream.mechanisms.continual_counter._CHUNK", 2 * 37)
+        monkeypatch.setattr("privstream.mechanisms.counters.continual_counter._CHUNK", 2 * 37)
         assert np.array_equal(counter.run(counter.initial_state(), matrix, SeededNoise(1))[1], whole)
 
     @EACH

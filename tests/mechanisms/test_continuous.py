@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.continuous import Exponential, Gaussian, Gumbel, Laplace, Logistic, signs, uniforms
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.continuous import Exponential, Gaussian, Gumbel, Laplace, Logistic, signs, uniforms
+from privstream.mechanisms.noise.sources import KeyedNoise
 from scipy import integrate, stats
 
 NOISE = KeyedNoise(b"continuous laws test key")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import discrete, integer_law
-from privstream.mechanisms.discrete import Bernoulli, DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise import discrete, integer_law
+from privstream.mechanisms.noise.discrete import Bernoulli, DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw
+from privstream.mechanisms.noise.sources import KeyedNoise
 from scipy import special, stats
 
 NOISE = KeyedNoise(b"integer laws test key")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.exponential_mechanism import ExponentialMechanismWithGap, truncated_logistic
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
+from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap, truncated_logistic
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.postprocess import gap_p_value
 from scipy import stats
 

@@ -3,9 +3,9 @@ import json
 import math
 
 import pytest
-from privstream.mechanisms import clock
-from privstream.mechanisms.calibration import MonitorBudget
-from privstream.mechanisms.guarantee import PrivacyGuarantee
+from privstream.mechanisms.monitor import clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 FIELDS = {"unit": "one event", "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
 

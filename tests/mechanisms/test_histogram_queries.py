@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.anchored_partition import early_bound
-from privstream.mechanisms.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.column_flags import ColumnFlags
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histogram_query import (
+from privstream.mechanisms.histograms.anchored_partition import early_bound
+from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.partition import series_share
+from privstream.mechanisms.histograms.query import (
     Histogram,
     MaxSum,
     MinSum,
@@ -23,8 +24,7 @@ from privstream.mechanisms.histogram_query import (
     TopKSelect,
     all_values,
 )
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.partition import series_share
+from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -301,7 +301,7 @@ class TestBudget:
         partition = mechanism("anchored", slack=100, horizon=5000).partition
         asked = set()
         monkeypatch.setattr(
-            "privstream.mechanisms.anchored_partition._bound",
+            "privstream.mechanisms.histograms.anchored_partition._bound",
             lambda counter, steps, beta: asked.add((steps, beta)) or steps,
         )
         for interval in [*range(1, 4 * partition.intervals), *(partition.intervals << i for i in range(3, 40))]:

@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
+from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 
 GOLDEN = ([19, 13, 36, 22, 39, 26], [5.7, 4.7, 4.7, 2.7, 2.7, 1.7])
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]

@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
-from privstream.mechanisms.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 
 GOLDEN = ([26], [2], 0)
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]

@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from privstream.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
-from privstream.mechanisms.measured_top_k import MeasuredTopK
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps
 from scipy import stats
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
-from privstream.mechanisms.hidden_threshold import Progress, parameters
-from privstream.mechanisms.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.sparse_vector.hidden_threshold import Progress, parameters
+from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 
 GOLDEN = ([603, 613, 194, 387, 387, 581], [True, False, False, False, False, False])
 

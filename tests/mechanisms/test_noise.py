@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise, NoiseSource, SeededNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from scipy import stats
 
 SECRET = b"test key, 24 bytes long."

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
-from privstream.mechanisms.hidden_threshold import Progress
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
-from privstream.mechanisms.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse import Sparse
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.sparse_vector.hidden_threshold import Progress
+from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse_vector.sparse import Sparse
 from scipy import stats
 
 ROOT = math.sqrt(512)

@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms import paper_monitor
-from privstream.mechanisms.calibration import MonitorBudget
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.paper_monitor import PaperCalibration
+from privstream.mechanisms.monitor import paper_monitor
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.paper_monitor import PaperCalibration
+from privstream.mechanisms.noise.sources import SeededNoise
 
 MILLION, BILLION = 10**6, 10**9
 # 10 Delta of Theorem 3.2, and detection thresholds at 1e6 and 1e9 tests; epsilon 1, delta 1e-6, beta 0.01.

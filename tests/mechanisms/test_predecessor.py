@@ -15,11 +15,11 @@ from privstream.mechanisms import (
     SeededNoise,
     Updates,
 )
-from privstream.mechanisms.dyadic_ranges import bounds, cover, tree_height
 from privstream.mechanisms.errors import HorizonExceeded
-from privstream.mechanisms.predecessor_bounds import PredecessorBounds
-from privstream.mechanisms.predecessor_tree import ThresholdTree, TreeState
-from privstream.mechanisms.predecessor_walk import NOTHING, nearest_starts
+from privstream.mechanisms.points.dyadic_ranges import bounds, cover, tree_height
+from privstream.mechanisms.points.predecessor_bounds import PredecessorBounds
+from privstream.mechanisms.points.predecessor_tree import ThresholdTree, TreeState
+from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.prf import Prf
+from privstream.mechanisms.noise.prf import Prf
 
 KEY = bytes(range(32))
 MASK = (1 << 64) - 1

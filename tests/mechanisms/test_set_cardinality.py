@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.cardinality_state import Cardinalities
-from privstream.mechanisms.continual_counter import node_law
-from privstream.mechanisms.discrete import Geometric
+from privstream.mechanisms.cardinality.gap_cardinality import GapChanges, tail
+from privstream.mechanisms.cardinality.paper_cardinality import PaperChanges
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.cardinality.state import Cardinalities
+from privstream.mechanisms.counters.continual_counter import node_law
+from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.gap_cardinality import GapChanges, tail
-from privstream.mechanisms.kary_tree import KaryTreeCounter
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
-from privstream.mechanisms.paper_cardinality import PaperChanges
-from privstream.mechanisms.set_cardinality import SetCardinality
-from privstream.mechanisms.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from scipy import stats
 
 FALSE_ALARM = 1e-10

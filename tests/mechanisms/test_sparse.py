@@ -6,11 +6,11 @@ import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.above_threshold import AboveThreshold
 from privstream.mechanisms.errors import BudgetSpent
-from privstream.mechanisms.hidden_threshold import HiddenThreshold, Progress
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse import PureComposition, Sparse
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse
 
 GOLDEN = [2, 3, 10, 13, 19]
 

@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.continuous import Exponential
-from privstream.mechanisms.discrete import Geometric
 from privstream.mechanisms.errors import BudgetSpent
-from privstream.mechanisms.gap_noise import make_law
-from privstream.mechanisms.noise import KeyedNoise, SeededNoise
+from privstream.mechanisms.free_gap.gap_noise import make_law
+from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.noise.continuous import Exponential
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.postprocess import combine_by_variance
-from privstream.mechanisms.sparse_vector_with_gap import SparseVectorWithGap
 from scipy import optimize
 
 GOLDEN = ([3, 13, 16], [2.16, 2.16, 0.16])

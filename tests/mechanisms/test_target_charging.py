@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms import target_charging
-from privstream.mechanisms.calibration import MonitorBudget
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.target_charging import ResponseCurve
+from privstream.mechanisms.monitor import target_charging
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.target_charging import ResponseCurve
+from privstream.mechanisms.noise.sources import SeededNoise
 
 MILLION, BILLION = 10**6, 10**9
 # Noise scale and detection thresholds at 1e6 and 1e9 tests; epsilon 1, delta 1e-6, beta 0.01.

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.discrete import DiscreteGaussian
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.threshold_monitor import Holdings, ThresholdMonitor
-from privstream.mechanisms.user_counters import UserCounters
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 
 CALIBRATIONS = ("clock", "target_charging", "paper")

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 import pytest
-from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.readers import ReadEvents
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.writers import WriteRows
-from privstream.transforms.dead_letters import DeadLetter
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.readers import ReadEvents
+from privstream.transforms.events.dead_letters import DeadLetter
 
 
 class Outcome(NamedTuple):

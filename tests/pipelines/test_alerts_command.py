@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from privstream.mechanisms.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.noise import SeededNoise
-from privstream.mechanisms.sparse import Sparse
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.pipelines import cli
-from privstream.pipelines.alert_rules_file import read_rules, write_rules
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate_alerts import RuleCount, rules_for
+from privstream.pipelines.commands.alert_rules_file import read_rules, write_rules
+from privstream.pipelines.simulate.alerts import RuleCount, rules_for
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import Alert, AlertRule
 
 USERS, WINDOWS = 4000, 48

@@ -6,10 +6,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines import avro_events, csv_lines, json_lines
-from privstream.pipelines.event_files import Damage, InputFileError, Part
-from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.readers import ReadEvents
+from privstream.pipelines.sources import avro_events, csv_lines, json_lines
+from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.readers import ReadEvents
 
 GOOD = {"user": "u", "item": "i", "time": 1}
 SCHEMA = {
@@ -340,7 +340,7 @@ def test_csv_text_that_is_not_utf_8_costs_only_its_line(tmp_path, read):
 
 
 def test_lines_without_end_are_an_error_and_not_a_full_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("privstream.pipelines.text_lines.MAX_LINE_BYTES", 1 << 21)
+    monkeypatch.setattr("privstream.pipelines.sources.text_lines.MAX_LINE_BYTES", 1 << 21)
     (tmp_path / "a.jsonl").write_bytes(b"x" * (1 << 23))
     with pytest.raises(InputFileError, match=r"a\.jsonl: a line must be at most 2097152 bytes"):
         launch(tmp_path / "a.jsonl")

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from privstream.pipelines.bands import Band, draw_bands
+from privstream.pipelines.plot.bands import Band, draw_bands
 
 HOUR = 3_600_000_000
 START = 1_704_067_200_000_000

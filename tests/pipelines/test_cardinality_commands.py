@@ -8,9 +8,9 @@ import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.plot_cardinality import band, caption
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate_cardinality import SetSize, simulate_building
+from privstream.pipelines.plot.cardinality import band, caption
+from privstream.pipelines.simulate.cardinality import SetSize, simulate_building
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CardinalityEstimate
 
 WINDOWS = 48

@@ -10,8 +10,9 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 from privstream.mechanisms import checks
-from privstream.pipelines import cli, launch
+from privstream.pipelines import cli
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.runners import launch
 
 SECRET = "u000042"
 ENTRY = Path(sys.executable).with_name("privstream")
@@ -176,7 +177,7 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
 LAUNCH_WITHOUT_PRISM = """
 import sys
 import apache_beam as beam
-from privstream.pipelines import launch
+from privstream.pipelines.runners import launch
 from privstream.pipelines.command import RunError
 
 options = launch.parse_beam_options(["--runner", "PrismRunner", "--prism_location", sys.argv[1]])

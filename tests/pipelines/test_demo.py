@@ -6,8 +6,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from privstream.pipelines import cli, demo
-from privstream.pipelines.row_files import read_row_file
+from privstream.pipelines import cli
+from privstream.pipelines.commands import demo
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 
 FILES = {

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.pipelines.event_files import RawEvents
-from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.normalise import Normaliser
+from privstream.pipelines.sources.event_files import RawEvents
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.normalise import Normaliser
 
 SECOND = 1_700_000_000
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])

@@ -4,7 +4,7 @@ import itertools
 import os
 
 import pytest
-from privstream.pipelines.folder_looks import (
+from privstream.pipelines.sources.folder_looks import (
     KEPT_SECONDS,
     MICROS,
     FolderLooks,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from privstream.mechanisms.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines import cli
-from privstream.pipelines.event_writers import ItemHolders, write_simulation
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate import simulate_heavy_hitters
-from privstream.pipelines.truth import judge
+from privstream.pipelines.plot.truth import judge
+from privstream.pipelines.simulate.event_writers import ItemHolders, write_simulation
+from privstream.pipelines.simulate.streams import simulate_heavy_hitters
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 
 FORMATS = ("parquet", "avro", "jsonl", "csv")

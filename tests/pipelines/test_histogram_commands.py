@@ -8,9 +8,9 @@ import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import HistogramQueries, KaryTreeCounter
 from privstream.pipelines import cli
-from privstream.pipelines.plot_histogram import bands
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate_histogram import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.plot.histogram import bands
+from privstream.pipelines.simulate.histogram import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 
 WINDOWS = 30

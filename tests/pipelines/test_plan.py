@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise, Sparse
-from privstream.mechanisms.calibration import MonitorBudget
-from privstream.mechanisms.hidden_threshold import HiddenThreshold, Progress
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.sparse import PureComposition
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.sparse_vector.sparse import PureComposition
 from privstream.pipelines import cli
-from privstream.pipelines.standard_methods import histogram_per_step, sparse
+from privstream.pipelines.plan.standard_methods import histogram_per_step, sparse
 from privstream.transforms import ShiftingHeavyHitters
 from scipy import special
 

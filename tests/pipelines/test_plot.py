@@ -12,11 +12,12 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from privstream.pipelines import cli, timeline
-from privstream.pipelines.event_writers import ItemHolders
-from privstream.pipelines.labels import Label, place
-from privstream.pipelines.row_files import write_row_file
-from privstream.pipelines.truth import Key, judge, key, read_detection_threshold
+from privstream.pipelines import cli
+from privstream.pipelines.plot import timeline
+from privstream.pipelines.plot.labels import Label, place
+from privstream.pipelines.plot.truth import Key, judge, key, read_detection_threshold
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import HeavyHitter
 
 HOUR = 3600

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.point_queries import read_point_queries
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate_predecessor import NearestTrue
-from privstream.pipelines.simulate_ranges import PointsInRange
+from privstream.pipelines.commands.point_queries import read_point_queries
+from privstream.pipelines.simulate.predecessor import NearestTrue
+from privstream.pipelines.simulate.ranges import PointsInRange
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 
 WINDOWS = 6

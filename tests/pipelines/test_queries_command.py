@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.discrete import DiscreteLaplace
-from privstream.mechanisms.multiplicative_weights import OnlineMultiplicativeWeights
-from privstream.mechanisms.noise import SeededNoise
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.queries_file import parse_query
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate_queries import DOMAIN, QueryTruth
+from privstream.pipelines.commands.queries_file import parse_query
+from privstream.pipelines.simulate.queries import DOMAIN, QueryTruth
+from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 
 USERS, NUMBER = 20_000, 60

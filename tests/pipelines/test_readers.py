@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines import avro_events, text_lines
-from privstream.pipelines.event_files import Damage, Part
-from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.readers import FORMATS, ReadEvents, format_of, list_parts, match_files
+from privstream.pipelines.sources import avro_events, text_lines
+from privstream.pipelines.sources.event_files import Damage, Part
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.readers import FORMATS, ReadEvents, format_of, list_parts, match_files
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MICROS = 1_704_067_200_000_000

@@ -2,16 +2,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from privstream.pipelines.city_words import THINGS, TRENDS, search_names
-from privstream.pipelines.event_writers import ItemHolders, write_simulation
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.simulate import (
+from privstream.pipelines.simulate.city_words import THINGS, TRENDS, search_names
+from privstream.pipelines.simulate.event_writers import ItemHolders, write_simulation
+from privstream.pipelines.simulate.streams import (
     START_MICROS,
     Trend,
     plan_trends,
     simulate_example_1_4,
     simulate_heavy_hitters,
 )
+from privstream.pipelines.sinks.row_files import read_row_file
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 HOUR = 3_600_000_000

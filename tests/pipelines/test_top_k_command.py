@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms import MeasuredTopK
 from privstream.pipelines import cli
-from privstream.pipelines.event_writers import ItemHolders
-from privstream.pipelines.plot_top_k import caption
-from privstream.pipelines.row_files import read_row_file
-from privstream.transforms.domain import Domain
+from privstream.pipelines.plot.top_k import caption
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.events.domain import Domain
 from privstream.transforms.rows import RankedItem
 
 USERS, WINDOWS = 4000, 6

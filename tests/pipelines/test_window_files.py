@@ -8,10 +8,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.row_files import read_row_file
-from privstream.pipelines.whole_files import write_once
-from privstream.pipelines.window_files import WriteWindowFiles, file_name, moment
-from privstream.pipelines.writers import WriteRows
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.whole_files import write_once
+from privstream.pipelines.sinks.window_files import WriteWindowFiles, file_name, moment
+from privstream.pipelines.sinks.writers import WriteRows
 
 HOUR = 3600
 

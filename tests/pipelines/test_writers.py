@@ -12,11 +12,11 @@ import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.heavy_hitters import ORDER
-from privstream.pipelines.row_files import read_row_file, write_row_file
-from privstream.pipelines.whole_files import check_destination, write_json
-from privstream.pipelines.writers import WriteRows, file_or_terminal, print_rows, sort_rows
-from privstream.transforms.dead_letters import DeadLetter
+from privstream.pipelines.commands.heavy_hitters import ORDER
+from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
+from privstream.pipelines.sinks.whole_files import check_destination, write_json
+from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
+from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.rows import HeavyHitter
 from rich.console import Console
 

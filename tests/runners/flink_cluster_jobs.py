@@ -17,7 +17,7 @@ import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from paced_stream import Stream, build
-from privstream.pipelines.flink_options import FlinkJobOptions
+from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = 240

@@ -13,8 +13,8 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.pipelines.polled_source import Answer, PolledSource, poll_parts
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.transforms import DeadLetter, HeavyHitter, ShiftingHeavyHitters
 
 START = 1_700_000_000  # event time in seconds

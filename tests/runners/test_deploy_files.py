@@ -13,7 +13,8 @@ import flink_job_server
 import pytest
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
-from privstream.pipelines import cli, launch
+from privstream.pipelines import cli
+from privstream.pipelines.runners import launch
 from runner_harness import CACHE
 
 REPOSITORY = Path(__file__).parents[2]

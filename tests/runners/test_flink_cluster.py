@@ -9,7 +9,7 @@ import time
 
 import pytest
 from flink_cluster_jobs import DEPLOY, load
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

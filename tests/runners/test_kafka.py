@@ -15,8 +15,8 @@ from test_watch_command import PRIVSTREAM, on_streaming_runners, options, window
 pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from privstream.pipelines import kafka_events
-from privstream.pipelines.fields import FieldMapping
+from privstream.pipelines.sources import kafka_events
+from privstream.pipelines.sources.fields import FieldMapping
 
 BROKER = [sys.executable, str(Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py")]
 WINDOW, LATENESS = 4, 4

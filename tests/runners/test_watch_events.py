@@ -7,12 +7,12 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines import watch_events
 from privstream.pipelines.cli import main
-from privstream.pipelines.event_files import InputFileError
-from privstream.pipelines.fields import FieldMapping
-from privstream.pipelines.readers import EventFile
-from privstream.pipelines.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
+from privstream.pipelines.sources import watch_events
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.readers import EventFile
+from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
 from runner_harness import run
 
 FIELDS = FieldMapping(time_unit="s")

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
 KEY = b"a key for tests, no secret"

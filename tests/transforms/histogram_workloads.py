@@ -2,10 +2,10 @@
 
 import random
 
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.transforms.continual_histogram import ContinualHistogram
-from privstream.transforms.domain import Domain
-from privstream.transforms.threshold_flags import ThresholdFlags
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.histograms.continual_histogram import ContinualHistogram
+from privstream.transforms.histograms.threshold_flags import ThresholdFlags
 
 KEY = b"a key for tests of live histograms"
 SECOND = 1_000_000

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.histogram_errors import error_bound
+from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 
 Event = tuple[str, str, int, str]  # user, categories with separators, microseconds, stream

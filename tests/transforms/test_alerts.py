@@ -26,13 +26,13 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
-from privstream.transforms.alert_counts import ONE_RUN, MeetRules, encode_counts
-from privstream.transforms.alert_tests import TestCounts
-from privstream.transforms.batching import SCHEMA
-from privstream.transforms.clocked import SEED, stepped
-from privstream.transforms.steps import MILLISECOND
+from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
+from privstream.transforms.alerts.threshold_tests import TestCounts
+from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.timing.clocked import SEED, stepped
+from privstream.transforms.timing.steps import MILLISECOND
 from tiny_runner import Stage
 
 SEED_OF_EVENTS = 5

@@ -8,7 +8,7 @@ from apache_beam.transforms.core import CallableWrapperDoFn
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.userstate import StateSpec
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     AlertRule,
     Domain,

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters
-from privstream.transforms.receipts import NO_TIME
+from privstream.transforms.timing.receipts import NO_TIME
 from runner_harness import on_every_runner, run
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400

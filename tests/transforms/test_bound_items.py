@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.transforms.bounding import SELECTIONS, bound_items, place_in_run
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.bounding import SELECTIONS, bound_items, place_in_run
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)

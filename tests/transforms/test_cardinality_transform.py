@@ -30,13 +30,13 @@ from cardinality_workloads import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SetCardinality
-from privstream.transforms.batches import StepKey
-from privstream.transforms.batching import SCHEMA
-from privstream.transforms.cardinality_ledger import Presences, Stays
-from privstream.transforms.cardinality_moves import last_moves
-from privstream.transforms.clocked import StartClocks
+from privstream.transforms.cardinality.ledger import Presences, Stays
+from privstream.transforms.cardinality.moves import last_moves
+from privstream.transforms.events.batches import StepKey
+from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.timing.clocked import StartClocks
 from runner_harness import on_every_runner
 from test_dataflow_graph import NAME, nodes_of
 from tiny_runner import Stage, call_all, dofns_of
@@ -158,8 +158,8 @@ def test_shards_and_batches_change_nothing():
 
 
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
-    monkeypatch.setattr("privstream.transforms.ordered.LEAST_COMPACTION", 500)
-    monkeypatch.setattr("privstream.transforms.cardinality_members.SEGMENT", 3)
+    monkeypatch.setattr("privstream.transforms.timing.ordered.LEAST_COMPACTION", 500)
+    monkeypatch.setattr("privstream.transforms.cardinality.members.SEGMENT", 3)
     for name in ("doors", "visits in streams", "sessions with ends"):
         chance = random.Random(5)
         events = random_events(name, chance, 600)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import SnapshotError
-from privstream.transforms.batches import (
+from privstream.transforms.events.batches import (
     EventBatch,
     HolderBatch,
     Names,
@@ -20,7 +20,7 @@ from privstream.transforms.batches import (
     string_buffers,
     unseal,
 )
-from privstream.transforms.receipts import digest, join_receipts, split_receipts
+from privstream.transforms.timing.receipts import digest, join_receipts, split_receipts
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = st.builds(StepKey, TEXT, st.integers(0, 2**62), st.integers(0, 2**32 - 1))

@@ -19,12 +19,12 @@ from apache_beam.utils.timestamp import Timestamp
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.transforms.batches import StepKey
-from privstream.transforms.batching import SCHEMA
-from privstream.transforms.clocked import SEED, StartClocks
-from privstream.transforms.histogram_events import LISTED, Categories
-from privstream.transforms.histogram_people import first_rows
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.batches import StepKey
+from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.histograms.events import LISTED, Categories
+from privstream.transforms.histograms.people import first_rows
+from privstream.transforms.timing.clocked import SEED, StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 

@@ -14,7 +14,7 @@ import slow_reference
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
 from workloads import COMMON, KEY, SECOND, START, transform
 

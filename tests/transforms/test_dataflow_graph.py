@@ -15,7 +15,7 @@ from apache_beam.pipeline import PipelineVisitor
 from apache_beam.transforms.core import CallableWrapperDoFn
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
 from workloads import CONFIGURATIONS, ITEMS, KEY, transform
 
@@ -48,7 +48,7 @@ def nodes_of(made) -> tuple[beam.Pipeline, list[Any]]:
 def modules():
     """All modules of transforms, and of pipelines."""
     for package in ("privstream.transforms", "privstream.pipelines"):
-        for found in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             yield importlib.import_module(found.name)
 
 

@@ -14,12 +14,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.transforms import batching
-from privstream.transforms.batches import EventBatch, StepKey, decode
-from privstream.transforms.batching import SCHEMA, GatherRows, SplitEvents, normalise
-from privstream.transforms.domain import Domain
-from privstream.transforms.steps import Steps
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events import batching
+from privstream.transforms.events.batches import EventBatch, StepKey, decode
+from privstream.transforms.events.batching import SCHEMA, GatherRows, SplitEvents, normalise
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 WINDOW = GlobalWindow()

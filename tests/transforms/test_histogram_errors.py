@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histogram_query import Histogram, MaxSum, MinSum
-from privstream.mechanisms.noise import SeededNoise
-from privstream.transforms.histogram_errors import error_bound
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.query import Histogram, MaxSum, MinSum
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms.histograms.errors import error_bound
 from scipy import stats
 
 RUNS, STEPS, BETA = 150, 40, 0.3

@@ -5,11 +5,11 @@ from collections import defaultdict
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.user_counters import Charges, UserCounters
-from privstream.transforms.batches import HolderBatch, Names, StepKey, decode
-from privstream.transforms.limiting import Contributions, LimitPeople
-from privstream.transforms.steps import Steps
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.batches import HolderBatch, Names, StepKey, decode
+from privstream.transforms.events.limiting import Contributions, LimitPeople
+from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 STEPS = Steps(size=1000, period=1000)

@@ -10,7 +10,7 @@ import runner_harness
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts
 
 KEY = b"a key for tests, no secret"

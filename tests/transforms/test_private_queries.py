@@ -9,11 +9,11 @@ import runner_harness
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.multiplicative_weights import LinearQueries
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.answering_queries import QUERY, AnswerQueries, SparseQuery
-from privstream.transforms.counting_queries import ONE_KEY, encode_counts
+from privstream.transforms.queries.answering import QUERY, AnswerQueries, SparseQuery
+from privstream.transforms.queries.counting import ONE_KEY, encode_counts
 from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"

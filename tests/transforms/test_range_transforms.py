@@ -15,16 +15,16 @@ from apache_beam.transforms.core import CallableWrapperDoFn
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.dynamic_points import Updates
-from privstream.mechanisms.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.predecessor_answers import PredecessorStep
-from privstream.transforms.clocked import StartClocks
-from privstream.transforms.predecessor_queries import PredecessorQueries
-from privstream.transforms.range_counts import RangeCounts, error_bound
-from privstream.transforms.range_updates import Actions, PackUpdates, PointBatch, points_of
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.points.dynamic_points import Updates
+from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.transforms.points.predecessor_queries import PredecessorQueries
+from privstream.transforms.points.range_counts import RangeCounts, error_bound
+from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch, points_of
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
-from privstream.transforms.steps import Steps
+from privstream.transforms.timing.clocked import StartClocks
+from privstream.transforms.timing.steps import Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 

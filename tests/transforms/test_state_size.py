@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 import tiny_runner
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.mechanisms.threshold_monitor import ThresholdMonitor
-from privstream.transforms import ordered
-from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
-from privstream.transforms.limiting import LimitPeople
-from privstream.transforms.monitoring import MonitorStream
-from privstream.transforms.steps import Steps
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.events.batches import HolderBatch, Names, StepKey, seal
+from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.timing import ordered
+from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, random_events, transform
 
 BYTES_PER_CHARGE = 10  # hash and amount

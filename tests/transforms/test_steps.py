@@ -7,7 +7,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.steps import END_OF_TIME, MICROS, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 
 MILLIS = 1_000
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -14,13 +14,13 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
-from privstream.transforms.clocked import SEED as CLOCK_SEED
-from privstream.transforms.clocked import stepped
-from privstream.transforms.steps import MILLISECOND
-from privstream.transforms.top_k_ranking import RankItems
+from privstream.transforms.timing.clocked import SEED as CLOCK_SEED
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.steps import MILLISECOND
+from privstream.transforms.top_k.ranking import RankItems
 from runner_harness import on_every_runner
 from slow_reference import bounded, hashed, limit_people
 from test_dataflow_graph import NAME, nodes_of

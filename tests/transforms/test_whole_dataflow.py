@@ -5,7 +5,7 @@ import random
 import pytest
 import slow_reference
 import tiny_runner
-from privstream.transforms import ordered
+from privstream.transforms.timing import ordered
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
 SEEDS = range(3)

@@ -17,11 +17,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml import main, yaml_transform
 from apache_beam.yaml.yaml_provider import load_providers
-from privstream.mechanisms.noise import KeyedNoise
-from privstream.pipelines import options
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.commands import options
 from privstream.transforms import Domain, HeavyHitter, ShiftingHeavyHitters
 from privstream.transforms import __path__ as installed
-from privstream.transforms.event_rows import to_micros
+from privstream.transforms.events.event_rows import to_micros
 from privstream.transforms.yaml_provider import YamlShiftingHeavyHitters
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"

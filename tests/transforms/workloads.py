@@ -3,7 +3,7 @@
 import functools
 import random
 
-from privstream.mechanisms.noise import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
 
 KEY = b"a key for tests, no secret"

@@ -1,0 +1,1 @@
+"""How many people are in a set that changes."""

@@ -1,0 +1,248 @@
+"""SetCardinality: how many people are in a set now, after every step, while they come and go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.cardinality.direct_cardinality import CountedChanges, FreshNoise
+from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
+from privstream.mechanisms.cardinality.paper_cardinality import PaperChanges
+from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAlgorithm, CardinalityState, Integers
+from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PointCurve
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+UNITS = ("user", "event")
+MODES = ("auto", "sparse", "direct", "counter", "paper")
+LARGEST_SIZE = 1 << 40
+LARGEST_VISITS = 1 << 20
+_TYPICAL_UPDATES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCardinality:
+    """Publishes after every step how many people are in a set, of which any number come and go at a step.
+
+    Modes, for unit "user":
+      sparse: the estimate stays what it is until a private test says that it is far off; error about
+        sqrt(max_updates / epsilon) up to logarithms, as good as possible without other limits and delta = 0.
+      direct: fresh noise at each of `horizon` steps; best for short runs, and with delta > 0.
+      counter: a continual counter of the changes, where each person enters at most `visits_per_person` times.
+      paper: the sparse changes as published, by doubling if `max_updates` is unknown.
+    Unit "event" always uses a continual counter.
+
+    Privacy:
+        Unit "user": all that one person ever does, in at most `streams_per_person` runs of this mechanism on
+        different streams. The person is in the set, or not, at each step, so moves each size by at most 1, however
+        often they come and go: no limit on a person is needed, but in mode counter, where the caller must see to
+        `visits_per_person`. Unit "event": one event that moves the size by 1 from some step on until, perhaps, a later
+        one moves it back: what a single event of a person can do when those that change nothing are ignored.
+        Public: all fields and the number of steps. `max_updates` must be chosen without looking at the data; privacy
+        does not depend on whether it is kept.
+
+    Accuracy:
+        `error(step, updates)`: with probability 1 - beta no estimate at steps 1 .. `step` is off by more, if people
+        enter and leave at most `updates` times in all (by default `max_updates`). Published error bounds: all of them
+        hold at once with probability 1 - beta, if there are at most `max_updates` updates. When these are passed, the
+        estimate may be `exhausted`: it stays what it is, which the flag in state and output says.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1); spent in mode direct and by counters.
+        unit: "user" or "event".
+        horizon: steps of the run at most; None for no end.
+        max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
+            Several changes of one person within a step count as what is left of them at its end. Unit "user".
+        visits_per_person: how often one person enters the set at most, or None for no limit. Unit "user".
+        mode: "auto" (the least predicted error), "sparse", "direct", "counter" or "paper".
+        streams_per_person: streams that one person takes part in at most; the guarantee is for all. Unit "user".
+        neighbouring: "add_remove" or "replace_one" unit.
+        beta: failure probability.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000)
+        >>> state, published = mechanism.step(mechanism.initial_state(), 9000, SeededNoise(1))
+        >>> published.error_bounds
+        2774
+        >>> abs(published.estimates - 9000) <= 2774
+        True
+
+    Source: Henzinger, Sricharan, Steiner (2023), section 5, Algorithms 6 and 7; docs/proofs/cardinality.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    unit: str = "user"
+    horizon: int | None = None
+    max_updates: int | None = None
+    visits_per_person: int | None = None
+    mode: str = "auto"
+    streams_per_person: int = 1
+    neighbouring: str = "add_remove"
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.probability("beta", self.beta)
+        for name, choices in {"unit": UNITS, "mode": MODES, "neighbouring": tuple(NEIGHBOURING)}.items():
+            checks.one_of(name, getattr(self, name), choices)
+        checks.integer("streams_per_person", self.streams_per_person, minimum=1)
+        limits = {"horizon": LARGEST_HORIZON, "max_updates": LARGEST_SIZE, "visits_per_person": LARGEST_VISITS}
+        for name, largest in limits.items():
+            value = getattr(self, name)
+            if value is not None and checks.integer(name, value, minimum=1) > largest:
+                raise ValueError(f"{name} must be <= {largest}, got {value}")
+        if self.unit == "event":
+            for name in ("max_updates", "visits_per_person"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} must not be given with unit event")
+            if self.mode not in ("auto", "counter"):
+                raise ValueError(f"mode must be auto or counter with unit event, got {self.mode!r}")
+        if self.unit == "user" and self.mode == "counter" and self.visits_per_person is None:
+            raise ValueError("visits_per_person must be given in mode counter with unit user")
+        if self.mode == "direct" and self.horizon is None:
+            raise ValueError("horizon must be given in mode direct")
+        _ = self.algorithm  # checks the rest
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that `auto` chooses from."""
+        if self.unit == "event":
+            return ("counter",)
+        counted = ("counter",) if self.visits_per_person is not None else ()
+        return ("sparse", *(("direct",) if self.horizon is not None else ()), *counted)
+
+    @cached_property
+    def chosen_mode(self) -> str:
+        """The mode, `auto` being decided by public parameters alone."""
+        if self.mode != "auto":
+            return self.mode
+        return min(self.modes, key=lambda mode: replace(self, mode=mode).error(self.horizon or 1 << 20))
+
+    @cached_property
+    def algorithm(self) -> CardinalityAlgorithm:
+        """What decides on the estimates."""
+        return self._algorithm(self.chosen_mode)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        if self.unit == "event":
+            unit, limits = "one event", ["An event changes whether one person is in the set over one stretch of steps."]
+        else:
+            unit, limits = "one person over the whole run", ["A person is in the set or not, as often as they like."]
+            if self.chosen_mode == "counter":
+                most = self.visits_per_person or 1
+                limits = [f"A person enters the set at most {most:,} time{'s' * (most > 1)}."]
+            if self.streams_per_person > 1:
+                limits.append(f"A person takes part in at most {self.streams_per_person:,} streams.")
+        return PrivacyGuarantee(
+            unit=unit,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=tuple(limits),
+            public=("all parameters", "the number of steps"),
+            horizon=self.horizon,
+            curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
+        )
+
+    def error(self, step: int, updates: int | None = None) -> int:
+        """Return the error of the class docstring; without `updates`, for `max_updates`, or for 2^20 if unknown."""
+        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
+        if updates is not None:
+            checks.integer("updates", updates, minimum=0)
+        return self.algorithm.error(step, self.expected_updates if updates is None else updates)
+
+    @property
+    def expected_updates(self) -> int:
+        """`max_updates`, or what errors are predicted for where it is unknown."""
+        return self.max_updates or _TYPICAL_UPDATES
+
+    def initial_state(self) -> CardinalityState:
+        """Return the state before the first step: nobody is in the set."""
+        memory = self.algorithm.initial_memory()
+        return CardinalityState(step=0, size=0, shown=0, round=0, exhausted=False, memory=memory)
+
+    def step(self, state: CardinalityState, change: int, noise: NoiseSource) -> tuple[CardinalityState, Cardinalities]:
+        """Take by how much the set has grown (or, negative, shrunk) in one step; return one estimate.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: the change is no integer, or would leave fewer than no people in the set.
+        """
+        state, published = self.run(state, np.asarray(change)[None], noise)
+        estimate, bound, exhausted = (column[0].item() for column in published)
+        return state, Cardinalities(estimate, bound, exhausted)
+
+    def run(
+        self, state: CardinalityState, changes: ArrayLike, noise: NoiseSource
+    ) -> tuple[CardinalityState, Cardinalities]:
+        """Take many steps at once, int (n,), bit for bit as n calls of `step`."""
+        sizes = self._sizes(state, np.asarray(changes))
+        if not len(sizes):
+            return state, Cardinalities(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        state, published = self.algorithm.run(state, sizes, noise.derive("set cardinality", self._parameters))
+        return state, published._replace(estimates=np.maximum(published.estimates, 0))
+
+    def snapshot(self, state: CardinalityState) -> bytes:
+        """Return `state` as bytes that only equal parameters restore. Private: it holds the true size."""
+        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": self._parameters}
+        plain = {name: int(value) for name, value in vars(state).items() if name != "memory"}
+        return pack("set cardinality state", 1, fields | plain | {"memory": state.memory})
+
+    def restore(self, data: bytes) -> CardinalityState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        fields = cast(dict[str, Any], unpack("set cardinality state", 1, data))
+        if fields.pop("parameters") != self._parameters:
+            raise SnapshotError("snapshot must be made by SetCardinality with equal parameters")
+        return CardinalityState(**(fields | {"exhausted": bool(fields["exhausted"])}))
+
+    def _algorithm(self, mode: str) -> CardinalityAlgorithm:
+        """Return the algorithm for one stream's share of the budget."""
+        shared: dict[str, Any] = {"beta": self.beta, "horizon": self.horizon}
+        replaced = 1 if self.neighbouring == "add_remove" else 2
+        if self.unit == "event":
+            return CountedChanges(epsilon=self.epsilon, delta=self.delta, moves=replaced, **shared)
+        epsilon, delta = self.epsilon / self.streams_per_person, self.delta / self.streams_per_person
+        if mode == "counter":
+            moves = replaced * (self.visits_per_person or 1)
+            return CountedChanges(epsilon=epsilon, delta=delta, moves=moves, **shared)
+        if mode == "direct":
+            return FreshNoise(epsilon=epsilon, delta=delta, **shared)
+        if mode == "paper":
+            return PaperChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
+        return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
+
+    def _sizes(self, state: CardinalityState, changes: NDArray[Any]) -> Integers:
+        """Return the true sizes after the next steps. Messages quote no value."""
+        if changes.ndim != 1:
+            raise ValueError(f"changes must have shape (n,), got {changes.shape}")
+        if changes.dtype.kind not in "iu" and len(changes):
+            raise TypeError(f"changes must be integers, got {changes.dtype}")
+        if state.step + len(changes) > (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(changes)}")
+        if len(changes) and (changes.max() > LARGEST_SIZE or changes.min() < -LARGEST_SIZE):
+            raise ValueError("changes must be between -2**40 and 2**40")
+        sizes = np.cumsum(changes, dtype=np.int64) + state.size
+        if len(sizes) and (sizes.min() < 0 or sizes.max() > LARGEST_SIZE):
+            raise ValueError("changes must keep the number of people between 0 and 2**40")
+        return np.asarray(sizes)
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
+        values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
+        return json.dumps(values, sort_keys=True).encode()

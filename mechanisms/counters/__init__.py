@@ -1,0 +1,1 @@
+"""Continual counters: the sums of a stream after every step."""

@@ -1,0 +1,257 @@
+"""ContinualCounter: column sums of a stream, published after every step, with noise that grows like log T."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+Integers = NDArray[np.int64]
+
+LARGEST_HORIZON = 1 << 40
+LARGEST_COLUMNS = 1 << 24
+LARGEST_ENTRY = 1 << 40
+LARGEST_TOTAL = 1 << 60
+_CHUNK = 1 << 18  # noise variables drawn at once
+_LONGEST_CHUNK = 1 << 16  # steps
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CounterState:
+    """What outlives a step: steps done, true column sums (private), and what the counter remembers of its noise."""
+
+    step: int
+    totals: Integers
+    memory: NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinualCounter(ABC):
+    """What all continual counters have in common: parameters, the run, snapshots, the guarantee.
+
+    After each step the counter publishes true column sums plus integer noise. The noise of a step is a function of the
+    noise source and labels, so that a state holds sums and little else.
+
+    Privacy:
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of rows, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, and the number of steps.
+
+    Accuracy:
+        `variance(t)` of each column's noise at step t, and `error(t, beta)`: with probability 1 - beta no column is off
+        by more at any of the steps 1 .. t.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1); 0 gives discrete Laplace noise, more gives discrete Gaussian noise.
+        horizon: steps of the whole run at most, 1 to 2^40.
+        columns: number of columns, >= 1.
+        row_columns: ones in a row at most, 1 to `columns`; None for no bound.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    horizon: int
+    columns: int = 1
+    row_columns: int | None = None
+    neighbouring: str = "add_remove"
+    rows_per_unit: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        for name, largest in (("horizon", LARGEST_HORIZON), ("columns", LARGEST_COLUMNS)):
+            if checks.integer(name, getattr(self, name), minimum=1) > largest:
+                raise ValueError(f"{name} must be <= {largest}, got {getattr(self, name)}")
+        if self.row_columns is not None and checks.integer("row_columns", self.row_columns, minimum=1) > self.columns:
+            raise ValueError(f"row_columns must be <= columns {self.columns}, got {self.row_columns}")
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        if self.rows_per_unit is not None:
+            checks.integer("rows_per_unit", self.rows_per_unit, minimum=1)
+
+    def _check_noise(self, make_law: Callable[[], Any]) -> None:
+        """Refuse a budget so small that noise cannot be drawn: now, not in mid-stream."""
+        try:
+            make_law()
+        except ValueError:
+            need = f"for {self.horizon:,} steps and rows of {self.touched:,} columns"
+            raise ValueError(f"epsilon must be larger {need}, got {self.epsilon}") from None
+
+    @property
+    def touched(self) -> int:
+        """Columns whose sums one row moves, each by 1, at most; a row out and a row in if rows are replaced."""
+        ones = self.columns if self.row_columns is None else self.row_columns
+        if self.neighbouring == "add_remove":
+            return ones
+        return 2 * ones if self.rows_per_unit is not None else min(2 * ones, self.columns)
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        if self.delta == 0:
+            return PureDp(self.epsilon)
+        return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return PrivacyGuarantee(
+            unit=unit_protected(self.rows_per_unit),
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
+            public=("all parameters", "the number of steps"),
+            horizon=self.horizon,
+            curve=self.curve,
+        )
+
+    @abstractmethod
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise on each column at `step` = 1, 2, .."""
+
+    @abstractmethod
+    def error(self, step: int, beta: float) -> int:
+        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
+
+    @abstractmethod
+    def _initial_memory(self) -> NDArray[Any]: ...
+
+    @abstractmethod
+    def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[NDArray[Any], Integers]:
+        """Return the next memory and the noise (n, columns) of the steps after `state`, true sums (n, columns)."""
+
+    def initial_state(self) -> CounterState:
+        """Return the state before the first step."""
+        return CounterState(step=0, totals=np.zeros(self.columns, np.int64), memory=self._initial_memory())
+
+    def step(self, state: CounterState, vector: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
+        """Add one step's column sums, int (columns,), and return the noisy sums so far, int64 (columns,).
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: the vector has another shape or type, or sums leave +-2^60.
+        """
+        values = np.asarray(vector)
+        if values.shape != (self.columns,):
+            raise ValueError(f"vector must have shape ({self.columns},), got {values.shape}")
+        state, published = self.run(state, values[None, :], noise)
+        return state, published[0]
+
+    def run(self, state: CounterState, matrix: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
+        """Add many steps at once: int (n, columns) to int64 (n, columns), bit for bit what n calls of `step` give."""
+        values = self._checked(state, np.asarray(matrix))
+        source = noise.derive("continual counter", self._parameters)
+        published = np.empty(values.shape, np.int64)
+        rows = max(1, min(_LONGEST_CHUNK, _CHUNK // self.columns))
+        for start in range(0, len(values), rows):
+            sums = np.cumsum(values[start : start + rows], axis=0, dtype=np.int64)
+            sums += state.totals
+            if np.any(np.abs(sums) > LARGEST_TOTAL):
+                raise ValueError("matrix must keep all sums within +-2**60")
+            memory, drawn = self._noise(state, sums, source)
+            np.add(sums, drawn, out=published[start : start + rows])
+            state = CounterState(step=state.step + len(sums), totals=sums[-1].copy(), memory=memory)
+        return state, published
+
+    def snapshot(self, state: CounterState) -> bytes:
+        """Return `state` as bytes that only a counter with equal parameters restores. Private: it holds true sums."""
+        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": self._parameters, "step": state.step}
+        return pack(f"{type(self).__name__} state", 1, fields | {"totals": state.totals, "memory": state.memory})
+
+    def restore(self, data: bytes) -> CounterState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        fields = unpack(f"{type(self).__name__} state", 1, data)
+        if fields["parameters"] != self._parameters:
+            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
+        totals, memory = cast(Integers, fields["totals"]), cast(NDArray[Any], fields["memory"])
+        return CounterState(step=cast(int, fields["step"]), totals=totals, memory=memory)
+
+    def _checked(self, state: CounterState, matrix: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of a run if they are integers of the right shape. Messages quote no value."""
+        if matrix.ndim != 2 or matrix.shape[1] != self.columns:
+            raise ValueError(f"matrix must have shape (n, {self.columns}), got {matrix.shape}")
+        if matrix.dtype.kind not in "iu":
+            raise TypeError(f"matrix must hold integers, got {matrix.dtype}")
+        if state.step + len(matrix) > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(matrix)}")
+        if matrix.size and (matrix.max() > LARGEST_ENTRY or matrix.min() < -LARGEST_ENTRY):
+            raise ValueError("matrix must hold integers between -2**40 and 2**40")
+        return matrix
+
+    def _step_number(self, step: int) -> int:
+        """Return a step number within the horizon."""
+        if checks.integer("step", step, minimum=1) > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
+        return int(step)
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
+        values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
+        return json.dumps([type(self).__name__, values], sort_keys=True).encode()
+
+    def with_budget(self, epsilon: float, delta: float) -> Self:
+        """Return the same counter for another budget."""
+        return type(self)(**(asdict(self) | {"epsilon": epsilon, "delta": delta}))
+
+
+def node_law(
+    epsilon: float, delta: float, changes: int, rows_per_unit: int | None = None
+) -> DiscreteLaplace | DiscreteGaussian:
+    """Return the noise for integers of which one row moves at most `changes`, each by 1."""
+    rows = rows_per_unit or 1
+    if delta == 0:
+        return DiscreteLaplace(math.nextafter(changes * rows / epsilon, math.inf))
+    if rows_per_unit is None:
+        return DiscreteGaussian(counting_sigma(epsilon, delta, changes))
+    return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
+
+
+def unit_protected(rows_per_unit: int | None) -> str:
+    """Return what a guarantee protects."""
+    return "one row over the whole run" if rows_per_unit is None else "one person over the whole run"
+
+
+def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:
+    """Return sentences that say what a row, and a person, is limited to."""
+    ones = "any number of ones" if row_columns is None else f"at most {row_columns:,} one{'s' * (row_columns > 1)}"
+    sentences = [f"A row is added at one step, has {columns:,} column{'s' * (columns > 1)} and {ones}."]
+    if rows_per_unit is not None:
+        rows = f"{rows_per_unit:,} row{'s' * (rows_per_unit > 1)}"
+        sentences.append(f"A person has at most {rows} in the whole run, at any steps.")
+    elif neighbouring == "replace_one":
+        sentences.append("A row that is replaced keeps its step.")
+    return tuple(sentences)
+
+
+def node_labels(high: NDArray[Any], kind: int, columns: int) -> NDArray[np.uint64]:
+    """Return labels (n * columns, 2) for all columns of nodes numbered `high` within one `kind` < 2^32."""
+    labels = np.empty((len(high), columns, 2), np.uint64)
+    labels[:, :, 0] = high.astype(np.uint64)[:, None]
+    labels[:, :, 1] = np.arange(columns, dtype=np.uint64) | np.uint64(kind << 32)
+    return labels.reshape(-1, 2)
+
+
+def bound_noise(law: Any, source: NoiseSource, high: NDArray[Any], kind: int, sums: Integers) -> Integers:
+    """Draw the noise of nodes, (n, columns), bound to the true sums (n, columns) when each is first used."""
+    labels = source.bind(node_labels(high, kind, sums.shape[1]), sums.reshape(-1))
+    return cast(Integers, law.draw(source, labels).reshape(sums.shape))

@@ -1,0 +1,151 @@
+"""NoisyTopK: which queries are the largest, and by how much each is ahead of the next."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.gap_noise import GapLaw, check_parameters, make_law, noisy, vector
+from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
+from privstream.mechanisms.noise.continuous import Exponential
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.sparse_vector.above_threshold import UNIT
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
+
+PUBLIC_ORDER = ("all parameters", "the number of queries and their order")
+ONE_RELEASE = "The queries may depend on everything published before."
+
+
+class TopSelection(NamedTuple):
+    """Indices of the selected queries, the largest first, the gap of each to the next best, and the epsilon spent."""
+
+    indices: Indices
+    gaps: IntegersOrReals
+    spent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyTopK:
+    """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
+
+    Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
+    that was not selected, whose index stays secret. On integers ties go to the lower index, and the last gap is the
+    margin to the least integer that would still have been selected: one less than the difference if the runner-up has
+    the lower index. Without this correction the gap would not be free, whatever the tie-breaking by index.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        epsilon-DP for each call of `select`; the gaps are free. Public: the parameters, the number of queries, and
+        their order, which must not depend on the data (not by descending count).
+
+    Accuracy:
+        With probability 1 - beta no query that was not selected exceeds a selected one by more than
+        `accuracy(queries, beta)`. The noise of a gap has mean 0 and variance `gap_variance`, as if the selection
+        did not depend on the noise; `postprocess.blue_from_gaps` improves measurements with the first top - 1 gaps.
+
+    Args:
+        epsilon: privacy loss of one selection, > 0.
+        top: number of queries to select, >= 1.
+        integer: whether the queries are integers. All noise is then discrete, exactly as analysed. Otherwise noise and
+          gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov 2012): use it
+          for quantities that are not counts, and round what you publish.
+        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
+          counts. Halves the noise. Not for "replace_one".
+        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
+        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    Raises:
+        ValueError: a parameter is out of range.
+        TypeError: a parameter is of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = NoisyTopK(epsilon=1.0, top=2, integer=True, monotone=True)
+        >>> mechanism.select([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
+        [1, 3]
+
+    Source: Ding et al., Free gap estimates (2022), Algorithm 3, section 6.2; docs/proofs/free_gap.md, with a new proof.
+    """
+
+    epsilon: float
+    top: int = 1
+    integer: bool = False
+    monotone: bool = False
+    noise_law: str = "exponential"
+    neighbouring: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.integer("top", self.top, minimum=1)
+        check_parameters(self, 0, self.noise_scale)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the noise on each query."""
+        return (1 if self.monotone else 2) * self.top / self.epsilon
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise on each query."""
+        return self._law.variance
+
+    @property
+    def gap_variance(self) -> float:
+        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
+        return 2 * self.noise_variance
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of one selection."""
+        return PrivacyGuarantee(
+            unit=UNIT,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=("It covers one selection.",),
+            public=PUBLIC_ORDER,
+            adaptivity=ONE_RELEASE,
+            curve=PureDp(self.epsilon),
+        )
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        return spread(self._law, checks.integer("queries", queries, minimum=1), beta)
+
+    def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
+        """Select the largest queries.
+
+        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
+        data does not repeat the noise.
+
+        Args:
+            values: true values of the queries, shape (n,), n > `top`; private.
+            noise: the noise of this selection; give every selection a source of its own.
+
+        Returns:
+            The indices, largest noisy value first, shape (top,); the gaps, int64 or float64 (top,); what it cost.
+
+        Raises:
+            ValueError: there are not more than `top` queries.
+        """
+        queries = vector(values, integer=self.integer)
+        if len(queries) <= self.top:
+            raise ValueError(f"values must hold more than {self.top} queries, got {len(queries)}")
+        totals = noisy(queries, self._law, len(queries), noise.derive("top-k", parameters(self)))
+        order = leaders(totals, self.top + 1)
+        return TopSelection(order[: self.top], gaps_between(totals, order), self.epsilon)
+
+    @property
+    def _law(self) -> GapLaw:
+        return make_law(self.noise_law, self.noise_scale, integer=self.integer)
+
+
+def spread(law: GapLaw, queries: int, beta: float) -> float:
+    """Return by how much any two of so many noises differ with probability at most beta."""
+    share = checks.probability("beta", beta) / queries
+    if isinstance(law, Geometric | Exponential):
+        return float(law.tail_quantile(share))
+    return float(2 * law.tail_quantile(share / 2))

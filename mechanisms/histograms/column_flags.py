@@ -1,0 +1,106 @@
+"""ColumnFlags: which column sums have passed their thresholds; a flag, once up, stays up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.counters.continual_counter import ContinualCounter
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
+from privstream.mechanisms.histograms.paper_partition import FlagPartition
+from privstream.mechanisms.histograms.partition import PartitionState, advance, counter_error
+from privstream.mechanisms.noise.sources import NoiseSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags(HistogramMechanism):
+    """Tells after every step for every column whether its sum has passed its threshold; flags stay up.
+
+    This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
+    only when it says that some flag should go up.
+
+    Privacy:
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, the number of steps. A third of epsilon each for the counter, for the tests
+        and for the columns one by one.
+
+    Accuracy:
+        `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum above its
+        threshold less `error(step)`, and one that is down has a sum below its threshold plus `error(step)`.
+
+    Attributes:
+        epsilon: finite and > 0; below 3 if delta > 0.
+        delta: in [0, 1).
+        columns: number of columns, >= 1.
+        thresholds: one integer > 0 for each column; public.
+        horizon: steps of the whole run at most, or None.
+        row_columns: ones in a row at most; None for no bound.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
+        beta: failure probability.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = ColumnFlags(epsilon=1.0, columns=2, thresholds=(2000, 2000))
+        >>> state, flags = mechanism.run(mechanism.initial_state(), [[1, 0], [5000, 0], [0, 0]], SeededNoise(1))
+        >>> flags.tolist()
+        [[False, False], [True, False], [True, False]]
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 9; docs/proofs/anchored.md, section 5.
+    """
+
+    thresholds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.thresholds, tuple) or len(self.thresholds) != self.columns:
+            raise ValueError(f"thresholds must be a tuple of {self.columns} integers")
+        for threshold in self.thresholds:
+            checks.integer("thresholds", threshold, minimum=1)
+        paper_delta(self.epsilon, self.delta)
+
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring, for steps 1 .. `step`."""
+        partition, last = self.partition, self.columns + 1
+        bounds = float(partition.margin(checks.integer("step", step, minimum=1), last)) + partition.gamma_bound(last)
+        return math.ceil(bounds + counter_error(self.counter, last, float(partition.counter_beta(last)))) + 1
+
+    @cached_property
+    def counter(self) -> ContinualCounter:
+        """The counter that holds the published sums."""
+        return self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta))
+
+    @cached_property
+    def partition(self) -> FlagPartition:
+        """What closes intervals and raises flags."""
+        return FlagPartition(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            beta=self.beta,
+            queries=self.columns,
+            moves=self._moves,
+            counter=self.counter,
+            thresholds=self.thresholds,
+        )
+
+    def initial_state(self) -> PartitionState:
+        """Return the state before the first step: all flags are down."""
+        return self._start(np.array(self.thresholds, dtype=np.float64))
+
+    def run(
+        self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
+    ) -> tuple[PartitionState, NDArray[np.bool_]]:
+        """Add many steps at once: int (n, columns) to flags (n, columns), bit for bit what n calls of `step` give."""
+        rows = self._checked(state, np.asarray(matrix))
+        flags = np.empty(rows.shape, np.bool_)
+        flags[:] = np.isinf(state.base)
+        state, closed = advance(self.partition, lambda sums: sums, self.counter, state, rows, self._source(noise))
+        for index, after in closed:
+            flags[index:] = np.isinf(after.base)
+        return state, flags

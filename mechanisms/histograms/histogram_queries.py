@@ -1,0 +1,259 @@
+"""HistogramQueries: live column sums, extremes, quantiles and top-k, published after every step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
+from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
+from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.histograms.anchored_partition import AnchoredPartition, early_bound
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
+from privstream.mechanisms.histograms.paper_partition import PaperPartition
+from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance, counter_error
+from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, all_values, columnwise
+from privstream.mechanisms.noise.sources import NoiseSource
+
+MODES = ("auto", "anchored", "direct", "paper")
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
+_EARLY = (0.01, 1.0, 8.0, 64.0)  # intervals that end too early, on average
+_MOST_INTERVALS = 1 << 24
+_DEFAULT_LARGEST = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramQueries(HistogramMechanism):
+    """Answers queries on the column sums of a stream after every step, with one budget for the whole run.
+
+    Modes: `direct` asks a continual counter that is fed at every step. `anchored` feeds it only when some query has
+    grown by about K since it was last fed, and publishes the same answers in between: its error depends on how large
+    the answers are, hardly on the length of the stream. `paper` is Algorithm 2 of the source, for reference. `auto` is
+    `anchored` or `direct`, whichever promises the smaller error at `largest`.
+
+    Privacy:
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
+        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
+        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. A query of the
+        caller's (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With
+        delta = 0 the noise of the counters cannot depend on the data: a run that is repeated with other data needs a
+        noise source of its own, or the difference shows.
+
+    Accuracy:
+        `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
+        no query exceeds `largest`. Selected columns have sums within twice that of the ones they stand for.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1).
+        columns: number of columns, >= 1.
+        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `SumSelect()`, `Quantile(q)`, `TopK(k)`,
+            `TopKSelect(k)`, `Monotone(function)`.
+        mode: see above.
+        horizon: steps of the whole run at most, or None.
+        row_columns: ones in a row at most; None for no bound.
+        neighbouring: "add_remove" or "replace_one" row, or person.
+        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
+            row that is replaced keeps its step.
+        beta: failure probability of the accuracy.
+        largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
+            horizon, or 100,000. Not used for privacy or accuracy.
+        counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
+        slack: growth that each interval has for certain, in mode `anchored`; None for a good one.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
+        >>> mechanism.chosen_mode
+        'anchored'
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [5] * 10, SeededNoise(1))
+        >>> answers.shape
+        (10,)
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2 and Appendix D for "paper"; docs/proofs/anchored.md.
+    """
+
+    queries: tuple[HistogramQuery, ...] = (Histogram(),)
+    mode: str = "auto"
+    largest: int | None = None
+    counter_share: float | None = None
+    slack: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("mode", self.mode, MODES)
+        for name in ("largest", "slack"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), minimum=1)
+        if self.counter_share is not None:
+            checks.probability("counter_share", self.counter_share)
+        if not isinstance(self.queries, tuple) or not self.queries:
+            raise ValueError("queries must be a tuple of at least one query")
+        for query in self.queries:
+            query.check(self.columns)
+        if self.mode == "paper":
+            paper_delta(self.epsilon, self.delta)
+
+    @cached_property
+    def chosen_mode(self) -> str:
+        """The mode, `auto` being decided."""
+        if self.mode != "auto":
+            return self.mode
+        largest = self._expected
+        step = self.horizon or largest
+        return min(("anchored", "direct"), key=lambda mode: self._mode_error(mode, largest, step))
+
+    def error(self, largest: int, step: int | None = None) -> int:
+        """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
+
+        Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
+        """
+        checks.integer("largest", largest, minimum=0)
+        last = (self.horizon or max(1, largest)) if step is None else checks.integer("step", step, minimum=1)
+        if self.horizon is not None and last > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {last}")
+        return self._mode_error(self.chosen_mode, largest, last)
+
+    @property
+    def answer_selects(self) -> NDArray[np.bool_]:
+        """Which of the numbers published are column numbers."""
+        zeros = np.zeros((1, self.columns), np.int64)
+        return np.concatenate([np.full(query.answers(zeros).shape[1], query.selects) for query in self.queries])
+
+    def initial_state(self) -> PartitionState:
+        """Return the state before the first step."""
+        if self.chosen_mode == "direct":
+            return self._start(np.zeros(0))
+        return self._start(self.partition.first_base(self._values(np.zeros((1, self.columns), np.int64))[0]))
+
+    def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
+        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
+        rows = self._checked(state, np.asarray(matrix))
+        source = self._source(noise)
+        if self.chosen_mode == "direct":
+            counter, sums = self.counter.run(state.counter, rows, source)
+            last = sums[-1].copy() if len(sums) else state.anchor
+            count = state.step + len(rows)
+            state = PartitionState(
+                step=count, interval=count, counter=counter, anchor=last, counts=state.counts, base=state.base
+            )
+            return state, self._answers(sums)
+        first = state
+        state, closed = advance(self.partition, self._values, self.counter, state, rows, source)
+        edges = [(0, first), *closed, (len(rows), state)]
+        published = np.empty((len(rows), len(self.answer_selects)), np.int64)
+        for (start, held), (end, _) in itertools.pairwise(edges):
+            steps = first.step + 1 + np.arange(start, end)
+            published[start:end] = self._answers(held.anchor[None, :]) + self._centred(steps, held.interval)
+        return state, published
+
+    @cached_property
+    def counter(self) -> ContinualCounter:
+        """The counter that holds the published sums."""
+        if self.chosen_mode == "direct":
+            return self._step_counter
+        if self.chosen_mode == "paper":
+            return self._paper.counter
+        return self._anchored(*self._split).counter
+
+    @cached_property
+    def partition(self) -> Partition:
+        """What closes intervals, in modes other than `direct`."""
+        if self.chosen_mode == "paper":
+            return self._paper
+        return self._anchored(*self._split)
+
+    @cached_property
+    def _paper(self) -> PaperPartition:
+        return PaperPartition(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            beta=self.beta,
+            queries=len(self._tracked),
+            moves=self._moves,
+            counter=self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta)),
+        )
+
+    def _anchored(
+        self, share: float, slack: int, early: float, counter_share: float | None = None
+    ) -> AnchoredPartition:
+        """Return the partition that leaves the counter a share of epsilon, with another one for predictions."""
+        most = 1 + len(self._tracked) * self._expected // slack + early_bound(early, self.beta)
+        most = min(most, _MOST_INTERVALS if self.horizon is None else self.horizon)
+        most = math.ceil(2 ** (math.ceil(2 * math.log2(most)) / 2))  # few different ones, whose errors are remembered
+        return AnchoredPartition(
+            epsilon=self.epsilon * (1 - share) / (self.rows_per_unit or 1),
+            neighbouring=self.neighbouring,
+            beta=self.beta,
+            horizon=self.horizon,
+            slack=slack,
+            early=early,
+            intervals=most,
+            counter=self.interval_counter(counter_share or share, self.delta, most),
+            columnwise=columnwise(self.queries),
+        )
+
+    @cached_property
+    def _step_counter(self) -> ContinualCounter:
+        """The counter of mode `direct`."""
+        budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._shape
+        if self.horizon is None or (self.delta > 0 and self.horizon > BUFFERED_HORIZON):
+            return UnknownHorizonCounter(**budget)
+        return (BufferedToeplitzCounter if self.delta > 0 else KaryTreeCounter)(horizon=self.horizon, **budget)
+
+    @property
+    def _expected(self) -> int:
+        return self.largest or self.horizon or _DEFAULT_LARGEST
+
+    @cached_property
+    def _split(self) -> tuple[float, int, float]:
+        """The counter's share of epsilon, slack and early ends: those given, or the best of some by predicted error.
+
+        Predictions take the error of a counter with all of epsilon, as it scales.
+        """
+        shares = _SHARES if self.counter_share is None else (self.counter_share,)
+        growth, step = len(self._tracked) * self._expected, self.horizon or max(1, self._expected)
+        slacks = [max(8, growth >> i) for i in range(15)] if self.slack is None else [self.slack]
+
+        def predicted(option: tuple[float, int, float]) -> float:
+            return self._anchored(*option, counter_share=1.0).error(growth, step, counter_share=option[0])
+
+        return min(itertools.product(shares, slacks, _EARLY), key=predicted)
+
+    def _mode_error(self, mode: str, largest: int, step: int) -> int:
+        if mode == "direct":
+            return self._step_counter.error(step, self.beta)
+        if mode == "anchored":
+            return math.ceil(self._anchored(*self._split).error(len(self._tracked) * largest, step))
+        paper = self._paper
+        number = max(1, paper.queries * largest)
+        counter_bound = counter_error(paper.counter, number, float(paper.counter_beta(number)))
+        rise = float(paper.rise(step, number)) + 2 * float(paper.margin(step, number))
+        return math.ceil(rise + paper.gamma_bound(number) + 3 * counter_bound + 1)
+
+    @cached_property
+    def _tracked(self) -> Integers:
+        """The values, at 0, of all queries' parts that intervals are about."""
+        return np.asarray(self._values(np.zeros((1, self.columns), np.int64))[0])
+
+    def _centred(self, steps: Integers, interval: int) -> Integers:
+        """Return what is added to answers (n, k): in mode `anchored` half of what a value can have grown unseen."""
+        if self.chosen_mode == "paper":
+            return np.zeros((len(steps), 1), np.int64)
+        half = cast(AnchoredPartition, self.partition).unseen(steps, interval) // 2
+        return np.where(self.answer_selects, 0, half[:, None])
+
+    def _values(self, sums: Integers) -> Integers:
+        return all_values(self.queries, sums)
+
+    def _answers(self, sums: Integers) -> Integers:
+        return np.concatenate([query.answers(sums) for query in self.queries], axis=1)

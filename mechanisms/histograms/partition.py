@@ -1,0 +1,113 @@
+"""Closing intervals of a stream when some query has grown enough: what the partitions of histogram queries share."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, Integers
+from privstream.mechanisms.noise.sources import NoiseSource
+
+Floats = NDArray[np.float64]
+
+SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
+_FIRST_WINDOW, _LARGEST_WINDOW = 16, 4096
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartitionState:
+    """What outlives a step.
+
+    `anchor` is what the counter published last, `counts` the true sums since (private), `base` what each query is
+    compared with, and `interval` the number of intervals closed.
+    """
+
+    step: int
+    interval: int
+    counter: CounterState
+    anchor: Integers
+    counts: Integers
+    base: Floats
+
+
+class Partition(ABC):
+    """When to close an interval, and what to compare with in the next one."""
+
+    @abstractmethod
+    def first_base(self, values: Integers) -> Floats:
+        """Return what the queries are compared with at the start, given their values at 0."""
+
+    @abstractmethod
+    def levels(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
+        """Return what the largest of values - base must exceed at each step to close the interval: noise included."""
+
+    @abstractmethod
+    def next_base(
+        self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
+    ) -> Floats:
+        """Return the base after an interval, from the values at its end, true ones (private) and `anchored` ones."""
+
+
+def advance(
+    partition: Partition,
+    values: Callable[[Integers], Integers],
+    counter: ContinualCounter,
+    state: PartitionState,
+    rows: Integers,
+    noise: NoiseSource,
+) -> tuple[PartitionState, list[tuple[int, PartitionState]]]:
+    """Add rows (n, columns) as one step each. Return the state after them, and all (index, state) that closed one."""
+    closed: list[tuple[int, PartitionState]] = []
+    start, window = 0, _FIRST_WINDOW
+    while start < len(rows):
+        counts = state.counts + np.cumsum(rows[start : start + window], axis=0)
+        current = values(state.anchor + counts)
+        steps = state.step + 1 + np.arange(len(counts))
+        gaps = (current - state.base).max(axis=1)
+        hits = np.flatnonzero(gaps > partition.levels(steps, state.interval, noise))
+        if not len(hits):
+            state = replace(state, step=int(steps[-1]), counts=counts[-1].copy())
+            start += len(counts)
+            window = min(2 * window, _LARGEST_WINDOW)
+            continue
+        end = int(hits[0])
+        memory, anchor = counter.step(state.counter, counts[end], noise)
+        base = partition.next_base(
+            state.base, current[end], values(anchor[None, :])[0], int(steps[end]), state.interval, noise
+        )
+        state = PartitionState(
+            step=int(steps[end]),
+            interval=state.interval + 1,
+            counter=memory,
+            anchor=anchor,
+            counts=np.zeros_like(anchor),
+            base=base,
+        )
+        start, window = start + end + 1, _FIRST_WINDOW
+        closed.append((start - 1, state))
+    return state, closed
+
+
+def series_share(number: int) -> float:
+    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
+    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)
+
+
+def counter_error(counter: ContinualCounter, intervals: int, beta: float) -> int:
+    """Return an error that the counter keeps within for all its steps with probability 1 - beta, at `intervals` steps.
+
+    Steps are counted up to a power of two, each with its share of beta.
+    """
+    return _doubled_error(counter, max(0, intervals - 1).bit_length(), beta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _doubled_error(counter: Any, doublings: int, beta: float) -> int:
+    steps = min(1 << doublings, counter.horizon)
+    return int(counter.error(steps, beta / ((doublings + 1) * (doublings + 2))))

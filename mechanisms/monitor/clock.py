@@ -1,0 +1,158 @@
+"""The clock calibration: a test with count c is a hit with probability 1 - exp(-H(c)), H growing by e^eta a person."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.monitor import noisy_counts
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
+from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, ROUNDING, PairCurve, excess, largest
+from scipy import special, stats
+
+LARGEST_ETA = 300.0
+PRECISION = 400  # bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockCurve(PairCurve):
+    """Privacy of `clocks` exponential clocks whose rate one person multiplies by e^eta.
+
+    Source: docs/proofs/clock.md, sections 2 and 5.
+    """
+
+    eta: float
+    clocks: int
+    neighbouring: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        checks.positive("eta", self.eta)
+        checks.integer("clocks", self.clocks, minimum=1)
+        checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
+
+    def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the divergences (with, without) and (without, with) of one added person."""
+        k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
+        late = np.maximum(0.0, epsilon + k * self.eta) / growth
+        early = np.maximum(0.0, k * self.eta - epsilon) / growth
+        within = excess(special.gammainc(k, rate * early), epsilon, special.gammainc(k, early))
+        without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
+        return within, without
+
+    def replaced(self, epsilon: float) -> float:
+        """Return the divergence of a replaced person for epsilon >= 0, as a race of two kinds of clocks."""
+        k, rate = self.clocks, math.exp(self.eta)
+        s = epsilon / math.expm1(self.eta)
+        wins = np.arange(k)
+        fast = stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
+        slow = stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
+        return float(excess(fast.sum(), np.asarray(epsilon), slow.sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockCalibration(Calibration):
+    """Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)); see `calibrate`.
+
+    Known domain: H(c) = e^{eta (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with
+    r = e^eta, zero for an item that nobody holds.
+    """
+
+    eta: float
+
+    def threshold_at(self, step: int) -> float:
+        """Return the threshold at a public step 1, 2, ..: the count at which H is one, or would be."""
+        budget = self.budget
+        if budget.domain == "known":
+            return -math.log(-math.log1p(-budget.beta / (2 * budget.tests))) / self.eta
+        return (math.log(math.expm1(self.eta)) - math.log(budget.domain_hazard(step))) / self.eta
+
+    def hazard(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
+        """Return H(count), inf where it overflows."""
+        count = np.asarray(counts, dtype=np.float64)
+        exponent = np.minimum(self.eta * (count - self.threshold_at(step)), LARGEST_EXPONENT)
+        known = np.exp(exponent)
+        return known if self.budget.domain == "known" else known * -np.expm1(-self.eta * np.maximum(count, 0.0))
+
+    def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
+        """Return Pr[T > count] for each count."""
+        return np.exp(-self.hazard(counts, step=step))
+
+    def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
+        """Return Pr[T <= count] for each count."""
+        return -np.expm1(-self.hazard(counts, step=step))
+
+    def absent_hit_probability(self, *, step: int = 1) -> Fraction:
+        """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
+        if self.budget.domain == "unknown":
+            return Fraction(0)
+        with mpmath.workprec(PRECISION):
+            hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold_at(step))))
+            return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
+
+    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
+        """Return the law of T given T >= 1, exact to 128 bits."""
+        return _law(self, self.budget.octave(step))
+
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
+        """Return hidden thresholds T given T >= 1, one per label, int64 (n,)."""
+        return self.threshold_law(step=step).draw(noise, labels)
+
+    @functools.cached_property
+    def hits_curve(self) -> ClockCurve:
+        """The privacy curve of hits and misses alone."""
+        return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
+
+
+@functools.lru_cache(maxsize=64)
+def _law(calibration: ClockCalibration, octave: int) -> IntegerLaw:
+    step = 1 << octave
+    with mpmath.workprec(PRECISION):
+        growth = mpmath.exp(mpmath.mpf(calibration.eta))
+        if calibration.budget.domain == "known":
+            unit = mpmath.exp(-mpmath.mpf(calibration.eta) * mpmath.mpf(calibration.threshold_at(step)))
+        else:
+            unit = mpmath.mpf(calibration.budget.domain_hazard(step)) / (growth - 1)
+    return IntegerLaw.from_survival(1, _survival(unit, growth))
+
+
+def _survival(unit: Any, growth: Any) -> Callable[[int], Any]:
+    """Return k -> exp(-unit (growth^k - 1)), the chance to miss with k people given a miss with none."""
+    return lambda k: mpmath.exp(-unit * (growth**k - 1))
+
+
+def calibrate(budget: MonitorBudget) -> ClockCalibration:
+    """Return the least noise for which the clock monitor meets `budget`.
+
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 to 4 of
+    docs/proofs/clock.md.
+
+    Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
+
+    Example:
+        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
+        >>> calibrate(budget).detection_threshold(10**6, 0.01)
+        330
+
+    Source: docs/proofs/clock.md.
+    """
+    goal = budget.hits_delta * (1 - ROUNDING)
+
+    def accept(eta: float) -> bool:
+        curve = ClockCurve(eta=eta, clocks=budget.charges, neighbouring=budget.neighbouring)
+        return curve.delta(budget.hits_epsilon) <= goal
+
+    eta = largest(accept, 0.0, LARGEST_ETA)
+    calibration = ClockCalibration(budget=budget, noise_scale=1 / eta, eta=eta)
+    last_hazard = math.log(2) * WORD_BITS  # beyond it a miss is less likely than a table can say
+    check_reach(budget, calibration.threshold_at(1 << LAST_OCTAVE) + math.log(last_hazard) / eta)
+    return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))

@@ -1,0 +1,114 @@
+"""Noisy counts of hits: discrete Gaussian noise on the gated count of each hit, accounted with the hits themselves."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from privstream.mechanisms import checks
+from privstream.mechanisms.privacy.accounting import ROUNDING
+from privstream.mechanisms.privacy.guarantee import PrivacyCurve
+from scipy import optimize
+
+if TYPE_CHECKING:
+    from privstream.mechanisms.monitor.calibration import MonitorBudget
+
+SIGMA_PRECISION = 1e-3
+SMALLEST_SIGMA = 0.5
+LARGEST_SIGMA = 1e6  # of the sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountCurve:
+    """`releases` counts, each changed by one person by at most 1, with discrete Gaussian noise of parameter `sigma`."""
+
+    sigma: float
+    releases: int
+
+    def __post_init__(self) -> None:
+        checks.positive("sigma", self.sigma)
+        checks.integer("releases", self.releases, minimum=1)
+
+    @functools.cached_property
+    def _pld(self) -> PrivacyLossDistribution:
+        return self.to_pld(grid(math.sqrt(self.releases) / self.sigma, self.releases))
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the releases are (epsilon, delta)-differentially private."""
+        return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
+
+    def epsilon(self, delta: float) -> float:
+        """Return an epsilon for which the releases are (epsilon, delta)-differentially private."""
+        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta)))
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the `releases`-fold convolution of the distribution of one release."""
+        one = privacy_loss_distribution.from_discrete_gaussian_mechanism(
+            self.sigma, value_discretization_interval=interval, use_connect_dots=True
+        )
+        return one.self_compose(self.releases)
+
+
+def count_curve(sigma: float, charges: int, neighbouring: str) -> CountCurve:
+    """Return the curve of the counts of one person's hits; a replaced person changes twice as many."""
+    checks.one_of("neighbouring", neighbouring, ("add_remove", "replace_one"))
+    return CountCurve(sigma=sigma, releases=charges * (2 if neighbouring == "replace_one" else 1))
+
+
+def grid(epsilon: float, releases: int) -> float:
+    """Return a grid of privacy losses on which `releases` of them lose well under one percent of epsilon."""
+    return min(1e-2, epsilon / (100 * math.sqrt(releases)))
+
+
+def for_budget(budget: MonitorBudget, hits: PrivacyCurve) -> float | None:
+    """Return sigma for a monitor's budget after its hits are calibrated, or None if it releases no counts."""
+    if not budget.count_share:
+        return None
+    return solve_sigma(
+        hits=hits,
+        charges=budget.charges,
+        neighbouring=budget.neighbouring,
+        epsilon=budget.epsilon,
+        delta=budget.hits_delta,
+    )
+
+
+def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
+    """Return the smallest sigma (within 0.1%, rounded up) so that hits and counts are (epsilon, delta)-private.
+
+    Privacy: the whole transcript is post-processing of one clock (or run of responses) and one count per charge,
+    all independent, so that the convolution of their losses dominates (docs/proofs/noisy_counts.md).
+
+    Raises:
+        ValueError: no sigma suffices: the hits leave nothing of (epsilon, delta), or too little.
+    """
+    releases = count_curve(1.0, charges, neighbouring).releases
+    interval = grid(epsilon, releases)
+    spent = hits.to_pld(interval)
+
+    @functools.cache
+    def excess(log_sigma: float) -> float:
+        """Return the logarithm of delta over its goal."""
+        counts = count_curve(math.exp(log_sigma), charges, neighbouring).to_pld(interval)
+        found = spent.get_delta_for_epsilon_for_composed_pld(counts, epsilon)
+        return math.log(max(found, sys.float_info.min)) - math.log(delta * (1 - ROUNDING))
+
+    high = math.log(SMALLEST_SIGMA + math.sqrt(releases) / epsilon)
+    if hits.delta(epsilon) < delta:
+        while excess(high) > 0 and high < math.log(LARGEST_SIGMA):
+            high += 1
+    if hits.delta(epsilon) >= delta or excess(high) > 0:
+        raise ValueError(f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget")
+    low = high
+    while excess(low) <= 0:
+        high, low = low, low - 1
+        if low < math.log(SMALLEST_SIGMA):
+            return math.exp(high)
+    root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
+    return math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))

@@ -1,0 +1,193 @@
+"""The paper's calibration: noise Lap(10 Delta) + min(Lap(b), Delta), with the constants of its proof; for reference."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.monitor import noisy_counts
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.noise.continuous import Laplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
+
+Floats = NDArray[np.float64]
+
+REAL_MARGIN = 2.0  # w + v is at most the integer w + v, plus two, stochastically
+LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
+COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperCalibration(Calibration):
+    """Hit iff count + w + min(v, Delta) >= threshold, w and v Laplace of scales 10 Delta and b; see `calibrate`.
+
+    Integer counts get discrete Laplace noise and an integer Delta; real-valued counts (linear queries) get
+    continuous noise. `noise_scale` is 10 Delta.
+
+    Attributes:
+        inner_scale: the scale b of the noise that is cut off.
+        cut_off: Delta = b ln b.
+    """
+
+    inner_scale: float
+    cut_off: float
+
+    @property
+    def integer_cut_off(self) -> int:
+        """Delta for integer noise."""
+        return math.ceil(self.cut_off)
+
+    def threshold_at(self, step: int) -> float:
+        """Return the threshold at a public step 1, 2, .."""
+        return float(_threshold(self, self.budget.octave(step)))
+
+    def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
+        """Return Pr[T > count] for each integer count."""
+        return self._below(self.threshold_at(step) - 1 - np.asarray(counts, dtype=np.float64))
+
+    def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
+        """Return Pr[T <= count] for each integer count."""
+        count = np.asarray(counts, dtype=np.float64)
+        hit = self._above(self.threshold_at(step) - count)
+        return hit if self.budget.domain == "known" else np.where(count >= 1, hit, 0.0)
+
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
+        """Return hidden thresholds T given T >= 1 (max(T, 1) for an unknown domain), one per label, int64 (n,)."""
+        drawn = self._draw(noise, labels, step)
+        if self.budget.domain == "unknown":
+            return np.maximum(drawn, 1)
+        attempt = 0
+        while (drawn < 1).any():
+            attempt += 1
+            drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels, step), drawn)
+        return drawn
+
+    def draw_real_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Floats:
+        """Return hidden thresholds for real-valued counts (linear queries with values in [0, 1]), float64 (n,)."""
+        outer = Laplace(self.noise_scale).draw(noise.derive("real w"), labels)
+        inner = Laplace(self.inner_scale).draw(noise.derive("real v"), labels)
+        apart = REAL_MARGIN if self.budget.domain == "unknown" else 0.0
+        drawn: Floats = self.threshold_at(step) + apart - outer - np.minimum(inner, self.cut_off)
+        return drawn
+
+    def _draw(self, noise: NoiseSource, labels: Labels, step: int) -> NDArray[np.int64]:
+        outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
+        inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
+        return int(self.threshold_at(step)) - outer - np.minimum(inner, self.integer_cut_off)
+
+    @functools.cached_property
+    def hits_curve(self) -> PointCurve:
+        """The (epsilon, delta) of the paper's theorem."""
+        return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
+
+    def _above(self, least: Floats) -> Floats:
+        """Return Pr[w + min(v, Delta) >= least], `least` integer."""
+        s, cut = self.noise_scale, self.integer_cut_off
+        near = np.minimum(least, cut) - 1
+        total = _tail(cut, self.inner_scale) * _tail(least - cut, s)
+        total += _weigh(self.inner_scale, 1 / s, -least / s, -np.inf, near) / (1 + math.exp(-1 / s))
+        total += _weigh(self.inner_scale, 0.0, 0 * least, near + 1, cut - 1)
+        return total - _weigh(self.inner_scale, -1 / s, (least - 1) / s, near + 1, cut - 1) / (1 + math.exp(-1 / s))
+
+    def _below(self, most: Floats) -> Floats:
+        """Return Pr[w + min(v, Delta) <= most], `most` integer."""
+        s, cut = self.noise_scale, self.integer_cut_off
+        near = np.minimum(most, cut - 1)
+        total = _tail(cut, self.inner_scale) * _tail(cut - most, s)
+        total += _weigh(self.inner_scale, -1 / s, most / s, near + 1, cut - 1) / (1 + math.exp(-1 / s))
+        total += _weigh(self.inner_scale, 0.0, 0 * most, -np.inf, near)
+        return total - _weigh(self.inner_scale, 1 / s, -(most + 1) / s, -np.inf, near) / (1 + math.exp(-1 / s))
+
+
+def _tail(least: ArrayLike, scale: float) -> Floats:
+    """Return Pr[X >= least] for discrete Laplace X and integers."""
+    least, norm = np.asarray(least, dtype=np.float64), 1 + math.exp(-1 / scale)
+    far: Floats = np.exp(-np.maximum(least, 1) / scale) / norm
+    return np.where(least >= 1, far, 1 - np.exp(-np.maximum(1 - least, 1) / scale) / norm)
+
+
+def _weigh(scale: float, rate: float, offset: Floats, first: ArrayLike, last: ArrayLike) -> Floats:
+    """Return the sum of Pr[X = x] e^(offset + rate x) over first <= x <= last, X discrete Laplace of `scale`."""
+    negative = _geometric(1 / scale + rate, offset, first, np.minimum(last, -1))
+    positive = _geometric(rate - 1 / scale, offset, np.maximum(first, 0), last)
+    return math.tanh(0.5 / scale) * (negative + positive)
+
+
+def _geometric(rate: float, offset: Floats, first: ArrayLike, last: ArrayLike) -> Floats:
+    """Return the sum of e^(offset + rate x) over the integers first <= x <= last; first may be -inf if rate > 0."""
+    first, last = np.broadcast_arrays(np.asarray(first, dtype=np.float64), np.asarray(last, dtype=np.float64))
+    empty = last < first
+    start = np.where(empty, 0.0, last if rate > 0 else first)
+    terms = np.where(empty, 0.0, last - first + 1)
+    top = np.exp(np.where(empty, 0.0, offset + rate * start))
+    return np.where(empty, 0.0, top * np.expm1(-abs(rate) * terms) / math.expm1(-abs(rate)))
+
+
+@functools.lru_cache(maxsize=64)
+def _threshold(calibration: PaperCalibration, octave: int) -> int:
+    """Return the integer threshold: the paper's, or the least that keeps items of one person out of sight."""
+    budget, scale = calibration.budget, calibration.noise_scale
+    if budget.domain == "known":
+        return math.ceil(scale * math.log(budget.tests / budget.beta))
+    allowed = -math.expm1(-budget.domain_hazard(1 << octave)) * (1 - ROUNDING)
+    low, high = 0, 2 * math.ceil(scale)
+    while float(calibration._above(np.asarray(high))) > allowed:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if float(calibration._above(np.asarray(middle))) > allowed else (low, middle)
+    return 1 + high
+
+
+def _scale_of_theorem_3_2(epsilon: float, delta: float, hits: int) -> float:
+    """Return b of Theorem 3.2 for a target (epsilon, delta)."""
+    log = math.log(3 / delta)
+    return log * (75 * (hits + 1) / log + 25) / epsilon
+
+
+def _scale_of_theorem_3_8(epsilon: float, delta: float, hits: int, share: float) -> float:
+    """Return b of Theorem 3.8, made explicit, with `share` of delta given to advanced composition."""
+    rest = share * delta
+    epochs = 1
+    while epochs * math.floor(math.log(3 * epochs / (delta - rest))) < hits:
+        epochs = max(epochs + 1, math.ceil(hits / math.floor(math.log(3 * (epochs + 1) / (delta - rest)))))
+    log = math.log(3 * epochs / (delta - rest))
+    spread = math.sqrt(2 * epochs * math.log(1 / rest))
+    each = largest(lambda xi: spread * xi + epochs * xi * math.expm1(xi) <= epsilon, 0.0, min(epsilon, 1.0))
+    return log * (75 * (math.floor(log) + 1) / log + 25) / each
+
+
+def _hits_delta(budget: MonitorBudget) -> float:
+    """Return the delta of hits alone: counts get the same share of delta as of epsilon."""
+    return budget.hits_delta * (1 - budget.count_share)
+
+
+def calibrate(budget: MonitorBudget) -> PaperCalibration:
+    """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
+
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; also for linear queries, which charge
+    their values in [0, 1]. A replaced person is two changes (group privacy).
+
+    Accuracy: `detection_threshold`, about twice the threshold 10 Delta ln(tests / beta).
+
+    Raises:
+        ValueError: epsilon is so large that b < 2, where the paper's proof does not hold.
+
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8; docs/proofs/paper_monitor.md.
+    """
+    epsilon, delta = budget.hits_epsilon, _hits_delta(budget)
+    if budget.neighbouring == "replace_one":
+        epsilon, delta = epsilon / 2, delta / (1 + math.exp(epsilon / 2))
+    hits = (budget.max_hits + 1) * budget.streams_per_person - 1
+    scales = [_scale_of_theorem_3_8(epsilon, delta, hits, share) for share in COMPOSITION_SHARES]
+    scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
+    if scale < LEAST_SCALE:
+        raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
+    cut_off = scale * math.log(scale)
+    calibration = PaperCalibration(budget=budget, noise_scale=10 * cut_off, inner_scale=scale, cut_off=cut_off)
+    return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))

@@ -1,0 +1,391 @@
+"""ThresholdMonitor: report every test that many people pass, charging only those who passed it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+from privstream.mechanisms import checks
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.monitor.paper_monitor import PaperCalibration
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "target_charging": target_charging, "paper": paper_monitor}
+LARGEST_UINT16 = 65_535
+MAX_ABSENT = 100_000
+DEFAULT_TESTS = 1_000_000
+SCAN = 4096
+COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16", "weights": "float64"}
+WEIGHT_UNITS = 2.0**20
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holdings:
+    """Who holds what at one step: parallel columns, each pair of person and item at most once.
+
+    Attributes:
+        step: public number of the step, >= 0; steps are decided in increasing order, each once.
+        users: uint64, shape (n,): keyed hashes of people.
+        items: uint64, shape (n,): keyed hashes of items; with a known domain, positions in the domain.
+        ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
+            nothing but the person, the step and the person's own items. With c charges left a person takes part in
+            the items ranked below c.
+        weights: float64 in [0, 1], shape (n,), or None (all one): values of linear queries (calibration "paper",
+            without counts). They are rounded to multiples of 2^-20, so that sums are exact in any order.
+
+    Raises:
+        ValueError, TypeError: a column has another shape or type, or a weight is out of range.
+    """
+
+    step: int
+    users: np.ndarray
+    items: np.ndarray
+    ranks: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("step", self.step, minimum=0)
+        for name, dtype in COLUMNS.items():
+            column = getattr(self, name)
+            if column is None and name in ("ranks", "weights"):
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype:
+                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {dtype}, got {found}")
+            if column.shape != (len(self.users),):
+                raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
+        if self.weights is not None and not np.all((self.weights >= 0) & (self.weights <= 1)):
+            raise ValueError("weights must be in [0, 1]")
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """What is published about one step.
+
+    Attributes:
+        items: uint64, shape (m,), increasing: the items whose test was a hit.
+        counts: int64, shape (m,): noisy number of people charged for each, or shape (0,) without counts.
+    """
+
+    items: np.ndarray
+    counts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class MonitorState:
+    """Everything that outlives a step. `last_step` is the last one decided, None before the first."""
+
+    counters: UserCounters = field(default_factory=UserCounters)
+    last_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdMonitor:
+    """Test at every step, for every item, whether at least about `detection_threshold` people hold it now.
+
+    Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
+    cost nothing, so the number of tests is unbounded, and the inputs of a step may depend on everything published.
+
+    Privacy:
+        Unit: one person over the whole run. Neighbours: `neighbouring`. See `guarantee`. Assumes that each person
+        enters at most `items_per_step` items a step, which is checked, and, with an unknown domain, takes part in at
+        most `horizon` steps: with `first_step` the monitor refuses steps outside of [first_step, first_step +
+        horizon); without it the caller must cap each person's participation. Public: all fields, the steps, the hits
+        and their noisy counts.
+
+    Accuracy:
+        `detection_threshold`: the number of people, not yet dropped, from which an item is reported with probability
+        1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody holds are never reported.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: hits after which a person is dropped, 1 to 65535.
+        calibration: "clock" (tightest), "target_charging", or "paper" (reference, and linear queries).
+        neighbouring: "add_remove" or "replace_one".
+        domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
+            because somebody holds them.
+        horizon: steps that one person takes part in at most; None for no bound ("clock" with `first_step`, where
+            thresholds rise slowly with time; or a known domain).
+        first_step: public number of the first step, or None.
+        items_per_step: items that one person holds in a step at most, 1 to 65535.
+        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
+        beta: failure probability over `tests` tests.
+        tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
+        count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
+        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
+            two that look at the same people in different ways must, or their answers together would give noise away.
+
+    Example:
+        >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
+        ...                            count_share=0.0)
+        >>> monitor.detection_threshold
+        330
+
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5 ("paper"); Cohen, Lyu (2023) for "target_charging";
+    docs/proofs/clock.md for "clock".
+    """
+
+    epsilon: float
+    delta: float
+    max_hits: int
+    calibration: str = "clock"
+    neighbouring: str = "add_remove"
+    domain_size: int | None = None
+    horizon: int | None = None
+    first_step: int | None = None
+    items_per_step: int = 1
+    streams_per_person: int = 1
+    beta: float = 0.05
+    tests: int | None = None
+    count_share: float = 0.25
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
+        for name in ("max_hits", "items_per_step"):
+            if checks.integer(name, getattr(self, name), minimum=1) > LARGEST_UINT16:
+                raise ValueError(f"{name} must be <= {LARGEST_UINT16}, got {getattr(self, name)}")
+        for name in ("domain_size", "horizon", "tests"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), minimum=1)
+        if self.first_step is not None:
+            checks.integer("first_step", self.first_step, minimum=0)
+        if self.domain_size is None and self.horizon is None:
+            if self.first_step is None:
+                raise ValueError("horizon must be given unless first_step is public")
+            if self.calibration != "clock":
+                raise ValueError(f"horizon must be given with calibration {self.calibration}")
+        _ = self._budget  # checks the rest
+
+    @property
+    def _budget(self) -> MonitorBudget:
+        known = self.domain_size is not None
+        per_person = None if known or self.horizon is None else self.horizon * self.items_per_step
+        tests = self.tests or (self.domain_size * self.horizon if self.domain_size and self.horizon else DEFAULT_TESTS)
+        return MonitorBudget(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            max_hits=self.max_hits,
+            tests=tests,
+            beta=self.beta,
+            neighbouring=self.neighbouring,
+            domain="known" if known else "unknown",
+            tests_per_person=per_person,
+            items_per_step=self.items_per_step,
+            streams_per_person=self.streams_per_person,
+            count_share=self.count_share,
+        )
+
+    @cached_property
+    def calibrated(self) -> Calibration:
+        """The noise and the threshold that meet the guarantee."""
+        return cast(Calibration, CALIBRATIONS[self.calibration].calibrate(self._budget))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """The guarantee for one person over the whole run."""
+        return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
+
+    @property
+    def detection_threshold(self) -> int:
+        """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
+        return self.calibrated.detection_threshold(self._budget.tests, self.beta)
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on published counts; 0 if none are published."""
+        sigma = self.calibrated.count_sigma
+        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+
+    def initial_state(self) -> MonitorState:
+        """Return the state before the first step: nobody has been charged."""
+        return MonitorState()
+
+    def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:
+        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
+
+        Raises:
+            ValueError: a step that is not after the last one, or holdings that break a rule of `Holdings`.
+            HorizonExceeded: a step outside of the public horizon.
+        """
+        if state.last_step is not None and holdings.step <= state.last_step:
+            raise ValueError(f"step must be > the last step {state.last_step}, got {holdings.step}")
+        hits, charges = self.decide(state.counters, holdings, noise)
+        return MonitorState(state.counters.charge(charges), holdings.step), hits
+
+    def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[Hits, Charges]:
+        """Return the hits of a step, and whom they charge (not for publication).
+
+        For those who keep the counters themselves: steps must be decided in increasing order, each once, which only
+        `step` checks.
+        """
+        number = self._number(holdings.step)
+        self._check(holdings)
+        real = holdings.weights is not None
+        order = np.argsort(holdings.items, kind="stable")
+        users, items = holdings.users[order], holdings.items[order]
+        weights = None if holdings.weights is None else np.rint(holdings.weights[order] * WEIGHT_UNITS) / WEIGHT_UNITS
+        active = (0 if holdings.ranks is None else holdings.ranks[order]) < self.max_hits - counters.charged(users)
+        first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
+        distinct, held = items[first], np.diff(np.append(first, len(items)))
+        entered = active if weights is None else np.where(active, weights, 0.0)
+        totals = np.add.reduceat(entered, first, dtype=np.float64 if real else np.int64)
+        source = self._source(noise)
+        hit = totals >= self._thresholds(holdings.step, number, distinct, source, real=real)
+        if self.domain_size is None:
+            hit &= totals > 0
+        absent = self._absent_hits(holdings.step, source, real=real)
+        hit |= np.isin(distinct, absent)
+        rows = np.repeat(hit, held) & active
+        charges = Charges.of(users[rows], None if weights is None else weights[rows])
+        published = np.union1d(distinct[hit], absent)
+        true = np.zeros(len(published), np.int64)
+        true[np.searchsorted(published, distinct[hit])] = totals[hit]
+        return Hits(published, self._noisy(holdings.step, published, true, source)), charges
+
+    def may_hit(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
+        """Tell which items could be hits if `counts` (int64, all holders, dropped or not) people hold them.
+
+        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step` (without
+        weights).
+        """
+        source = self._source(noise)
+        thresholds = self._thresholds(step, self._number(step), items, source)
+        return (counts >= thresholds) | np.isin(items, self._absent_hits(step, source))
+
+    def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
+        """Return the first step in [first, end) at which some item is a hit even if nobody holds it."""
+        source = self._source(noise).derive("absent hits")
+        for start in range(first, end, SCAN):
+            steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)
+            found = np.flatnonzero(self._absent_law.draw(source, steps))
+            if len(found):
+                return int(steps[found[0]])
+        return None
+
+    def snapshot(self, state: MonitorState) -> bytes:
+        """Return `state` as bytes that only a monitor with equal parameters restores."""
+        last = -1 if state.last_step is None else state.last_step
+        charges = state.counters.compact().to_bytes()
+        return pack("threshold monitor state", 1, {"parameters": self._parameters, "last": last, "charges": charges})
+
+    def restore(self, data: bytes) -> MonitorState:
+        """Return the state in a snapshot.
+
+        Raises:
+            SnapshotError: no snapshot of this mechanism, or one with other parameters.
+        """
+        found = unpack("threshold monitor state", 1, data)
+        if found["parameters"] != self._parameters:
+            raise SnapshotError("snapshot must come from a ThresholdMonitor with equal parameters")
+        last, charges = cast(int, found["last"]), Charges.from_bytes(cast(bytes, found["charges"]))
+        return MonitorState(UserCounters().charge(charges), None if last < 0 else last)
+
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        """Return noise of this mechanism: other parameters draw other noise, or two releases would cancel it."""
+        return noise.derive("threshold monitor", self._parameters)
+
+    def _number(self, step: int) -> int:
+        """Return the place of a step in the public horizon, from 1; always 1 without `first_step`."""
+        if self.first_step is None:
+            return 1
+        number = step - self.first_step + 1
+        if number < 1 or (self.horizon is not None and number > self.horizon):
+            last = "" if self.horizon is None else f" and < {self.first_step + self.horizon}"
+            raise HorizonExceeded(f"step must be >= {self.first_step}{last}, got {step}")
+        return number
+
+    def _check(self, holdings: Holdings) -> None:
+        """Refuse holdings that would let one person count more than the guarantee allows."""
+        if holdings.weights is not None and self.calibration != "paper":
+            raise ValueError(f"weights must be None with calibration {self.calibration}")
+        if holdings.weights is not None and self.count_share:  # small weights pay for more hits than counts can
+            raise ValueError(f"weights must be None unless count_share is 0, got {self.count_share}")
+        if self.domain_size is not None and np.any(holdings.items >= np.uint64(self.domain_size)):
+            raise ValueError(f"items must be < domain_size {self.domain_size}")
+        ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
+        if np.any(ranks >= self.items_per_step):
+            raise ValueError(f"ranks must be < items_per_step {self.items_per_step}")
+        if _repeats(holdings.users) and _repeats(holdings.users, ranks):
+            raise ValueError("ranks must be distinct for each person; a person without ranks holds one item")
+        if self.items_per_step > 1 and _repeats(holdings.users, holdings.items):
+            raise ValueError("items must be distinct for each person")
+
+    def _thresholds(
+        self, step: int, number: int, items: np.ndarray, source: NoiseSource, *, real: bool = False
+    ) -> np.ndarray:
+        """Draw the hidden thresholds of a step, one per item: int64, or float64 for linear queries."""
+        draw = cast(PaperCalibration, self.calibrated).draw_real_thresholds if real else self.calibrated.draw_thresholds
+        return draw(source.derive("threshold", step), items, step=number)
+
+    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Add noise to the counts of hits. Its labels hold the true count: see docs/proofs/noise.md."""
+        if self.calibrated.count_sigma is None:
+            return np.empty(0, np.int64)
+        noise = source.derive("count", step)
+        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @cached_property
+    def _absent_law(self) -> IntegerLaw:
+        """Law of the number of items, among all of a known domain, that are hits even if nobody holds them."""
+        size = self.domain_size or 0
+        chance = self.calibrated.absent_hit_probability()
+        if size * chance > MAX_ABSENT:
+            least = math.ceil(self._budget.tests * size * chance / MAX_ABSENT)
+            raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
+        p = PRECISE.mpf(chance.numerator) / chance.denominator
+        mass = below = (1 - p) ** size
+        cumulative: list[int] = []
+        while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
+            mass *= p / (1 - p) * (size - len(cumulative)) / (len(cumulative) + 1)
+            below += mass
+            cumulative.append(word)
+        return IntegerLaw.from_cumulative(0, cumulative)
+
+    def _absent_hits(self, step: int, source: NoiseSource, *, real: bool = False) -> np.ndarray:
+        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody holds them.
+
+        They are drawn without looking at the data, and the thresholds of the others given that these are at least
+        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling). The real
+        thresholds of linear queries have another law, and are all visited.
+        """
+        if real:
+            everything = np.arange(self.domain_size or 0, dtype=np.uint64)
+            thresholds = self._thresholds(step, self._number(step), everything, source, real=True)
+            return everything[thresholds <= 0]
+        chosen: set[int] = set()
+        if self.domain_size is not None:
+            number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])
+            words = source.derive("absent items", step).words(number)[:, 0]
+            tops = range(self.domain_size - number, self.domain_size)
+            for top, (high, low) in zip(tops, words.tolist(), strict=True):
+                place = (high << 64 | low) % (top + 1)
+                chosen.add(top if place in chosen else place)
+        return np.array(sorted(chosen), np.uint64)
+
+
+def _repeats(column: np.ndarray, *more: np.ndarray) -> bool:
+    """Tell whether two rows are equal."""
+    if not more:
+        column = np.sort(column)
+        return bool(np.any(column[1:] == column[:-1]))
+    order = np.lexsort((*more, column))
+    equal = [each[order][1:] == each[order][:-1] for each in (column, *more)]
+    return bool(np.any(np.logical_and.reduce(equal)))

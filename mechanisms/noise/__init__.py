@@ -1,0 +1,1 @@
+"""Keyed integer noise: sources of random bits, exact laws, and their tails."""

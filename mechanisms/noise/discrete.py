@@ -1,0 +1,305 @@
+"""Integer laws drawn by inverse CDF on 128-bit numbers: the noise for everything that is a count.
+
+Tables are computed with 320 bits and rounded once to multiples of 2^-128; a draw differs from its law by at most 2^-112
+in total variation (docs/proofs/noise.md). No floating-point number takes part in a draw: a parameter given as a float
+means exactly the number that the float holds.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.integer_law import (
+    FIXED,
+    ONE,
+    PRECISE,
+    Floats,
+    IntegerLaw,
+    Integers,
+    exp_minus,
+    to_word,
+)
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from scipy import special
+
+__all__ = ["Bernoulli", "DiscreteGaussian", "DiscreteLaplace", "Geometric", "IntegerLaw"]
+
+LARGEST_SCALE = 1e12
+LARGEST_SIGMA = 1e6
+_LARGEST_TABLE_SIGMA = 1000
+_BASE = 8192  # digits of long draws, and so the size of a table
+_REACH = 89  # e^-89 < 2^-128
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """1 with the given probability, else 0; the probability is rounded once to a multiple of 2^-128."""
+
+    probability: Fraction
+
+    def __post_init__(self) -> None:
+        probability = self.probability
+        if not isinstance(probability, Fraction):
+            probability = Fraction(checks.real("probability", probability))
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability must be in [0, 1], got {probability}")
+        object.__setattr__(self, "probability", probability)
+
+    @classmethod
+    def exp_minus(cls, x: float) -> "Bernoulli":
+        """Make the law with probability e^-x, x >= 0."""
+        return cls(Fraction(exp_minus(Fraction(checks.non_negative("x", x))), 1 << FIXED))
+
+    @property
+    def variance(self) -> float:
+        """The variance."""
+        return float(self.probability * (1 - self.probability))
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return Pr[X = k]."""
+        k = np.asarray(k)
+        return np.where(k == 1, float(self.probability), np.where(k == 0, float(1 - self.probability), 0.0))
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value in {0, 1} per label, int64 (n,)."""
+        return _bernoulli_table(self.probability).draw(noise, labels)
+
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
+        return 0 if self.probability <= checks.probability("beta", beta) else 1
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """Pr[X = k] proportional to e^(-k/scale) on k = 0, 1, ..; scale up to 1e12."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _check_up_to("scale", self.scale, LARGEST_SCALE)
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return math.exp(-1 / self.scale) / -math.expm1(-1 / self.scale)
+
+    @property
+    def variance(self) -> float:
+        """The variance."""
+        return self.mean / -math.expm1(-1 / self.scale)
+
+    def log_pmf(self, k: ArrayLike) -> Floats:
+        """Return the logarithm of the mass function."""
+        k = np.asarray(k, dtype=np.float64)
+        with np.errstate(over="ignore"):  # tiny scale
+            return np.where(k >= 0, -k / self.scale + math.log(-math.expm1(-1 / self.scale)), -np.inf)
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return Pr[X = k]."""
+        return np.exp(self.log_pmf(k))
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+        return _draw_digits(_geometric_tables(Fraction(self.scale), two_sided=False), noise, labels)
+
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
+        beta = checks.probability("beta", beta)
+        return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace:
+    """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _check_up_to("scale", self.scale, LARGEST_SCALE)
+
+    @property
+    def variance(self) -> float:
+        """The variance."""
+        q = math.exp(-1 / self.scale)
+        return 2 * q / math.expm1(-1 / self.scale) ** 2
+
+    def log_pmf(self, k: ArrayLike) -> Floats:
+        """Return the logarithm of the mass function."""
+        with np.errstate(over="ignore"):  # tiny scale
+            return -np.abs(np.asarray(k, dtype=np.float64)) / self.scale + math.log(math.tanh(0.5 / self.scale))
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return Pr[X = k]."""
+        return np.exp(self.log_pmf(k))
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+        return _draw_digits(_geometric_tables(Fraction(self.scale), two_sided=True), noise, labels)
+
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
+        beta = PRECISE.mpf(checks.probability("beta", beta))
+        scale = PRECISE.mpf(self.scale)
+        q = PRECISE.exp(-1 / scale)
+        if beta * (1 + q) < q:
+            return int(PRECISE.ceil(-scale * PRECISE.log(beta * (1 + q)))) - 1
+        return -int(PRECISE.floor(-scale * PRECISE.log((1 - beta) * (1 + q))))
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """Pr[X = k] proportional to e^(-k^2 / (2 sigma^2)) on all integers; sigma up to 1e6.
+
+    Up to sigma 1000 a draw is one table lookup. Beyond, it is rejection from the discrete Laplace law, all attempts
+    drawn by label, so that a draw is still a function of source and label alone.
+    """
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check_up_to("sigma", self.sigma, LARGEST_SIGMA)
+
+    @property
+    def variance(self) -> float:
+        """The variance, a little below sigma^2 for small sigma."""
+        if self.sigma > 10:
+            return self.sigma**2
+        k = np.arange(-400, 401)
+        return float(self.pmf(k) @ k**2)
+
+    def log_pmf(self, k: ArrayLike) -> Floats:
+        """Return the logarithm of the mass function."""
+        return self._log_weight(k) - math.log(self._total())
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return Pr[X = k]."""
+        return np.exp(self.log_pmf(k))
+
+    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
+        if self.sigma <= _LARGEST_TABLE_SIGMA:
+            return _gaussian_table(Fraction(self.sigma)).draw(noise, labels)
+        return _draw_wide_gaussian(Fraction(self.sigma), noise, labels)
+
+    def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
+        beta = checks.probability("beta", beta)
+        if self.sigma > _LARGEST_TABLE_SIGMA:
+            # Midpoint rule: off by one where the exact quantile is within 1 / sigma of an integer, at most.
+            return math.ceil(-self.sigma * float(special.ndtri(beta)) - 0.5)
+        reach = math.ceil(39 * self.sigma) + 1
+        k = np.arange(-reach, reach + 1)
+        above = np.cumsum(self.pmf(k)[::-1])[::-1]  # Pr[X >= k]
+        return int(k[np.count_nonzero(above > beta) - 1])
+
+    def _total(self) -> float:
+        if self.sigma > 10:
+            return self.sigma * math.sqrt(2 * math.pi)
+        return float(np.exp(self._log_weight(np.arange(-400, 401))).sum())
+
+    def _log_weight(self, k: ArrayLike) -> Floats:
+        with np.errstate(over="ignore"):  # tiny sigma
+            return -0.5 * (np.asarray(k, dtype=np.float64) / self.sigma) ** 2
+
+
+def _check_up_to(name: str, value: float, largest: float) -> None:
+    if checks.positive(name, value) > largest:
+        raise ValueError(f"{name} must be <= {largest:g}, got {value}")
+
+
+@lru_cache(maxsize=256)
+def _bernoulli_table(probability: Fraction) -> IntegerLaw:
+    zero = ONE - round(probability * ONE)
+    return IntegerLaw.from_cumulative(1, []) if zero == 0 else IntegerLaw.from_cumulative(0, [zero])
+
+
+@lru_cache(maxsize=256)
+def _geometric_tables(scale: Fraction, *, two_sided: bool) -> tuple[IntegerLaw, ...]:
+    """Return the laws of the independent base-8192 digits of a geometric variable, leading digit first.
+
+    With `two_sided` the leading digit carries the sign: d >= 0, or -1 - d where the variable is -1 - (digits).
+    """
+    unit, tables = 1, []
+    while _REACH * scale * (1 + two_sided) > _BASE * unit:
+        tables.append(_digit_table(scale, unit))
+        unit *= _BASE
+    ratio = exp_minus(unit / scale)
+    powers = [1 << FIXED]
+    while to_word(powers[-1]):
+        powers.append(powers[-1] * ratio >> FIXED)
+    if not two_sided:
+        return IntegerLaw.from_cumulative(0, [ONE - to_word(p) for p in powers[1:]]), *reversed(tables)
+    one_step = exp_minus(1 / scale)
+    total = (1 << FIXED) + one_step
+    below = [c for p in reversed(powers) if (c := to_word(p * one_step // total))]
+    above = [ONE - to_word((p << FIXED) // total) for p in powers[1:]]
+    return IntegerLaw.from_cumulative(-len(below), below + above), *reversed(tables)
+
+
+def _digit_table(scale: Fraction, unit: int) -> IntegerLaw:
+    """Return the law of the digit at `unit`, geometric with ratio e^(-unit/scale) truncated to [0, 8192)."""
+    ratio = exp_minus(unit / scale)
+    total = (1 << FIXED) - exp_minus(_BASE * unit / scale)
+    power, cumulative = 1 << FIXED, []
+    for _ in range(_BASE - 1):
+        power = power * ratio >> FIXED
+        cumulative.append(to_word((((1 << FIXED) - power) << FIXED) // total))
+    return IntegerLaw.from_cumulative(0, cumulative)
+
+
+def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Labels) -> Integers:
+    words = noise.words(labels, lanes=len(tables))
+    value = tables[0].quantile(words[:, 0])
+    if len(tables) == 1:
+        return value
+    sign = value >> 63
+    value ^= sign
+    for lane, table in enumerate(tables[1:], start=1):
+        value *= _BASE
+        value += table.quantile(words[:, lane])
+    return value ^ sign
+
+
+@lru_cache(maxsize=64)
+def _gaussian_table(sigma: Fraction) -> IntegerLaw:
+    """Return the table of a discrete Gaussian; weights by the recurrence w(k+1) = w(k) e^(-(2k+1) / (2 sigma^2))."""
+    reach = math.ceil(14 * sigma) + 1
+    step, square = exp_minus(1 / (2 * sigma**2)), exp_minus(1 / sigma**2)
+    weights = [1 << FIXED]
+    for _ in range(reach):
+        weights.append(weights[-1] * step >> FIXED)
+        step = step * square >> FIXED
+    total = 2 * sum(weights) - weights[0]
+    below, running = [], 0
+    for weight in reversed(weights[1:]):
+        running += weight
+        below.append(to_word((running << FIXED) // total))
+    below = [c for c in below if c]
+    return IntegerLaw.from_cumulative(-len(below), below + [ONE - c for c in reversed(below)])
+
+
+def _draw_wide_gaussian(sigma: Fraction, noise: NoiseSource, labels: Labels) -> Integers:
+    """Reject from the discrete Laplace law of scale sigma^2/s, s = round(sigma).
+
+    The acceptance probability is e^(-(|x| - s)^2 / (2 sigma^2)), and that a geometric variable with ratio
+    e^(-1 / (2 sigma^2)) reaches the integer (|x| - s)^2 has exactly this probability.
+    """
+    step = round(sigma)
+    proposal = _geometric_tables(sigma**2 / step, two_sided=True)
+    patience = _geometric_tables(2 * sigma**2, two_sided=False)
+    pending = labels if isinstance(labels, np.ndarray) else np.arange(labels, dtype=np.uint64)
+    values = np.empty(len(pending), dtype=np.int64)
+    rows = np.arange(len(pending))
+    attempt = 0
+    while len(rows):
+        candidate = _draw_digits(proposal, noise.derive("proposal", attempt), pending)
+        limit = _draw_digits(patience, noise.derive("patience", attempt), pending)
+        accepted = limit >= (np.abs(candidate) - step) ** 2
+        values[rows[accepted]] = candidate[accepted]
+        rows, pending = rows[~accepted], pending[~accepted]
+        attempt += 1
+    return values

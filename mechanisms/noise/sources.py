@@ -1,0 +1,241 @@
+"""Noise sources: stateless streams of random bits addressed by label, so that a replay draws the same noise.
+
+*Privacy.* Guarantees hold against adversaries that cannot tell AES and BLAKE2b from random functions (computational
+differential privacy); bounds stand in docs/proofs/noise.md. The key is a secret like a password: whoever holds it can
+subtract the noise. Use one derived source for one purpose: two draws with one source and one label are equal.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.prf import Prf, Words
+
+MINIMUM_KEY_BYTES = 16
+Labels = Words | int
+
+
+@runtime_checkable
+class NoiseSource(Protocol):
+    """What mechanisms draw from. Labels are uint64 (n, 2), uint64 (n,) with low half zero, or n for 0..n-1."""
+
+    def derive(self, *path: str | int | bytes) -> "NoiseSource":
+        """Return the independent source for `path`."""
+        ...
+
+    def words(self, labels: Labels, lanes: int = 1) -> Words:
+        """Return 128 uniform bits (high word, low word) per label and lane, uint64 (n, lanes, 2)."""
+        ...
+
+    def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
+        """Return labels, uint64 (n, 2), that depend on label and value."""
+        ...
+
+    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
+        """Return keyed 64-bit hashes, uint64 (n,), of n byte strings in Arrow layout."""
+        ...
+
+
+class PrfNoise:
+    """A noise source over a keyed pseudo-random function; made by `KeyedNoise`, `SeededNoise` or `derive`."""
+
+    __slots__ = ("_prf",)
+
+    def __init__(self, prf: Prf) -> None:
+        self._prf = prf
+
+    def derive(self, *path: str | int | bytes) -> "PrfNoise":
+        """Return the independent source for `path`; `derive(a, b)` is `derive(a).derive(b)`.
+
+        Parts of different type or content always give different sources. The result cannot be led back to this one.
+        """
+        if not path:
+            raise ValueError("path must have at least one part, got none")
+        return PrfNoise(self._prf.child(*path))
+
+    def words(self, labels: Labels, lanes: int = 1) -> Words:
+        """Return 128 uniform bits per label and lane.
+
+        Args:
+            labels: uint64 (n, 2) or (n,), or an int n for the labels 0..n-1.
+            lanes: how many independent values each label needs, at least 1.
+
+        Returns:
+            uint64 (n, lanes, 2), the high word before the low word. The bits of a label depend on nothing but the
+            source, the label and the lane.
+        """
+        lanes = checks.integer("lanes", lanes, minimum=1)
+        blocks = _blocks(labels)
+        if lanes == 1:
+            return self._prf.encrypt("lane 0", blocks)[:, None, :]
+        return np.stack([self._prf.encrypt(f"lane {lane}", blocks) for lane in range(lanes)]).swapaxes(0, 1)
+
+    def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
+        """Return labels that depend on `labels` and on the int64 `values` (n,), for releases of numbers.
+
+        With the true value in the label a repeated release of the same value repeats the same answer, and a release of
+        another value under the same label draws fresh noise instead of exposing the exact difference.
+        """
+        blocks = _blocks(labels)
+        values = np.asarray(values)
+        if values.dtype != np.int64:
+            raise TypeError(f"values must be int64, got {values.dtype}")
+        if values.shape != (len(blocks),):
+            raise ValueError(f"values must have one entry per label, got shape {values.shape} for {len(blocks)} labels")
+        state = self._prf.encrypt("bind", blocks)
+        state[:, 1] ^= np.ascontiguousarray(values).view(np.uint64)
+        return self._prf.encrypt("bind", state)
+
+    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
+        """Return keyed 64-bit hashes of byte strings, the same for a string whatever stands around it.
+
+        Args:
+            data: uint8, the bytes of all strings one after the other.
+            offsets: int64 (n + 1), nondecreasing; string i is data[offsets[i]:offsets[i + 1]].
+        """
+        data, offsets = np.asarray(data), np.asarray(offsets)
+        if data.dtype != np.uint8 or offsets.dtype != np.int64:
+            raise TypeError(f"data must be uint8 and offsets int64, got {data.dtype} and {offsets.dtype}")
+        if len(offsets) and (offsets[0] < 0 or offsets[-1] > len(data) or bool(np.any(offsets[1:] < offsets[:-1]))):
+            raise ValueError("offsets must be nondecreasing and within data")
+        return self._prf.hash_bytes(data, offsets)
+
+    def __repr__(self) -> str:
+        return "PrfNoise(<key>)"
+
+    def __reduce__(self) -> Any:
+        return PrfNoise, (self._prf,)
+
+
+class KeyedNoise(PrfNoise):
+    """The source for pipelines: all draws are a pseudo-random function of a secret key, a run id and a label.
+
+    Args:
+        secret_key: at least 16 random bytes, for example 32 from `openssl rand`. Longer keys are used whole.
+        run_id: public; two runs over different data that share a key should have different run ids.
+
+    Raises:
+        TypeError: the key is not bytes.
+        ValueError: the key is too short.
+
+    Example:
+        >>> noise = KeyedNoise(b"an example, not a secret")
+        >>> bool((noise.words(3) == noise.words(3)).all())
+        True
+    """
+
+    __slots__ = ("_origin", "_run_id")
+
+    def __init__(self, secret_key: bytes, run_id: str = "") -> None:
+        if not isinstance(secret_key, bytes):
+            raise TypeError(f"secret_key must be bytes, got {type(secret_key).__name__}")
+        if not isinstance(run_id, str):
+            raise TypeError(f"run_id must be a str, got {type(run_id).__name__}")
+        _check_length("secret_key", secret_key)
+        super().__init__(Prf.from_secret(secret_key, run_id))
+        self._run_id = run_id
+        self._origin: tuple[str, str] | None = None
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
+        """Read the key from a file; one newline at its end does not count.
+
+        A pickle holds the path, not the key: each worker reads the file, and refuses to run with another key.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
+        noise = cls(_check_length("noise_key_file", _strip_newline(content)), run_id)
+        noise._origin = ("from_file", os.path.abspath(path))
+        return noise
+
+    @classmethod
+    def from_environment(cls, name: str, run_id: str = "") -> Self:
+        """Take the key from the environment variable `name`; one newline at its end does not count.
+
+        A pickle holds the name, not the key: each worker needs the variable, and refuses to run with another key.
+        """
+        content = os.environ.get(name)
+        if content is None:
+            raise ValueError(f"environment variable {name} must be set, got none")
+        noise = cls(_check_length(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
+        noise._origin = ("from_environment", name)
+        return noise
+
+    @classmethod
+    def random(cls, run_id: str = "") -> Self:
+        """Make a key from the operating system's randomness; it lives as long as the object and its pickles."""
+        return cls(secrets.token_bytes(32), run_id)
+
+    def __repr__(self) -> str:
+        return f"KeyedNoise(<key>, run_id={self._run_id!r})"
+
+    def __reduce__(self) -> Any:
+        if self._origin is not None:
+            return _load_keyed, (*self._origin, self._run_id, self._fingerprint())
+        return _restore_keyed, (self._prf, self._run_id)
+
+    def _fingerprint(self) -> int:
+        """Return a public number that tells keys apart, and nothing else about them."""
+        return int(self.derive("fingerprint").words(1)[0, 0, 0])
+
+
+class SeededNoise(PrfNoise):
+    """The source for simulations and tests: the same function with a key made from a public integer. Never private."""
+
+    __slots__ = ("_seed",)
+
+    def __init__(self, seed: int) -> None:
+        self._seed = checks.integer("seed", seed, minimum=0)
+        super().__init__(Prf.from_secret(b"public: simulation", "").child(self._seed))
+
+    def __repr__(self) -> str:
+        return f"SeededNoise({self._seed})"
+
+    def __reduce__(self) -> Any:
+        return SeededNoise, (self._seed,)
+
+
+def _restore_keyed(prf: Prf, run_id: str) -> KeyedNoise:
+    noise = KeyedNoise.__new__(KeyedNoise)
+    noise._prf, noise._run_id, noise._origin = prf, run_id, None
+    return noise
+
+
+def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: int) -> KeyedNoise:
+    noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
+    if noise._fingerprint() != fingerprint:
+        raise ValueError(f"noise key must be the same on every worker as at launch, {place} holds another")
+    return noise
+
+
+def _check_length(name: str, key: bytes) -> bytes:
+    if len(key) < MINIMUM_KEY_BYTES:
+        raise ValueError(f"{name} must hold at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
+    return key
+
+
+def _strip_newline(content: bytes) -> bytes:
+    return content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content
+
+
+def _blocks(labels: Labels) -> Words:
+    """Return labels of any allowed form as uint64 (n, 2)."""
+    if isinstance(labels, np.ndarray):
+        if labels.dtype != np.uint64:
+            raise TypeError(f"labels must be uint64, got {labels.dtype}")
+        if labels.ndim == 2 and labels.shape[1] == 2:
+            return labels
+        if labels.ndim != 1:
+            raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
+        high = labels
+    else:
+        high = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
+    blocks = np.zeros((len(high), 2), dtype=np.uint64)
+    blocks[:, 0] = high
+    return blocks

@@ -1,0 +1,1 @@
+"""Points of an ordered universe that come and go: range counts, predecessors and successors."""

@@ -1,0 +1,151 @@
+"""DynamicPredecessor: the nearest points below and above a query, while points are inserted and deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.dynamic_points import Integers, checked_points
+from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
+from privstream.mechanisms.points.range_counter import RangeCounter, RangeState, parameters_of
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicPredecessor:
+    """Finds points near to queries, below and above, while points are inserted and deleted, by counting in ranges.
+
+    The answer to q is an x at which the noisy count of [x, q] passes alpha, the error of the counts: it is above alpha
+    for x and not for x + 1. It is found by bisection; where the count of [1, q] is not above alpha, there is none.
+
+    Privacy:
+        That of `RangeCounter` with the same parameters, of whose answers this is a function; `guarantee`. Public: all
+        fields, the number of steps, and which queries are asked when. Updates may depend on all earlier answers.
+
+    Accuracy:
+        With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
+        between x and q, and at most `error(step)` = 2 alpha + 1 of them in a set (with duplicates counted, at most
+        2 alpha and what x itself weighs); where there is no answer there are at most 2 alpha points on that side.
+
+    Attributes: see `RangeCounter`; `queries`: number of queries in the whole run that the accuracy is stated for, or
+        None for all points at all steps; `beta`: failure probability of the accuracy.
+
+    Example:
+        >>> from privstream.mechanisms.points.dynamic_points import Updates
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=10)
+        >>> step = PredecessorStep(Updates(np.arange(200001, 500001)), queries=[100, 10**6])
+        >>> state, near = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
+        >>> bool(near.predecessors[0] == 0), bool(400000 < near.predecessors[1] < 500000)
+        (True, True)
+
+    Source: Henzinger, Sricharan, Steiner (2023), Lemma 14; docs/proofs/range_counting.md, section 5.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    universe: int
+    horizon: int | None = None
+    duplicates: str = "ignored"
+    queries: int | None = None
+    updates_per_unit: int = 1
+    neighbouring: str = "add_remove"
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks.probability("beta", self.beta)
+        if self.queries is not None:
+            checks.integer("queries", self.queries, minimum=1)
+        _ = self.counter  # checks the rest
+
+    @cached_property
+    def counter(self) -> RangeCounter:
+        """What counts in ranges."""
+        return RangeCounter(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            universe=self.universe,
+            horizon=self.horizon,
+            duplicates=self.duplicates,
+            updates_per_unit=self.updates_per_unit,
+            neighbouring=self.neighbouring,
+        )
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return self.counter.guarantee
+
+    def alpha(self, step: int) -> int:
+        """Return the error of the counts that are asked for at `step`: of any range that begins or ends at a query."""
+        ranges = 2 * self.universe * (self.universe if self.queries is None else self.queries)
+        return self.counter.error_at(step, self.beta, answers=ranges, every_step=self.queries is None)
+
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring at steps 1 .. `step`."""
+        return 2 * self.alpha(step) + 1
+
+    def initial_state(self) -> RangeState:
+        """Return the state before the first step: no points."""
+        return self.counter.initial_state()
+
+    def step(self, state: RangeState, given: PredecessorStep, noise: NoiseSource) -> tuple[RangeState, Neighbours]:
+        """Make the updates of one step, then answer its queries.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: points or queries have another type or shape, or are outside of the universe.
+        """
+        queries = checked_points("queries", given.queries, self.universe)
+        after = self.counter.update(state, given.updates)
+        return after, self.answer(after, queries, noise)
+
+    def answer(self, state: RangeState, queries: ArrayLike, noise: NoiseSource) -> Neighbours:
+        """Answer queries after the last step; asking again gives the same answers."""
+        asked = checked_points("queries", queries, self.universe)
+        if state.step == 0:
+            nothing = np.full(len(asked), NO_POINT, np.int64)
+            return Neighbours.of(asked, nothing, nothing.copy())
+        alpha = self.alpha(state.step)
+        source = noise.derive("dynamic predecessor", parameters_of(self))
+
+        def passed(points: Integers) -> NDArray[np.bool_]:
+            """Tell whether the counts between points and queries are above alpha; no point is a point beyond."""
+            inside = (points >= 1) & (points <= self.universe)
+            low, high = np.minimum(points, asked)[inside], np.maximum(points, asked)[inside]
+            result = np.zeros(len(points), np.bool_)
+            result[inside] = self.counter.count(state, low, high, source) > alpha
+            return result
+
+        def nearest(edge: int, direction: int) -> Integers:
+            """Return where the count passes alpha on the way from the queries to `edge`."""
+            reached = np.full(len(asked), edge, np.int64)
+            found = passed(reached)
+            missed = asked - direction
+            while np.any(far := found & (np.abs(reached - missed) > 1)):
+                middle = np.where(far, (reached + missed) // 2, reached)
+                hit = passed(middle)
+                reached = np.where(far & hit, middle, reached)
+                missed = np.where(far & ~hit, middle, missed)
+            return np.where(found, reached, NO_POINT)
+
+        return Neighbours.of(asked, nearest(1, -1), nearest(self.universe, 1))
+
+    def snapshot(self, state: RangeState) -> bytes:
+        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
+        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": parameters_of(self)}
+        return pack("DynamicPredecessor state", 1, fields | {"counter": self.counter.snapshot(state)})
+
+    def restore(self, data: bytes) -> RangeState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        fields = unpack("DynamicPredecessor state", 1, data)
+        if fields["parameters"] != parameters_of(self):
+            raise SnapshotError("snapshot must be made by DynamicPredecessor with equal parameters")
+        return self.counter.restore(cast(bytes, fields["counter"]))

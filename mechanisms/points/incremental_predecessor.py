@@ -1,0 +1,252 @@
+"""IncrementalPredecessor: the nearest points below and above a query, while points are inserted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.dyadic_ranges import tree_height
+from privstream.mechanisms.points.dynamic_points import (
+    DUPLICATES,
+    LARGEST_UNIVERSE,
+    PointCounts,
+    Updates,
+    changes,
+    checked_points,
+    checked_updates,
+)
+from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
+from privstream.mechanisms.points.predecessor_bounds import HEAVY_SHARES, PredecessorBounds
+from privstream.mechanisms.points.predecessor_tree import TreeState
+from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
+from privstream.mechanisms.points.range_counter import parameters_of, unit_of_privacy
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IncrementalState:
+    """What outlives a step: steps done, the points (private), and two trees of thresholds."""
+
+    step: int
+    points: PointCounts
+    finished: TreeState
+    heavy: TreeState
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncrementalPredecessor:
+    """Finds points near to queries, below and above, while points are inserted and never deleted.
+
+    A dyadic interval becomes *finished* once its count passes a hidden threshold that only an interval with a point
+    passes, and *heavy* once it passes a lower one, so low that only `group` such intervals hold a point for certain. An
+    answer is read from these marks. Intervals are looked at only once the one above is marked, so memory and time grow
+    with the points and not with the universe.
+
+    Privacy:
+        Unit: one insertion over the whole run, or `updates_per_unit` of them. Neighbours: `neighbouring`. epsilon-DP
+        for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with two hidden thresholds,
+        and shares of epsilon / L each. Public: all fields and the number of steps; queries are answered from published
+        marks and may be anything. Insertions may depend on all earlier answers.
+
+    Accuracy:
+        With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
+        point between x and q and at most `error(step)` of them, and where there is no answer there are at most
+        `error(step)` points on that side. Time per step: O(log) per point, amortised, and a draw per active interval.
+
+    Attributes:
+        epsilon: finite and > 0.
+        universe: points are 1 .. universe, at most 2^60.
+        horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
+        duplicates: "ignored" keeps a set. "counted": a point counts as often as it is inserted, at less noise; then
+            removing one insertion leaves later ones as they were.
+        group: k; None for the one with the least predicted error. With 1 there are no heavy intervals.
+        queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
+        updates_per_unit: insertions that make up a unit, anywhere in the run.
+        neighbouring: "add_remove" or "replace_one" insertion.
+        beta: failure probability of the accuracy.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=10, group=1)
+        >>> step = PredecessorStep(Updates(np.arange(10**6, 10**6 + 10**5)), queries=[10, 3 * 10**6])
+        >>> state, near = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
+        >>> bool(near.predecessors[0] == 0), bool(10**6 - 10**5 < near.predecessors[1] < 1.2 * 10**6)
+        (True, True)
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithms 4 and 5; docs/proofs/predecessor.md.
+    """
+
+    epsilon: float
+    universe: int
+    horizon: int | None = None
+    duplicates: str = "ignored"
+    group: int | None = None
+    queries: int | None = None
+    updates_per_unit: int = 1
+    neighbouring: str = "add_remove"
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("beta", self.beta)
+        limits = {"universe": LARGEST_UNIVERSE, "horizon": LARGEST_HORIZON, "group": 64, "updates_per_unit": 1 << 20}
+        for name, largest in (limits | {"queries": 1 << 60}).items():
+            value = getattr(self, name)
+            if value is None and name in ("horizon", "group", "queries"):
+                continue
+            if checks.integer(name, value, minimum=1) > largest:
+                raise ValueError(f"{name} must be <= {largest}, got {value}")
+        checks.one_of("duplicates", self.duplicates, DUPLICATES)
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        _ = self.bounds.finished.mu, self.bounds.finished.tau  # refuses scales beyond what can be drawn
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return PrivacyGuarantee(
+            unit=unit_of_privacy(self.updates_per_unit, "insertion"),
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=(f"An insertion adds one point of 1 .. {self.universe}, at one step; points are never deleted.",),
+            public=("all parameters", "the number of steps"),
+            horizon=self.horizon,
+            curve=PureDp(self.epsilon),
+        )
+
+    @cached_property
+    def bounds(self) -> PredecessorBounds:
+        """Thresholds and error bounds, for the group given or the best one by predicted error."""
+        per_update = self.epsilon / (self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2))
+        first = PredecessorBounds(
+            epsilon=per_update,
+            universe=self.universe,
+            lasting=self.duplicates == "counted",
+            horizon=self.horizon,
+            queries=self.queries,
+            beta=self.beta,
+            group=1,
+        )
+        groups = range(1, max(2, tree_height(self.universe))) if self.group is None else (self.group,)
+        options = [replace(first, group=k, heavy_share=share) for k in groups for share in HEAVY_SHARES]
+        return min(options, key=lambda option: option.rough_error())
+
+    def error(self, step: int, points: int | None = None) -> int:
+        """Return the error of the class docstring at steps 1 .. `step`.
+
+        Args:
+            step: 1 or more.
+            points: distinct points inserted so far, at most; None for any number.
+        """
+        step = self._step_number(step)
+        everything = 2 << self._height
+        if points is not None:
+            everything = min(everything, 2 * (self._height + 1) * checks.integer("points", points, minimum=0) + 1)
+        return self.bounds.error(step, everything)
+
+    def error_at(self, state: IncrementalState) -> int:
+        """Return the error at a state, for the intervals that have been activated; may be published."""
+        return self.bounds.error(max(1, state.step), state.finished.activated)
+
+    def initial_state(self) -> IncrementalState:
+        """Return the state before the first step: no points."""
+        return IncrementalState(step=0, points=PointCounts(), finished=TreeState.nothing(), heavy=TreeState.nothing())
+
+    def step(
+        self, state: IncrementalState, given: PredecessorStep, noise: NoiseSource
+    ) -> tuple[IncrementalState, Neighbours]:
+        """Insert the points of one step, then answer its queries.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: a point is deleted, or points or queries have another type or shape, or are outside
+                of the universe.
+        """
+        queries = checked_points("queries", given.queries, self.universe)
+        after = self.update(state, given.updates, noise)
+        return after, self.answer(after, queries)
+
+    def update(self, state: IncrementalState, updates: Updates, noise: NoiseSource) -> IncrementalState:
+        """Return the state after one step with these insertions."""
+        step = self._step_number(state.step + 1)
+        points, inserted = checked_updates(updates, self.universe)
+        if not inserted.all():
+            raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
+        added, weights = changes(points, inserted, state.points, self.duplicates)
+        held = state.points.add(added, weights)
+        source = noise.derive("incremental predecessor", self._parameters)
+        bounds, heavy = self.bounds, state.heavy
+        if bounds.heavy is not None:
+            heavy, _ = bounds.heavy.grow(
+                heavy,
+                added - 1,
+                weights,
+                held,
+                step,
+                lambda births: bounds.heavy_thresholds(births, step),
+                source.derive("heavy"),
+            )
+        finished, _ = bounds.finished.grow(
+            state.finished,
+            added - 1,
+            weights,
+            held,
+            step,
+            lambda births: bounds.finished_thresholds(births, step),
+            source.derive("finished"),
+        )
+        return IncrementalState(step=step, points=held, finished=finished, heavy=heavy)
+
+    def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
+        """Answer queries after the last step: a function of what is published."""
+        asked = checked_points("queries", queries, self.universe)
+        size = np.int64(1) << self._height
+        heavy = None if self.bounds.heavy is None else state.heavy
+        trees: Any = self._height, state.finished, heavy, self.bounds.group
+        starts = nearest_starts(asked, *trees, mirrored=False)
+        ends = nearest_starts(size + 1 - asked, *trees, mirrored=True)
+        predecessors = np.where(starts == NOTHING, NO_POINT, starts + 1)
+        successors = np.where(ends == NOTHING, NO_POINT, np.minimum(size - ends, self.universe))
+        return Neighbours.of(asked, predecessors, successors)
+
+    def snapshot(self, state: IncrementalState) -> bytes:
+        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
+        fields: dict[str, Any] = {"parameters": self._parameters, "step": state.step} | state.points.to_fields()
+        fields |= state.finished.to_fields("finished") | state.heavy.to_fields("heavy")
+        return pack("IncrementalPredecessor state", 1, fields)
+
+    def restore(self, data: bytes) -> IncrementalState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        fields = cast(dict[str, Any], unpack("IncrementalPredecessor state", 1, data))
+        if fields["parameters"] != self._parameters:
+            raise SnapshotError("snapshot must be made by IncrementalPredecessor with equal parameters")
+        return IncrementalState(
+            step=fields["step"],
+            points=PointCounts.from_fields(fields),
+            finished=TreeState.from_fields("finished", fields),
+            heavy=TreeState.from_fields("heavy", fields),
+        )
+
+    def _step_number(self, step: int) -> int:
+        """Return a step number within the horizon."""
+        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
+        return int(step)
+
+    @property
+    def _height(self) -> int:
+        return tree_height(self.universe)
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
+        return parameters_of(self)

@@ -1,0 +1,337 @@
+"""RangeCounter: how many points lie in [low, high], while points are inserted and deleted."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sums import NoiseSum, gaussian_quantile
+from privstream.mechanisms.points.dyadic_ranges import bounds, cover, longest_cover, tree_height
+from privstream.mechanisms.points.dynamic_points import (
+    DUPLICATES,
+    LARGEST_UNIVERSE,
+    Integers,
+    PointCounts,
+    Updates,
+    changes,
+    checked_points,
+    checked_updates,
+)
+from privstream.mechanisms.points.range_consistency import consistent_counts
+from privstream.mechanisms.points.range_noise import DIGEST_BYTES, NO_HISTORY, RangeNoise, next_digest
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+
+Law = DiscreteLaplace | DiscreteGaussian
+
+
+@dataclass(frozen=True, eq=False)
+class RangeStep:
+    """Input of a step: updates, and the ranges to be counted after them.
+
+    Attributes:
+        updates: insertions and deletions, in order; private.
+        low, high: integers, shape (n,), 1 <= low <= high <= universe; public.
+    """
+
+    updates: Updates
+    low: ArrayLike = ()
+    high: ArrayLike = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RangeState:
+    """What outlives a step: steps done, the points (private), and digests of the history for the noise to come."""
+
+    step: int = 0
+    points: PointCounts = field(default_factory=PointCounts)
+    history: dict[int, bytes] = field(default_factory=dict)
+    digest: bytes = NO_HISTORY
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeCounter:
+    """Counts points in ranges after every step, with one budget for the whole run and all ranges.
+
+    Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
+    them. Nothing is stored for intervals: true counts are taken from the sorted points, and noise is a function of
+    labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
+
+    Privacy:
+        Unit: one update over the whole run (an insertion or deletion of one point), or `updates_per_unit` of them.
+        Neighbours: `neighbouring`. An update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h
+        nodes over time, and moves each node by 1; with duplicates ignored, the next update of the same point may then
+        count in one world and not in the other, which doubles that. delta = 0: discrete Laplace noise of scale
+        (1 or 2) L h updates_per_unit / epsilon. delta > 0: discrete Gaussian noise for the root of (1 or 2) L h, times
+        updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates may depend
+        on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
+
+    Accuracy:
+        `error(step, beta)`: with probability 1 - beta no answer is off by more. Time per step O(batch), amortised, and
+        per range O(log(universe) h) draws; memory: the points that are held.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1).
+        universe: points are 1 .. universe, at most 2^60.
+        horizon: steps of the whole run at most, or None: noise then grows with the steps done.
+        duplicates: "ignored" keeps a set: inserting a member or deleting a non-member does nothing. "counted": each
+            insertion weighs 1, each deletion -1, at less noise.
+        consistent: whether the answers of a step agree with each other: they are then taken from one measure without
+            negative counts, by post-processing. Then `error` is not a bound.
+        updates_per_unit: updates that make up a unit, anywhere in the run.
+        neighbouring: "add_remove" or "replace_one" update.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = RangeCounter(epsilon=1.0, universe=1 << 32, horizon=1)
+        >>> step = RangeStep(Updates(np.arange(1, 50001)), low=[1, 1], high=[10000, 1 << 32])
+        >>> state, counts = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
+        >>> [round(count, -3) for count in counts.tolist()]
+        [10000, 50000]
+
+    Source: Henzinger, Sricharan, Steiner (2023), Lemmas 26 and 27; docs/proofs/range_counting.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    universe: int
+    horizon: int | None = None
+    duplicates: str = "ignored"
+    consistent: bool = False
+    updates_per_unit: int = 1
+    neighbouring: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        limits = {"universe": LARGEST_UNIVERSE, "horizon": LARGEST_HORIZON, "updates_per_unit": 1 << 20}
+        for name, largest in limits.items():
+            value = getattr(self, name)
+            if value is None and name == "horizon":
+                continue
+            if checks.integer(name, value, minimum=1) > largest:
+                raise ValueError(f"{name} must be <= {largest}, got {value}")
+        checks.one_of("duplicates", self.duplicates, DUPLICATES)
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        if not isinstance(self.consistent, bool):
+            raise TypeError(f"consistent must be True or False, got {type(self.consistent).__name__}")
+        _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
+
+    @property
+    def levels(self) -> int:
+        """Dyadic intervals that contain a point, L."""
+        return tree_height(self.universe) + 1
+
+    @property
+    def impulses(self) -> int:
+        """How often one update moves the count of an interval: twice if it decides whether a later one counts."""
+        return 2 if self.duplicates == "ignored" else 1
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        if self.delta == 0:
+            return PureDp(self.epsilon)
+        return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return PrivacyGuarantee(
+            unit=unit_of_privacy(self.updates_per_unit),
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(f"An update inserts or deletes one point of 1 .. {self.universe}, at one step.",),
+            public=("all parameters", "the number of steps", "which ranges are asked, and when"),
+            horizon=self.horizon,
+            curve=self.curve,
+        )
+
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise of one dyadic interval at `step` = 1, 2, .."""
+        return self._noise.variance(self._step_number(step))
+
+    def error(self, step: int, beta: float, *, queries: int | None = None) -> int:
+        """Return z such that with probability 1 - beta no answer at any of steps 1 .. `step` is off by more.
+
+        Args:
+            step: 1 or more.
+            beta: in (0, 1).
+            queries: how many answers that is stated for, of ranges that do not depend on earlier answers; None for all
+                ranges at all steps.
+        """
+        step = self._step_number(step)
+        if queries is not None:
+            checks.integer("queries", queries, minimum=1)
+        ranges = step * self.universe * (self.universe + 1) // 2
+        answers = ranges if queries is None else min(queries, ranges)
+        return self.sum_error(step, math.log(checks.probability("beta", beta)) - math.log(answers))
+
+    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool) -> int:
+        """Return z such that with probability 1 - beta no answer is off by more at its step, this z at `step`.
+
+        Args:
+            step: 1 or more.
+            beta: in (0, 1).
+            answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
+            every_step: whether so many at each step.
+        """
+        doublings = (self._step_number(step) - 1).bit_length()
+        last = 1 << doublings if self.horizon is None else min(1 << doublings, self.horizon)
+        rest = math.log(checks.integer("answers", answers, minimum=1))
+        if every_step and self.horizon is not None:
+            rest += math.log(self.horizon)
+        elif every_step:
+            rest += doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
+        return self.sum_error(last, math.log(checks.probability("beta", beta)) - rest)
+
+    def sum_error(self, step: int, log_beta: float) -> int:
+        """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
+        intervals = longest_cover(self.levels - 1)
+        return max(self._sum_quantile(counts, intervals, log_beta) for counts in self._noise.counts(step))
+
+    @staticmethod
+    def _sum_quantile(counts: list[tuple[Law, int]], intervals: int, log_beta: float) -> int:
+        """Return what the sum of so many noises for each of so many intervals exceeds, on either side, so rarely."""
+        gaussian = [(law, intervals * number) for law, number in counts if isinstance(law, DiscreteGaussian)]
+        if gaussian:
+            return gaussian_quantile(gaussian, log_beta)
+        laplace = [(law.scale, intervals * number) for law, number in counts if isinstance(law, DiscreteLaplace)]
+        return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+
+    def initial_state(self) -> RangeState:
+        """Return the state before the first step: no points."""
+        return RangeState()
+
+    def step(self, state: RangeState, given: RangeStep, noise: NoiseSource) -> tuple[RangeState, Integers]:
+        """Make the updates of one step, then count the points in its ranges, int64 (n,).
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: points or ranges have another type or shape, or are outside of the universe.
+        """
+        starts, ends = self._checked_ranges(given.low, given.high)
+        after = self.update(state, given.updates)
+        return after, self._count(after, starts, ends, noise)
+
+    def update(self, state: RangeState, updates: Updates) -> RangeState:
+        """Return the state after one step with these updates."""
+        if state.step >= (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {state.step + 1}")
+        points, inserted = checked_updates(updates, self.universe)
+        moved, weights = changes(points, inserted, state.points, self.duplicates)
+        step = state.step + 1
+        digest = next_digest(state.digest, moved, weights) if self.delta > 0 else NO_HISTORY
+        history = self._noise.remember(state.history, step, digest)
+        return RangeState(step=step, points=state.points.add(moved, weights), history=history, digest=digest)
+
+    def count(self, state: RangeState, low: ArrayLike, high: ArrayLike, noise: NoiseSource) -> Integers:
+        """Count the points in ranges after the last step; asking again gives the same answers."""
+        return self._count(state, *self._checked_ranges(low, high), noise)
+
+    def snapshot(self, state: RangeState) -> bytes:
+        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
+        fields: dict[str, Any] = {"parameters": self._parameters, "step": state.step, "digest": state.digest}
+        fields["ends"] = np.array(list(state.history), np.int64)
+        fields["digests"] = b"".join(state.history.values())
+        return pack("RangeCounter state", 1, fields | state.points.to_fields())
+
+    def restore(self, data: bytes) -> RangeState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        fields = cast(dict[str, Any], unpack("RangeCounter state", 1, data))
+        if fields["parameters"] != self._parameters:
+            raise SnapshotError("snapshot must be made by RangeCounter with equal parameters")
+        digests = fields["digests"]
+        parts = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
+        history = dict(zip(fields["ends"].tolist(), parts, strict=True))
+        points = PointCounts.from_fields(fields)
+        return RangeState(step=fields["step"], points=points, history=history, digest=fields["digest"])
+
+    def _count(self, state: RangeState, starts: Integers, ends: Integers, noise: NoiseSource) -> Integers:
+        """Return the counts of [start, end)."""
+        if state.step == 0 or not len(starts):
+            return np.zeros(len(starts), np.int64)
+        source = noise.derive("range counter", self._parameters)
+        height = self.levels - 1
+
+        def drawn(intervals: Integers) -> Integers:
+            return self._noise.draw(intervals, state.step, state.history, source)
+
+        if self.consistent:
+
+            def noisy(intervals: Integers) -> Integers:
+                first, after = bounds(intervals, height)
+                return state.points.below(after + 1) - state.points.below(first + 1) + drawn(intervals)
+
+            return consistent_counts(
+                starts - 1,
+                ends - 1,
+                universe=self.universe,
+                height=height,
+                noisy=noisy,
+                is_set=self.duplicates == "ignored",
+            )
+        last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
+        numbers, intervals = cover(starts - 1, last, height)
+        distinct, place = np.unique(intervals, return_inverse=True)
+        sums = np.zeros(len(starts), np.int64)
+        np.add.at(sums, numbers, drawn(distinct)[place])
+        return np.asarray(sums + state.points.below(ends) - state.points.below(starts))
+
+    def _checked_ranges(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
+        """Return the first point of each range, and the first one after it."""
+        starts, ends = checked_points("low", low, self.universe), checked_points("high", high, self.universe)
+        if starts.shape != ends.shape:
+            raise ValueError(f"high must have shape {starts.shape} as low, got {ends.shape}")
+        if np.any(starts > ends):
+            raise ValueError("high must be >= low")
+        return starts, ends + 1
+
+    def _step_number(self, step: int) -> int:
+        """Return a step number within the horizon."""
+        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
+        return int(step)
+
+    @cached_property
+    def _noise(self) -> RangeNoise:
+        return RangeNoise(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            horizon=self.horizon,
+            levels=self.levels,
+            impulses=self.impulses,
+            unit=self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2),
+        )
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
+        return parameters_of(self)
+
+
+def parameters_of(mechanism: Any) -> bytes:
+    """Return the fields of a mechanism as bytes; equal parameters give equal bytes."""
+    values = {key: float(value) if key in ("epsilon", "delta") else value for key, value in asdict(mechanism).items()}
+    return json.dumps([type(mechanism).__name__, values], sort_keys=True).encode()
+
+
+def unit_of_privacy(updates: int, kind: str = "insertion or deletion") -> str:
+    """Return the unit of privacy of a mechanism on updates of points."""
+    if updates == 1:
+        return f"one update ({kind} of one point) over the whole run"
+    return f"one person who makes at most {updates} updates ({kind} of one point each) over the whole run"

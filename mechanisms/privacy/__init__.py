@@ -1,0 +1,1 @@
+"""What is promised: guarantees as data, privacy curves, composition."""

@@ -1,0 +1,237 @@
+"""Privacy curves: delta as a function of epsilon, and how guarantees compose."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
+
+Floats = NDArray[np.float64]
+Divergences = Callable[[Floats], tuple[Floats, Floats]]
+
+TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
+LARGEST_EPSILON = 1e4
+MAX_GRID = 4_000_000
+LARGEST_EXPONENT = 600.0  # e^600 is still a float
+ROUNDING = 1e-9  # relative room that solvers leave for rounded parameters
+SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
+FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
+
+
+def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
+    """Return a point of [low, high] that `accept` accepts, within 1e-12 of the last one; needs accept(low)."""
+    if accept(high):
+        return high
+    while high - low > 1e-12 * high:
+        middle = math.sqrt(low * high) if high > 4 * low > 0 else (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if accept(middle) else (low, middle)
+    return low
+
+
+def smallest(accept: Callable[[float], bool], low: float, high: float, precision: float = 1e-12) -> float:
+    """Return a point of [low, high] that `accept` accepts, near the first one; needs accept(high)."""
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if accept(middle) else (middle, high)
+    return high
+
+
+def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
+    """Return the least epsilon, rounded up, with curve(epsilon) <= delta; inf if there is none below 10,000."""
+    checks.probability("delta", delta)
+    if curve(0.0) <= delta:
+        return 0.0
+    if curve(LARGEST_EPSILON) > delta:
+        return math.inf
+    return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
+
+
+def connect_dots(divergences: Divergences, interval: float) -> tuple[pld_pmf.PLDPmf, pld_pmf.PLDPmf]:
+    """Return both privacy loss distributions on multiples of `interval`."""
+    checks.positive("interval", interval)
+    reach = 1.0
+    while max(side[0] for side in divergences(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
+        reach *= 1.25
+    steps = math.ceil(reach / interval)
+    if steps > MAX_GRID:
+        raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
+    remove, add = (
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+            interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0))
+        )
+        for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
+    )
+    return remove, add
+
+
+def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
+    """Return likely - e^epsilon unlikely, at least zero, rounded up by what the tail probabilities may be wrong."""
+    weight = np.exp(np.minimum(epsilon, LARGEST_EXPONENT)) * (1 - FUNCTION_ERROR)
+    return np.maximum(0.0, likely * (1 + FUNCTION_ERROR) - weight * unlikely)
+
+
+class PairCurve(ABC):
+    """The curve of adding or of replacing one person, who drives a dominating pair each time that they take part.
+
+    Replacing a person drives the pair forwards for the old data and, independently, backwards for the new.
+    """
+
+    neighbouring: str
+
+    @abstractmethod
+    def one_way(self, epsilon: Floats) -> tuple[Floats, Floats]:
+        """Return the divergences (with, without) and (without, with) for real epsilon, shape (n,)."""
+
+    @abstractmethod
+    def replaced(self, epsilon: float) -> float:
+        """Return the divergence of a replacement, for epsilon >= 0."""
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        checks.non_negative("epsilon", epsilon)
+        if self.neighbouring == "replace_one":
+            return min(1.0, max(0.0, self.replaced(epsilon)))
+        return float(min(1.0, max(0.0, *(side[0] for side in self.one_way(np.array([float(epsilon)]))))))
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
+        return least_epsilon(self.delta, delta)
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
+        remove, add = connect_dots(self.one_way, interval)
+        if self.neighbouring == "replace_one":
+            return PrivacyLossDistribution(remove.compose(add))
+        return PrivacyLossDistribution(remove, add)
+
+
+@dataclass(frozen=True)
+class PointCurve:
+    """What (epsilon, delta)-differential privacy at one point implies at all others (Kairouz et al. 2015)."""
+
+    at_epsilon: float
+    at_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.non_negative("at_epsilon", self.at_epsilon)
+        checks.probability("at_delta", self.at_delta, zero=True)
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        response = 1 / (1 + math.exp(-self.at_epsilon))
+        excess = response * -math.expm1(min(0.0, checks.non_negative("epsilon", epsilon) - self.at_epsilon))
+        return self.at_delta + (1 - self.at_delta) * excess
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
+        return self.at_epsilon if delta == self.at_delta else least_epsilon(self.delta, delta)
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
+        parameters = common.DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
+        return privacy_loss_distribution.from_privacy_parameters(parameters, value_discretization_interval=interval)
+
+
+class PureDp(PointCurve):
+    """What (epsilon, 0)-differential privacy implies: `PureDp(0.5)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlackCurve:
+    """Another curve, with `slack` added to every delta."""
+
+    curve: PrivacyCurve
+    slack: float
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        return min(1.0, self.curve.delta(epsilon) + self.slack)
+
+    def epsilon(self, delta: float) -> float:
+        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
+        checks.probability("delta", delta)
+        return self.curve.epsilon(delta - self.slack) if delta > self.slack else math.inf
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the distribution of the other curve composed with a catastrophe of probability `slack`."""
+        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack).to_pld(interval)
+        return self.curve.to_pld(interval).compose(lost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedCurve:
+    """The adaptive composition of several curves, through pessimistic privacy loss distributions."""
+
+    curves: tuple[PrivacyCurve, ...]
+    interval: float = 1e-4
+
+    @functools.cached_property
+    def _pld(self) -> PrivacyLossDistribution:
+        return self.to_pld(self.interval)
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
+
+    def epsilon(self, delta: float) -> float:
+        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
+        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the convolution of all distributions."""
+        return functools.reduce(lambda a, b: a.compose(b), (curve.to_pld(interval) for curve in self.curves))
+
+
+def compose(*guarantees: PrivacyGuarantee, delta: float, interval: float = 1e-4) -> PrivacyGuarantee:
+    """Return the guarantee of publishing the outputs of all mechanisms, at the given delta.
+
+    Privacy: the mechanisms may run at once and feed each other (concurrent composition of interactive mechanisms,
+    Vadhan and Zhang 2023; Lyu 2022). A guarantee without a curve enters by its (epsilon, delta) alone.
+
+    Args:
+        *guarantees: at least one; all of the same unit and neighbouring relation.
+        delta: in (0, 1), the delta at which the composition is stated.
+        interval: grid of the privacy losses, > 0.
+
+    Raises:
+        ValueError: there is no guarantee, or the units or neighbouring relations differ, or no epsilon suffices.
+
+    Example:
+        >>> one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0)
+        >>> round(compose(one, one, delta=1e-9).epsilon, 3)
+        1.0
+    """
+    checks.probability("delta", delta)
+    if not guarantees:
+        raise ValueError("guarantees must hold at least one guarantee, got none")
+    for name in ("unit", "neighbouring"):
+        values = sorted({str(getattr(guarantee, name)) for guarantee in guarantees})
+        if len(values) > 1:
+            raise ValueError(f"{name} must be the same in all guarantees, got {', '.join(values)}")
+    curves = tuple(g.curve or PointCurve(at_epsilon=g.epsilon, at_delta=g.delta) for g in guarantees)
+    composed = ComposedCurve(curves=curves, interval=interval)
+    epsilon = composed.epsilon(delta)
+    if not math.isfinite(epsilon):
+        raise ValueError(f"delta must be > the sum of what the guarantees cannot do without, got {delta}")
+    return replace(
+        guarantees[0],
+        epsilon=epsilon,
+        delta=delta,
+        limits=tuple(dict.fromkeys(limit for g in guarantees for limit in g.limits)),
+        public=tuple(dict.fromkeys(public for g in guarantees for public in g.public)),
+        horizon=min((g.horizon for g in guarantees if g.horizon is not None), default=None),
+        curve=composed,
+    )

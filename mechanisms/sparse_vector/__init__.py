@@ -1,0 +1,1 @@
+"""The sparse vector technique, and what answers queries with it."""

@@ -1,0 +1,142 @@
+"""AboveThreshold: the first query above a threshold. The misses before it are free."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.sparse_vector.hidden_threshold import (
+    HiddenThreshold,
+    Progress,
+    check_shared,
+    parameters,
+    restore_progress,
+    snapshot_progress,
+)
+
+UNIT = "one change of the data that moves no query by more than 1, over the whole run"
+PUBLIC = ("all parameters", "the thresholds", "the number of queries")
+ADAPTIVITY = "Queries and thresholds may depend on all earlier answers."
+
+
+class Answers(NamedTuple):
+    """Hit or miss for the first queries of a step, in order; fewer than asked if the mechanism halted among them."""
+
+    hits: NDArray[np.bool_]
+
+    @property
+    def answered(self) -> int:
+        """Number of queries answered."""
+        return len(self.hits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AboveThreshold:
+    """Answers sensitivity-1 queries with hit or miss until the first hit, then halts.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        epsilon-DP however many queries are asked; queries and thresholds may depend on all earlier answers. Public: the
+        parameters, the thresholds and the number of queries.
+
+    Accuracy:
+        Over k queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss has
+        value <= threshold + alpha, where alpha = 8 (ln k + ln(2 / beta)) / epsilon, and 1 more on integers.
+
+    Args:
+        epsilon: privacy loss of the whole run, > 0.
+        threshold: threshold of the queries that bring none of their own.
+        integer: whether queries and thresholds are integers. All noise is then discrete Laplace, exactly as analysed;
+          otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
+        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    Raises:
+        ValueError: a parameter is out of range.
+        TypeError: a parameter is of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = AboveThreshold(epsilon=1.0, threshold=500, integer=True)
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [3, 10, 990, 4], SeededNoise(1))
+        >>> answers.hits.tolist()
+        [False, False, True]
+
+    Source: Dwork and Roth, The Algorithmic Foundations of Differential Privacy (2014), Algorithm 1, Theorems 3.23
+    and 3.24; docs/proofs/sparse_vector.md.
+    """
+
+    epsilon: float
+    threshold: float = 0
+    integer: bool = False
+    neighbouring: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        check_shared(self.threshold, self.integer, self.neighbouring, self.noise_scale)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the threshold's noise, 2 / epsilon; a query's is twice that."""
+        return 2 / self.epsilon
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return PrivacyGuarantee(
+            unit=UNIT,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=("The run halts at its first hit.",),
+            public=PUBLIC,
+            adaptivity=ADAPTIVITY,
+            curve=PureDp(self.epsilon),
+        )
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        return self._tests.accuracy(queries, beta)
+
+    def initial_state(self) -> Progress:
+        """Return the state before the first query."""
+        return Progress()
+
+    def step(
+        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[Progress, Answers]:
+        """Answer queries in order, up to and including the hit.
+
+        A vector is answered in pieces as it is at once.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        gaps = self._tests.gaps(values, self.threshold if thresholds is None else thresholds)
+        state, hits = self._tests.test(state, gaps, noise.derive("sparse vector", parameters(self)))
+        return state, Answers(hits)
+
+    def snapshot(self, state: Progress) -> bytes:
+        """Return `state` as bytes."""
+        return snapshot_progress(self, state)
+
+    def restore(self, data: bytes) -> Progress:
+        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
+        return restore_progress(self, data)
+
+    @cached_property
+    def _tests(self) -> HiddenThreshold:
+        return HiddenThreshold(scale=self.noise_scale, max_hits=1, integer=self.integer)

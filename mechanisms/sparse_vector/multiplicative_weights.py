@@ -1,0 +1,265 @@
+"""OnlineMultiplicativeWeights: linear queries answered in order from a hypothesis that learns from its errors."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.errors import BudgetSpent, SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress, parameters
+from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from scipy import special
+
+Floats = NDArray[np.float64]
+
+_VERSION = 1
+_LARGEST_DOMAIN = 2**24
+_MOST_RECORDS = 2**60
+_BLOCK = 2**22  # entries of queries that are multiplied at once
+_MARGIN = 9 / 16  # of alpha: errors above it lower the relative entropy by alpha^2 / 4 in each update
+
+
+class LinearQueries(NamedTuple):
+    """Input of a step: how many records there are of each kind, shape (domain_size,), private; and public queries.
+
+    A query is a row of shape (domain_size,) with values in [0, 1]: its answer is their sum over all records.
+    """
+
+    counts: NDArray[np.int64]
+    queries: NDArray[Any]
+
+
+class LinearAnswers(NamedTuple):
+    """Answers to the first queries of a step, in order, and which of them were measured and taught the hypothesis."""
+
+    values: Floats
+    measured: NDArray[np.bool_]
+
+    @property
+    def answered(self) -> int:
+        """Number of queries answered."""
+        return len(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """State of a run: a law over the domain in logarithms, and the tests made. A function of published answers."""
+
+    tests: Progress
+    log_law: Floats
+
+    def __post_init__(self) -> None:
+        self.log_law.setflags(write=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineMultiplicativeWeights:
+    """Answers any number of linear queries over a finite domain, and pays only when its hypothesis is wrong.
+
+    The hypothesis starts uniform. A query is answered from it, for free, unless `NumericSparse` finds that this answer
+    is wrong by about alpha `records`: then the noisy true answer is published and the hypothesis updated. After
+    `max_updates` updates the run halts.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1: one record added, removed or replaced.
+        (epsilon, delta)-DP however many queries are asked; queries may depend on all earlier answers. The data must be
+        the same in all steps. Public: the parameters, among them `records`, the queries and their number.
+
+    Accuracy:
+        Over so many queries, with probability 1 - beta, all answers are within `accuracy(queries, beta)` of the truth;
+        and, if there are exactly `records` records and at least `records_needed(queries, beta)` of them, the run does
+        not halt before all these queries are answered.
+
+    Args:
+        epsilon: privacy loss of the whole run, > 0.
+        delta: in [0, 1); > 0 pays for many updates.
+        domain_size: number of kinds of records, from 2 to 2^24.
+        records: public number of records, >= 1, exact or estimated; a wrong one costs accuracy, not privacy.
+        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
+        integer: whether queries take the values 0 and 1 only. All noise is then discrete Laplace and exact; otherwise
+          it is floating-point noise, and measured values should be rounded when published (Mironov 2012).
+        neighbouring: "add_remove" or "replace_one" record.
+
+    Raises:
+        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_updates).
+        TypeError: a parameter is of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1, integer=True)
+        >>> counts = np.array([700_000, 100_000, 100_000, 100_000])
+        >>> given = LinearQueries(counts, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
+        >>> state, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
+        >>> answers.measured.tolist(), answers.values.round(-5).tolist()
+        ([True, True], [700000.0, 200000.0])
+
+    Source: Hardt and Rothblum (2010); Dwork and Roth, The Algorithmic Foundations of Differential Privacy (2014),
+    Algorithms 5 and 6; docs/proofs/multiplicative_weights.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    domain_size: int
+    records: int
+    alpha: float
+    integer: bool = False
+    neighbouring: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
+            raise ValueError(f"domain_size must be <= 2**24, got {self.domain_size}")
+        checks.integer("records", self.records, minimum=1)
+        checks.probability("alpha", self.alpha)
+        _ = self.tests  # checks the other parameters
+
+    @property
+    def max_updates(self) -> int:
+        """Number of updates after which the run halts, just above 4 ln(domain_size) / alpha^2."""
+        return math.floor(4 * math.log(self.domain_size) / self.alpha**2) + 1
+
+    @cached_property
+    def tests(self) -> NumericSparse:
+        """The mechanism that finds wrong answers; nothing else sees the data."""
+        return NumericSparse(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            max_hits=self.max_updates,
+            integer=self.integer,
+            neighbouring=self.neighbouring,
+        )
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        tests = self.tests.guarantee
+        return PrivacyGuarantee(
+            unit=tests.unit,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(f"The run halts after {self.max_updates} measured answers.", "All steps see the same data."),
+            public=("all parameters", "the queries and their number"),
+            adaptivity="Queries may depend on all earlier answers.",
+            curve=tests.curve,
+        )
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the error of the class docstring for so many queries, as a number of records."""
+        return self.alpha * self.records + self._test_error(queries, beta)
+
+    def records_needed(self, queries: int, beta: float) -> int:
+        """Return from how many records on the run answers so many queries with probability 1 - beta."""
+        return math.ceil(self._test_error(queries, beta) / ((1 - _MARGIN) * self.alpha))
+
+    def _test_error(self, queries: int, beta: float) -> float:
+        # Two tests for each query. Thresholds that are no integers are rounded up, by less than 1.
+        return self.tests.accuracy(2 * checks.integer("queries", queries, minimum=1), beta) + int(self.integer)
+
+    def initial_state(self) -> Hypothesis:
+        """Return the state before the first query: the uniform law."""
+        return Hypothesis(tests=Progress(), log_law=np.full(self.domain_size, -math.log(self.domain_size)))
+
+    def updates(self, state: Hypothesis) -> int:
+        """Return how many answers were measured so far: those are what the budget of `max_updates` is for."""
+        return state.tests.hits
+
+    def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
+        """Answer queries in order, up to and including the last that is paid for.
+
+        Queries are answered in pieces as they are at once.
+
+        Args:
+            state: where the run stands.
+            given: the data, the same in all steps, and queries of shape (n, domain_size).
+            noise: the noise of this run; give every run a source of its own.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        counts, queries = self._checked(given)
+        if len(queries) and state.tests.hits >= self.max_updates:
+            raise BudgetSpent(f"updates must stay <= {self.max_updates}; the run has halted and answers no more")
+        truths = _products(queries, counts)
+        source = noise.derive("multiplicative weights", parameters(self))
+        values, measured = np.zeros(len(queries)), np.zeros(len(queries), dtype=np.bool_)
+        done = 0
+        while done < len(queries) and state.tests.hits < self.max_updates:
+            expected = self.records * _products(queries[done:], np.exp(state.log_law))
+            tests, row, value, sign = self._first_error(state.tests, truths[done:], expected, source)
+            values[done : done + row] = expected[:row]
+            state = Hypothesis(tests=tests, log_law=state.log_law)
+            if sign:
+                values[done + row], measured[done + row] = value, True
+                state = Hypothesis(tests=tests, log_law=self._updated(state.log_law, sign * queries[done + row]))
+            done += row + abs(sign)
+        return state, LinearAnswers(values[:done], measured[:done])
+
+    def _first_error(
+        self, tests: Progress, truths: IntegersOrReals, expected: Floats, noise: NoiseSource
+    ) -> tuple[Progress, int, float, int]:
+        """Return the tests made, how many answers come before the first wrong one, its value, and the error's sign.
+
+        The sign is 0 if none is wrong.
+        """
+        values = np.stack([truths, -truths], axis=1).ravel()
+        bars = np.stack([expected, -expected], axis=1).ravel() + self.alpha * self.records
+        thresholds = np.ceil(bars).astype(np.int64) if self.integer else bars
+        after, answers = self.tests.step(tests, values, noise, thresholds=thresholds)
+        if not answers.hits.any():
+            return after, len(truths), 0.0, 0
+        end = int(answers.hits.argmax()) + 1
+        # What the tests said after the first hit is about an outdated hypothesis; it is asked anew.
+        after, answers = self.tests.step(tests, values[:end], noise, thresholds=thresholds[:end])
+        sign = 1 if end % 2 else -1
+        return after, (end - 1) // 2, sign * float(answers.values[0]), sign
+
+    def _updated(self, log_law: Floats, direction: NDArray[Any]) -> Floats:
+        moved = log_law + self.alpha / 2 * direction
+        updated: Floats = moved - special.logsumexp(moved)
+        return updated
+
+    def _checked(self, given: LinearQueries) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        counts, queries = np.asarray(given.counts), np.asarray(given.queries)
+        if counts.dtype.kind not in "iu":
+            raise TypeError(f"counts must be integers, got {counts.dtype}")
+        if counts.shape != (self.domain_size,) or (counts < 0).any():
+            raise ValueError(f"counts must be {self.domain_size} numbers >= 0, got shape {counts.shape}")
+        if counts.sum(dtype=np.float64) > _MOST_RECORDS:
+            raise ValueError("counts must sum to at most 2**60")
+        if queries.dtype.kind not in ("biu" if self.integer else "biuf"):
+            raise TypeError(f"queries must be {'0 or 1' if self.integer else 'numbers'}, got {queries.dtype}")
+        if queries.ndim != 2 or queries.shape[1] != self.domain_size:
+            raise ValueError(f"queries must have shape (n, {self.domain_size}), got {queries.shape}")
+        if not np.all((queries >= 0) & (queries <= 1)):
+            raise ValueError("queries must have values in [0, 1]")
+        return counts.astype(np.int64), queries.astype(np.int64 if self.integer else np.float64)
+
+    def snapshot(self, state: Hypothesis) -> bytes:
+        """Return `state` as bytes."""
+        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": parameters(self)}
+        fields |= {"asked": state.tests.asked, "hits": state.tests.hits, "log_law": state.log_law}
+        return pack("OnlineMultiplicativeWeights state", _VERSION, fields)
+
+    def restore(self, data: bytes) -> Hypothesis:
+        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
+        fields = unpack("OnlineMultiplicativeWeights state", _VERSION, data)
+        if fields["parameters"] != parameters(self):
+            raise SnapshotError("snapshot must be made by OnlineMultiplicativeWeights with equal parameters")
+        tests = Progress(asked=int(fields["asked"]), hits=int(fields["hits"]))
+        return Hypothesis(tests=tests, log_law=np.asarray(fields["log_law"], dtype=np.float64))
+
+
+def _products(queries: NDArray[Any], weights: NDArray[Any]) -> Any:
+    """Return the sum of weights over each query, summed row by row so that no row depends on its company."""
+    rows = max(1, _BLOCK // len(weights))
+    sums = [(queries[i : i + rows] * weights).sum(axis=1) for i in range(0, len(queries), rows)]
+    return np.concatenate([np.zeros(0, dtype=np.result_type(queries, weights)), *sums])

@@ -1,0 +1,1 @@
+"""Commands that watch events, and the options they share."""

@@ -1,0 +1,62 @@
+"""Rules of alerts as JSON lines: `{"name": "flu", "at_least": 500, "items": ["fever", "cough"]}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from privstream.pipelines.sinks.whole_files import whole_file
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.text_lines import read_lines
+from privstream.transforms import AlertRule
+
+FIELDS = ("name", "at_least", "at_most", "items")
+
+
+def read_rules(path: str, option: str = "--rules") -> tuple[AlertRule, ...]:
+    """Read the rules of a file, one on each line.
+
+    Raises:
+        ValueError: naming the option, the line and what it breaks; rules are public and may be quoted.
+    """
+    rules = []
+    try:
+        for lines in read_lines(path):
+            for row, text in enumerate(lines.texts):
+                try:
+                    rules.append(_rule(text))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"{option}: {lines.position(row)} of {path}: {error}") from None
+    except InputFileError as error:
+        raise ValueError(f"{option} must be a readable file: {error}") from None
+    if not rules:
+        raise ValueError(f"{option} must hold at least one rule, got {path} with none")
+    return tuple(rules)
+
+
+def write_rules(path: str, rules: Iterable[AlertRule]) -> None:
+    """Write rules as `read_rules` reads them."""
+    with whole_file(path) as stream:
+        for rule in rules:
+            given = {field: getattr(rule, field) for field in FIELDS if getattr(rule, field) is not None}
+            stream.write(json.dumps(given, ensure_ascii=False).encode() + b"\n")
+
+
+def _rule(text: bytes) -> AlertRule:
+    """Read one line."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        raise ValueError("line must be one JSON object") from None
+    if not isinstance(found, dict):
+        raise ValueError("line must be one JSON object")
+    unknown = sorted(set(found) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(unknown)}")
+    if "name" not in found:
+        raise ValueError("rule must have a name")
+    items = found.get("items")
+    if items is not None and not isinstance(items, list):
+        raise TypeError("items must be a list")
+    return AlertRule(**found | {"items": None if items is None else tuple(items)})

@@ -1,0 +1,121 @@
+"""What differs when the input has no end: where events come from, where rows go, and what is said about it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from privstream.pipelines.commands.options import fields
+from privstream.pipelines.runners import launch
+from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.window_files import WriteWindowFiles
+from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
+from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.watch_events import WatchEvents
+
+GUARANTEE = "_guarantee.json"
+KAFKA = "kafka://"
+KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
+KAFKA_SECONDS = 1.0
+
+
+def is_endless(arguments: argparse.Namespace) -> bool:
+    """Tell whether the input has no end; options that need such input are refused without.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    kafka = arguments.input.startswith(KAFKA)
+    if arguments.kafka_setting and not kafka:
+        raise ValueError(f"kafka_setting must be given with an --input of {KAFKA} only")
+    if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
+        raise ValueError("--input of Kafka holds JSON objects and follows their arrival: no watermark or input_format")
+    if kafka or arguments.watch is not None:
+        return True
+    for option in ("watermark", "output_format"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"{option} must be given with --watch only")
+    return False
+
+
+def reader(arguments: argparse.Namespace) -> Any:
+    """Return what reads the input.
+
+    Raises:
+        ValueError, TypeError, OSError: naming the option or file.
+    """
+    if not is_endless(arguments):
+        return ReadEvents(arguments.input, fields(arguments), arguments.input_format)
+    if arguments.input.startswith(KAFKA):
+        return _kafka(arguments)
+    return WatchEvents(
+        arguments.input,
+        fields(arguments),
+        arguments.input_format,
+        seconds=arguments.watch,
+        watermark=arguments.watermark or ARRIVAL,
+    )
+
+
+def _kafka(arguments: argparse.Namespace) -> Any:
+    """Return what reads a topic."""
+    try:
+        module = importlib.import_module("privstream.pipelines.sources.kafka_events")
+    except ImportError:
+        raise ValueError("--input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
+    settings = {}
+    for setting in arguments.kafka_setting or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
+        settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
+    return module.ReadKafka(arguments.input, fields(arguments), settings, seconds=arguments.watch or KAFKA_SECONDS)
+
+
+def writers(
+    arguments: argparse.Namespace, row_type: type, order: tuple[str, ...]
+) -> tuple[WriteWindowFiles, WriteDeadLetterFiles | None]:
+    """Return what writes rows and dead letters of input without an end.
+
+    Raises:
+        ValueError, TypeError: naming the option.
+    """
+    folders = {"--output": arguments.output}
+    if not arguments.input.startswith(KAFKA):
+        folders["--input"] = split_pattern(arguments.input)[0]
+    if arguments.dead_letter:
+        folders["--dead_letter"] = arguments.dead_letter
+    taken: dict[str, str] = {}
+    for option, folder in folders.items():
+        other = taken.setdefault(os.path.realpath(folder), option)
+        if other != option:
+            raise ValueError(f"{option} must be another folder than {other}, got {folder}")
+    rows = WriteWindowFiles(arguments.output, row_type, arguments.output_format or "jsonl", order)
+    return rows, WriteDeadLetterFiles(arguments.dead_letter) if arguments.dead_letter else None
+
+
+def prepare(options: PipelineOptions) -> None:
+    """Set what a runner needs for input without an end."""
+    standard = options.view_as(StandardOptions)
+    standard.streaming = True
+    if standard.runner.rpartition(".")[2] == launch.LOCAL_RUNNER:
+        launch.say(
+            f"{launch.LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner"
+        )
+
+
+def guarantee_path(arguments: argparse.Namespace) -> str:
+    """Return where the promise goes; in a folder its name begins with `_`, so that who watches it passes over it."""
+    if not is_endless(arguments):
+        return f"{arguments.output}.guarantee.json"
+    return str(FileSystems.join(arguments.output, GUARANTEE))
+
+
+def end_path(arguments: argparse.Namespace) -> str | None:
+    """Return the file that says that all windows have been written, if there will be one."""
+    return str(FileSystems.join(arguments.output, END)) if is_endless(arguments) else None

@@ -1,0 +1,151 @@
+"""Options that several pipelines have, beside those that Beam knows."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+
+from privstream.pipelines.sinks.row_files import FORMATS
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
+
+UNBOUNDED = "unbounded"
+
+
+def add_files(parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item") -> None:
+    """Add: where events come from, and where rows go; `user` and `item` say what these fields are."""
+    files = parser.add_argument_group("input and output")
+    files.add_argument(
+        "--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic"
+    )
+    files.add_argument("--output", required=True, help="rows: .avro .parquet .jsonl, or - for a table")
+    files.add_argument("--dead_letter", help="records that could not be used, as JSON lines; guard it like the input")
+    files.add_argument("--input_format", choices=("avro", "parquet", "jsonl", "csv"), help="default: by ending")
+    files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
+    files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
+    files.add_argument("--time_field", default="time", help="field with the time (default: time)")
+    files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
+    files.add_argument("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times that are plain numbers")
+    _add_endless(parser)
+
+
+def _add_endless(parser: argparse.ArgumentParser) -> None:
+    """Add: input without an end."""
+    endless = parser.add_argument_group(
+        "input without an end",
+        "--output and --dead_letter are folders then: each window of each stream becomes a file of its own",
+    )
+    endless.add_argument(
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help="watch the folder --input, or its files that match a glob, so often",
+    )
+    endless.add_argument(
+        "--watermark",
+        choices=CLOCKS,
+        help=f"how far the input is complete: up to the time of arrival (default: {ARRIVAL}; --allowed_lateness must "
+        "cover the way of an event into a file), or up to marks _UNTIL_20300101T120000Z in the folder",
+    )
+    endless.add_argument(
+        "--kafka_setting",
+        action="append",
+        metavar="NAME=VALUE",
+        help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
+    )
+    endless.add_argument("--output_format", choices=FORMATS, help="of the files of windows (default: jsonl)")
+
+
+def add_windows(parser: argparse.ArgumentParser, *, clock: bool) -> None:
+    """Add: which windows are looked at; on a public `clock`, each from `--start` to `--end` is published."""
+    windows = parser.add_argument_group("windows")
+    windows.add_argument("--window", type=float, required=True, metavar="SECONDS", help="length of a window")
+    if not clock:
+        windows.add_argument("--period", type=float, metavar="SECONDS", help="between window starts (default: window)")
+    windows.add_argument(
+        "--start", type=_time, required=clock, metavar="TIME", help="start of the first window, ISO 8601 or epoch s"
+    )
+    windows.add_argument(
+        "--end",
+        type=_time,
+        metavar="TIME",
+        help="no window ends after this" + ("; every window until then is published, empty ones too" if clock else ""),
+    )
+    windows.add_argument(
+        "--allowed_lateness", type=float, default=0, metavar="SECONDS", help="a window stays open so long (default: 0)"
+    )
+
+
+def add_budget(parser: argparse.ArgumentParser, *, unit: str, delta: bool | None) -> argparse._ArgumentGroup:
+    """Add the budget for a `unit`, with a delta that is required, optional (None) or not there; return the group."""
+    budget = parser.add_argument_group("privacy")
+    budget.add_argument("--epsilon", type=float, required=True, help=f"bound on what leaks about {unit}, > 0")
+    if delta is not False:
+        budget.add_argument(
+            "--delta",
+            type=float,
+            required=delta is True,
+            default=0.0,
+            help="probability of leaking more; far below 1 / people" + ("" if delta else " (default: 0, never)"),
+        )
+    budget.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
+    return budget
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the noise key."""
+    key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
+    key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
+    key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
+    key.add_argument("--run_id", default="", help="public name of the run; a run on other data needs another")
+
+
+def add_public(parser: argparse.ArgumentParser, *, domain: bool | None) -> None:
+    """Add what is public: streams and, unless `domain` is False, a list of items (required if it is True)."""
+    public = parser.add_argument_group("public knowledge")
+    if domain is not False:
+        public.add_argument(
+            "--domain", required=domain is True, metavar="PATH", help="file with a public list of items, one per line"
+        )
+    public.add_argument("--streams", metavar="A,B,..", help="public streams to watch (default: all, if that can be)")
+    public.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
+    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
+
+
+def streams(arguments: argparse.Namespace) -> tuple[str, ...] | None:
+    """Return the public streams, or None if none were named."""
+    return None if arguments.streams is None else tuple(arguments.streams.split(","))
+
+
+def fields(arguments: argparse.Namespace) -> FieldMapping:
+    """Return which fields of the input are read."""
+    return FieldMapping(
+        user=arguments.user_field,
+        item=arguments.item_field,
+        time=arguments.time_field,
+        stream=arguments.stream_field,
+        time_unit=arguments.time_unit,
+    )
+
+
+def _time(text: str) -> float:
+    """Return seconds since 1970 UTC from ISO 8601 text (UTC if it names no zone) or a number of seconds."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be ISO 8601 or seconds since 1970, got {text!r}") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def horizon_steps(text: str) -> int | None:
+    """Return a number of steps, or None for no bound."""
+    if text == UNBOUNDED:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number of steps or {UNBOUNDED}, got {text!r}") from None

@@ -1,0 +1,119 @@
+"""`privstream queries`: from an event file and a file of linear queries to private answers."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from privstream.pipelines.command import Command
+from privstream.pipelines.commands import options
+from privstream.pipelines.commands.event_pipeline import EventPipeline
+from privstream.pipelines.commands.queries_file import ReadQueries
+from privstream.pipelines.runners import launch
+from privstream.transforms import Domain, PrivateQueries, QueryAnswer
+
+ORDER = ("time", "query")
+"""As they were asked."""
+
+QUERIES = """\
+queries, one JSON object on each line, in the order in which they are asked, or with a time:
+  {"name": "young", "items": ["0-9", "10-19"]}
+  {"name": "points", "items": ["gold", "silver"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}
+The answer is the number of people who hold one of the items, or a weighted number with --real_weights. Queries and
+the domain are public. Each person counts with one item.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = QUERIES
+    options.add_files(parser)
+    budget = options.add_budget(parser, unit="a person over all queries", delta=None)
+    budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
+    options.add_key(parser)
+    public = parser.add_argument_group("public knowledge")
+    public.add_argument("--queries", required=True, metavar="PATH", help="file with the queries, see below")
+    public.add_argument("--domain", required=True, metavar="PATH", help="file with all items, one per line")
+    public.add_argument("--records", type=int, required=True, metavar="N", help="number of people, or a public guess")
+    answers = parser.add_argument_group("answers")
+    answers.add_argument(
+        "--alpha", type=float, required=True, help="error, as a part of --records, that is corrected; see plan queries"
+    )
+    answers.add_argument(
+        "--planned", type=int, default=1000, metavar="N", help="queries for which errors are bounded (default: 1000)"
+    )
+    answers.add_argument("--selection", default="last", help="which item of a person counts: last (default) or first")
+    answers.add_argument("--real_weights", action="store_true", help="weights may lie between 0 and 1; see sharp edges")
+    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
+
+
+def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
+    """Return the transform that the options describe."""
+    if arguments.watch is not None:
+        raise ValueError("watch must not be given: all queries are about the same data set")
+    if streams:
+        raise ValueError("events must have no stream; --stream_field '' ignores it")
+    return PrivateQueries(
+        epsilon=arguments.epsilon,
+        delta=arguments.delta,
+        domain=Domain.from_file(arguments.domain),
+        records=arguments.records,
+        alpha=arguments.alpha,
+        queries=arguments.planned,
+        beta=arguments.beta,
+        selection=arguments.selection,
+        real_weights=arguments.real_weights,
+        neighbouring=arguments.neighbouring,
+        shards=arguments.shards,
+        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+    )
+
+
+def accuracy(queries: PrivateQueries) -> dict[str, Any]:
+    """Return what is found."""
+    bound, needed, records = queries.accuracy(), queries.records_needed(), queries.mechanism.records
+    enough = (
+        "None of them is refused."
+        if records >= needed
+        else f"Some may be refused: with {needed:,} people none would be."
+    )
+    return {
+        "error_bound": bound,
+        "failure_probability": queries.beta,
+        "queries": queries.queries,
+        "records_needed": needed,
+        "max_measurements": queries.mechanism.max_updates,
+        "sentence": (
+            f"With probability {1 - queries.beta:g}, the first {queries.queries:,} answers are all within "
+            f"{math.ceil(bound):,} people of the truth. {enough}"
+        ),
+    }
+
+
+PIPELINE = EventPipeline(
+    row_type=QueryAnswer,
+    order=ORDER,
+    title="answers",
+    transform=transform,
+    accuracy=accuracy,
+    published="queries_answered",
+    beyond={
+        "events_beyond_one_record": "events left out: their person counts with another one",
+        "queries_refused": "queries refused: the budget is spent",
+        "queries_malformed": "lines that are no queries on the domain",
+        "queries_late": "queries that came after a later one had been answered",
+    },
+    public_files=("domain", "queries"),
+    more_inputs=lambda arguments: {"queries": ReadQueries(arguments.queries)},
+)
+
+COMMAND = Command(
+    description="Answers linear queries about how many people hold which items, in the order in which they are asked, "
+    "from a public hypothesis that learns from its errors. One guarantee holds for each person over all queries. Any "
+    "option of Apache Beam may be added, such as --runner.",
+    add_arguments=add_arguments,
+    run=PIPELINE.run,
+    takes_beam_options=True,
+)

@@ -1,0 +1,108 @@
+"""Linear queries as JSON lines: `{"name": "young", "items": ["0-9", "10-19"], "time": "2024-01-01T12:00:00Z"}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.sinks.whole_files import whole_file
+from privstream.pipelines.sources.event_files import InputFileError, open_file
+from privstream.pipelines.sources.text_lines import read_lines
+from privstream.transforms import DeadLetter, LinearQuery
+from privstream.transforms.events.dead_letters import DEAD_LETTERS
+from privstream.transforms.events.event_rows import to_micros
+
+FIELDS = ("name", "items", "weights", "time")
+QUERIES = "queries"
+
+
+class QueriesRead(NamedTuple):
+    """The queries of a file, called as what all readers give, and the lines that are none."""
+
+    events: PCollection[Any]
+    dead_letters: PCollection[Any]
+
+
+class ReadQueries(beam.PTransform[Any, Any]):
+    """Reads `LinearQuery` rows from a file of JSON lines.
+
+    A query has a `name`, `items`, and perhaps `weights` and a `time` (ISO 8601, UTC if it names no zone). A query
+    without a time gets its line number in microseconds since 1970: such queries are asked in the order of their lines.
+
+    Args:
+        path: the file, on any of Beam's filesystems.
+        option: the option to name in errors.
+
+    Raises:
+        ValueError: at once, if there is no such file.
+    """
+
+    def __init__(self, path: str, option: str = "--queries") -> None:
+        super().__init__()
+        self.path = path
+        try:
+            open_file(path).close()
+        except InputFileError as error:
+            raise ValueError(f"{option} must be a readable file: {error}") from None
+
+    def expand(self, pbegin: Any) -> QueriesRead:
+        """Read the file on one worker."""
+        read = beam.ParDo(ReadLines()).with_output_types(LinearQuery, **{DEAD_LETTERS: DeadLetter})
+        outputs = (
+            pbegin
+            | "Path" >> beam.Create([self.path]).with_output_types(str)
+            | "Read lines" >> read.with_outputs(DEAD_LETTERS, main=QUERIES)
+        )
+        return QueriesRead(outputs[QUERIES], outputs[DEAD_LETTERS])
+
+
+class ReadLines(beam.DoFn):
+    """Reads one file; lines that are no queries become dead letters."""
+
+    def __init__(self) -> None:
+        self.malformed = Metrics.counter("privstream", "queries_malformed")
+
+    def process(self, path: str) -> Iterator[Any]:
+        """Read all lines."""
+        for lines in read_lines(path):
+            for row, text in enumerate(lines.texts):
+                try:
+                    yield parse_query(text, lines.numbers[row])
+                except (TypeError, ValueError) as error:
+                    self.malformed.inc()
+                    letter = DeadLetter(str(error), path, lines.position(row), lines.record(row))
+                    yield TaggedOutput(DEAD_LETTERS, letter)
+
+
+def parse_query(text: bytes, number: int) -> LinearQuery:
+    """Return the query on a line, or raise with the rule that it breaks."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        raise ValueError("line must be one JSON object") from None
+    if not isinstance(found, dict):
+        raise ValueError("line must be one JSON object")
+    unknown = sorted(set(found) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(unknown)}")
+    for name in ("items", "weights"):
+        if not isinstance(found.get(name, []), list):
+            raise TypeError(f"{name} must be a list")
+    micros = to_micros("time", found["time"], None) if "time" in found else number
+    items, weights = tuple(found.get("items", ())), tuple(found.get("weights", ()))
+    return LinearQuery(found.get("name", ""), Timestamp(micros=micros), items, weights)
+
+
+def write_queries(path: str, queries: Iterable[LinearQuery]) -> None:
+    """Write queries in their order, without a time."""
+    with whole_file(path) as stream:
+        for query in queries:
+            given: dict[str, Any] = {"name": query.name, "items": list(query.items)}
+            if query.weights:
+                given["weights"] = list(query.weights)
+            stream.write(json.dumps(given, ensure_ascii=False).encode() + b"\n")

@@ -1,0 +1,1 @@
+"""`privstream plan`: what a privacy budget gives, before any data is touched."""

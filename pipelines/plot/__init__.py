@@ -1,0 +1,1 @@
+"""`privstream plot`: results as pictures."""

@@ -1,0 +1,82 @@
+"""Draws estimates over time: a line for each with a band for its error, and the truth beside it where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+from matplotlib.axes import Axes
+from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, dress, settle, short
+from privstream.pipelines.plot.labels import Label, place
+
+LABEL_POINTS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """One line of a picture.
+
+    Attributes:
+        name: what it shows.
+        times: microseconds since 1970, increasing; int64, shape (n,).
+        estimates: float64, shape (n,).
+        error_bounds: half the width of the band; float64, shape (n,).
+        truth: the true values, NaN where they are not known; float64, shape (n,), or None.
+    """
+
+    name: str
+    times: np.ndarray
+    estimates: np.ndarray
+    error_bounds: np.ndarray
+    truth: np.ndarray | None = None
+
+
+def draw_bands(
+    bands: Sequence[Band], stream: BinaryIO, format: str, *, values: str, title: str, caption: str, top: int = 10
+) -> None:
+    """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
+
+    Args:
+        bands: what to draw.
+        stream: where to write the picture.
+        format: png or svg.
+        values: what the vertical axis counts.
+        title: above the picture.
+        caption: below it.
+        top: bands in colour and with a name, at most as many as there are colours.
+    """
+    ranked = sorted(bands, key=lambda band: (-float(np.max(band.estimates, initial=0.0)), band.name))
+    with chart(stream, format) as (figure, axes):
+        labels = []
+        for rank, band in reversed(list(enumerate(ranked))):
+            colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
+            _draw(axes, band, colour, layer=3 if colour != GREY else 2)
+            if colour != GREY and len(band.times):
+                labels.append(_label(band, colour))
+        moments = [int(moment) for band in bands if len(band.times) for moment in band.times[[0, -1]]]
+        span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
+        if not moments:
+            axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
+        dress(figure, axes, span=span, values=values, title=title, caption=caption)
+        settle(figure)
+        place(axes, labels[::-1])
+
+
+def _draw(axes: Axes, band: Band, colour: str, *, layer: int) -> None:
+    """Draw a line, its band, and the truth, dashed."""
+    days = band.times / DAY
+    one = "o" if len(days) == 1 else ""
+    low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
+    axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
+    axes.plot(days, band.estimates, color=colour, linewidth=1.5, marker=one, zorder=layer)
+    if band.truth is not None:
+        axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
+
+
+def _label(band: Band, colour: str) -> Label:
+    """Return a name for the line's last part, or wherever there is room."""
+    at = np.unique(np.linspace(len(band.times) - 1, len(band.times) // 2, LABEL_POINTS).astype(np.int64))[::-1]
+    points = list(zip((band.times[at] / DAY).tolist(), band.estimates[at].tolist(), strict=True))
+    return Label(short(band.name), points, colour)

@@ -1,0 +1,71 @@
+"""`privstream plot cardinality`: how many people are in a set as a line with an error band, and the truth beside it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from privstream.pipelines.command import Command
+from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.simulate.cardinality import SetSize
+from privstream.transforms.rows import CardinalityEstimate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_plot(parser, rows="cardinality", truth="draws the true numbers, dashed")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the rows, draw, and write the picture."""
+
+    def prepare() -> partial[None]:
+        stream, rows = choose_stream(read_rows("--input", arguments.input, CardinalityEstimate), arguments.stream)
+        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, SetSize)
+        found = band(rows, [row for row in truth if row.stream == stream])
+        title = "People in the set now" + (f", {stream}" if stream else "")
+        return partial(draw_bands, [found], values="people", title=title, caption=caption(rows, found))
+
+    write_picture(arguments.output, prepare)
+
+
+def band(rows: Sequence[CardinalityEstimate], truth: Sequence[SetSize]) -> Band:
+    """Return the line; where nothing is known of the error, the band ends."""
+    true = {row.window_end: row.size for row in truth}
+    known = sorted(rows, key=lambda row: row.window_end)
+    times = np.array([row.window_end.micros for row in known], np.int64)
+    estimates, bounds = (np.array([row[place] for row in known], np.float64) for place in (3, 4))
+    bounds[bounds < 0] = np.nan
+    sizes = np.array([true.get(row.window_end, np.nan) for row in known], np.float64)
+    return Band("", times, estimates, bounds, sizes if truth else None)
+
+
+def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    changes = int(np.count_nonzero(np.diff(found.estimates)))
+    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times. Band: the error bound of each row."
+    used_up = int(np.isnan(found.error_bounds).sum())
+    if used_up:
+        text += f" The last {used_up:,} rows have none: all changes are used up, and the estimate stays what it is."
+    if found.truth is None or not np.isfinite(found.truth).any():
+        return text
+    errors = np.abs(found.estimates - found.truth)
+    judged = np.isfinite(errors) & np.isfinite(found.error_bounds)
+    if not judged.any():
+        return text
+    outside = int((errors[judged] > found.error_bounds[judged]).sum())
+    inside = "all within the band" if not outside else f"{outside:,} of {int(judged.sum()):,} outside of the band"
+    where = " where there is a bound" if used_up else ""
+    return f"{text} Dashed: the truth; the largest error{where} is {errors[judged].max():,.0f}, {inside}."
+
+
+COMMAND = Command(
+    description="Draws how many people are in a set, with a band for the error and, given the truth, the true numbers.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,102 @@
+"""`privstream plot histogram`: live counts as lines with error bands, and the truth beside them."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+from privstream.mechanisms import checks
+from privstream.pipelines.command import Command
+from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.chart import COLOURS
+from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.transforms.histograms.questions import questions
+from privstream.transforms.rows import HistogramEstimate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_plot(parser, rows="histogram or quantiles", truth="draws true counts, dashed")
+    parser.add_argument("--query", help="which query to draw, if there are several (default: histogram, else all)")
+    parser.add_argument(
+        "--top", type=int, default=8, metavar="N", help=f"lines in colour, 1 to {len(COLOURS)} (default: 8)"
+    )
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the rows, draw, and write the picture."""
+
+    def prepare() -> partial[None]:
+        if checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
+            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
+        stream, rows = choose_stream(read_rows("--input", arguments.input, HistogramEstimate), arguments.stream)
+        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, CategoryCount)
+        rows = _chosen(rows, arguments.query)
+        found = bands(rows, [row for row in truth if row.stream == stream])
+        quantiles = bool(rows) and not any(row.category for row in rows)
+        title = ("Live quantiles of counts" if quantiles else "Live histogram") + (f", {stream}" if stream else "")
+        return partial(
+            draw_bands, found, values="events so far", title=title, caption=caption(rows, found), top=arguments.top
+        )
+
+    write_picture(arguments.output, prepare)
+
+
+def _chosen(rows: list[HistogramEstimate], query: str | None) -> list[HistogramEstimate]:
+    """Return the rows of the query, or of all queries that are not about categories."""
+    names = list(dict.fromkeys(row.query for row in rows))
+    if query is None and "histogram" in names:
+        query = "histogram"
+    if query is not None and rows and query not in names:
+        raise ValueError(f"query must be one of {', '.join(names)}, got {query!r}")
+    return [row for row in rows if query is None or row.query == query]
+
+
+def bands(rows: list[HistogramEstimate], truth: list[CategoryCount]) -> list[Band]:
+    """Return one band for each category and query, at the ends of windows."""
+    true: dict[int, dict[str, int]] = defaultdict(dict)
+    for count in truth:
+        true[int(count.window_end.micros)][count.category] = count.events
+    lines: dict[str, list[tuple[int, float, float, float]]] = defaultdict(list)
+    for row in rows:
+        moment = int(row.window_end.micros)
+        known = _true_answer(row, true[moment]) if true[moment] else np.nan
+        lines[row.category or row.query].append((moment, row.estimate, row.error_bound, known))
+    found = []
+    for name, points in lines.items():
+        times, estimates, bounds, counts = np.array(sorted(points), dtype=np.float64).T
+        has_truth = counts if np.isfinite(counts).any() else None
+        found.append(Band(name, times.astype(np.int64), estimates, bounds, has_truth))
+    return found
+
+
+def _true_answer(row: HistogramEstimate, counts: dict[str, int]) -> float:
+    """Return what a row would say without noise; NaN if the truth does not tell."""
+    if row.category:
+        return counts.get(row.category, np.nan)
+    asked = questions((row.query,), len(counts))[0]
+    return float(asked.query.values(np.array([list(counts.values())], np.int64))[0, 0])
+
+
+def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    text = f"{len(found):,} lines, mode {rows[0].mode}. Bands: the error bound of each row, for the whole run together."
+    known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
+    if not known:
+        return text
+    errors = np.concatenate([error[np.isfinite(error)] for _, error in known])
+    outside = sum(int((error > band.error_bounds).sum()) for band, error in known)
+    inside = "all within their bands" if not outside else f"{outside:,} of {len(errors):,} outside of their bands"
+    return f"{text} Dashed: the truth; the largest error is {errors.max():,.0f}, {inside}."
+
+
+COMMAND = Command(
+    description="Draws live counts with bands for their error and, given the truth, true counts.",
+    add_arguments=add_arguments,
+    run=run,
+)

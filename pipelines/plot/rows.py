@@ -1,0 +1,99 @@
+"""What every `privstream plot` does: read rows and perhaps their truth, choose a stream, write a picture."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Protocol, TypeVar
+
+from apache_beam.io.filesystem import BeamIOError
+from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.whole_files import check_destination, whole_file
+
+FORMATS = ("png", "svg")
+
+
+class StreamRow(Protocol):
+    """A row that says which stream it is about."""
+
+    @property
+    def stream(self) -> str:
+        """Its name, empty where there is but one."""
+        ...
+
+
+AnyRow = TypeVar("AnyRow")
+Row = TypeVar("Row", bound=StreamRow)
+
+
+def add_plot(parser: argparse.ArgumentParser, *, rows: str, truth: str | None) -> None:
+    """Add the options of a plot: which command wrote the `rows`, and what the `truth` is good for, if there is any."""
+    parser.add_argument("--input", required=True, metavar="ROWS", help=f"output of {rows}")
+    if truth is not None:
+        parser.add_argument("--truth", metavar="PATH", help=f"the truth, from simulate: {truth}")
+    parser.add_argument("--output", required=True, metavar="PICTURE", help=".png or .svg")
+    parser.add_argument("--stream", metavar="S", help="which stream, if there are several")
+
+
+def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], None]]) -> None:
+    """Prepare what is to be drawn, then draw it into a file that appears whole or not at all.
+
+    Args:
+        path: the picture; ends in .png or .svg.
+        prepare: reads and checks, and returns a function that draws into a stream in a format.
+
+    Raises:
+        UsageError: `prepare` raised a ValueError or TypeError, or the picture cannot be written there.
+    """
+    try:
+        ending = path.rpartition(".")[2].lower()
+        if ending not in FORMATS:
+            raise ValueError(f"--output must end in .png or .svg, got {path}")
+        check_destination(path)
+        draw = prepare()
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    try:
+        with whole_file(path) as stream:
+            draw(stream, ending)
+    except (OSError, BeamIOError) as error:
+        raise RunError(f"cannot write {path}: {error}") from error
+    print(f"picture: {path}", file=sys.stderr)
+
+
+def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
+    """Read a file of rows.
+
+    Raises:
+        ValueError: naming the option, the path and the rule.
+    """
+    try:
+        rows: list[AnyRow] = read_row_file(path, row_type)
+    except FileNotFoundError:
+        raise ValueError(f"{option} must be a file that exists, got {path}") from None
+    except OSError as error:
+        raise ValueError(f"{option} must be a readable file, got {path}: {error.strerror}") from None
+    except Exception as error:  # each format has its own errors
+        if isinstance(error, ValueError) and "must end in" in str(error):
+            raise ValueError(str(error).replace("path", option, 1)) from None
+        raise ValueError(
+            f"{option} must hold {row_type.__name__} rows that privstream wrote, got {path} ({type(error).__name__})"
+        ) from None
+    return rows
+
+
+def choose_stream(rows: Sequence[Row], stream: str | None) -> tuple[str, list[Row]]:
+    """Return the stream to draw and its rows; it must be named if there are several.
+
+    Raises:
+        ValueError: it is not named, or not there.
+    """
+    names = sorted({row.stream for row in rows})
+    if stream is None and len(names) > 1:
+        raise ValueError(f"stream must be given, one of {', '.join(names)}")
+    if stream is not None and rows and stream not in names:
+        raise ValueError(f"stream must be one of {', '.join(map(repr, names))}, got {stream!r}")
+    chosen = stream if stream is not None else (names[0] if names else "")
+    return chosen, [row for row in rows if row.stream == chosen]

@@ -1,0 +1,191 @@
+"""Draws heavy hitters over time: a line for each item, error bars, and what was missed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, INK, chart, dress, settle, short
+from privstream.pipelines.plot.labels import Label, place
+from privstream.pipelines.plot.truth import Verdict, key
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.transforms.rows import HeavyHitter
+
+MISSED_LABELS = 4
+PEAKS = 6
+MANY_WINDOWS = 100
+
+Row = TypeVar("Row", HeavyHitter, ItemHolders)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What is drawn: the rows and the truth of one stream.
+
+    Attributes:
+        stream: its name, empty where there is but one.
+        rows: what was published.
+        truth: the true holders, or nothing.
+        detection_threshold: the number of people from which items are promised to be found, if known.
+        verdict: the rows against the truth, if both that and the threshold are known.
+    """
+
+    stream: str
+    rows: Sequence[HeavyHitter]
+    truth: Sequence[ItemHolders]
+    detection_threshold: int | None
+    verdict: Verdict | None
+
+
+def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None:
+    """Draw a picture.
+
+    Args:
+        timeline: what to draw.
+        stream: where to write it.
+        format: png or svg.
+        top: number of items in colour, those with the highest counts; the others are grey.
+    """
+    with chart(stream, format) as (figure, axes):
+        labels = _lines(axes, timeline, top)
+        missed = _missed(axes, timeline, labels)
+        _dress(figure, axes, timeline)
+        settle(figure)
+        place(axes, labels, [(_day(row), row.count) for row in timeline.rows] + missed)
+
+
+def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
+    """Draw the items, the first `top` of them in colour; return their labels."""
+    published: dict[str, list[HeavyHitter]] = defaultdict(list)
+    for row in timeline.rows:
+        published[row.item].append(row)
+    truth: dict[str, list[ItemHolders]] = defaultdict(list)
+    for held in timeline.truth:
+        if held.item in published:
+            truth[held.item].append(held)
+    ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item]), item))
+    small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
+    labels = []
+    for rank, item in reversed(list(enumerate(ranked))):
+        colour = COLOURS[rank] if rank < top else GREY
+        _true_line(axes, truth[item], colour)
+        _line(axes, published[item], colour, small=small, layer=3 if rank < top else 2)
+        if rank < top:
+            peaks = sorted(published[item], key=lambda row: -row.count)[:PEAKS]
+            points = [(_day(row), row.count + 2 * row.count_stddev) for row in peaks]
+            labels.append(Label(short(item), points, colour))
+    return labels[::-1]
+
+
+def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, *, small: bool, layer: int) -> None:
+    """Draw an item's counts with error bars; windows that follow each other are connected."""
+    for run in _runs(rows):
+        axes.errorbar(
+            [_day(row) for row in run],
+            [row.count for row in run],
+            yerr=[2 * row.count_stddev for row in run],
+            color=colour,
+            linewidth=1.0 if small else 1.6,
+            marker="o",
+            markersize=1.8 if small else 3.5,
+            capsize=0 if small else 2.5,
+            elinewidth=0.6 if small else 1.0,
+            zorder=layer,
+        )
+
+
+def _true_line(axes: Axes, rows: Iterable[ItemHolders], colour: str) -> None:
+    """Draw an item's true counts, faintly."""
+    for run in _runs(rows):
+        axes.plot(
+            [_day(row) for row in run],
+            [row.holders for row in run],
+            color=colour,
+            alpha=0.35,
+            linewidth=1,
+            linestyle=(0, (4, 2)),
+            marker="" if len(run) > 1 else "_",
+            zorder=1,
+        )
+
+
+def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[float, float]]:
+    """Mark what was missed, add labels of the items that most people held, and return the marks."""
+    missed = set(() if timeline.verdict is None else timeline.verdict.missed)
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in sorted(timeline.truth, key=lambda row: -row.holders):
+        if key(row) in missed:
+            points[row.item].append((_day(row), row.holders))
+    labels += [Label(f"{short(item)} (missed)", points[item][:PEAKS], ALARM) for item in list(points)[:MISSED_LABELS]]
+    marks = [mark for item in points.values() for mark in item]
+    axes.scatter(
+        [x for x, _ in marks],
+        [y for _, y in marks],
+        marker="D",
+        s=34,
+        facecolors="none",
+        edgecolors=ALARM,
+        linewidths=1.3,
+        zorder=4,
+    )
+    return marks
+
+
+def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
+    """Draw everything but the items."""
+    rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
+    span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
+    title = "Heavy hitters" + (f" of {short(timeline.stream)}" if timeline.stream else "")
+    dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
+    items = {row.item for row in timeline.rows}
+    counts = [row.count + 2 * row.count_stddev for row in timeline.rows]
+    counts += [row.holders for row in timeline.truth if row.item in items]
+    threshold = timeline.detection_threshold
+    if threshold is not None:
+        axes.axhline(threshold, color=INK, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.annotate(
+            f"found from\n{threshold:,} people",
+            (1.0, threshold),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            verticalalignment="center",
+            color=INK,
+            fontsize=8,
+        )
+    if timeline.verdict is not None:
+        counts += [row.holders for row in timeline.truth if row.holders >= (threshold or 0)]
+    axes.set_ylim(0, 1.1 * max([1, threshold or 0, *counts]))
+
+
+def _caption(timeline: Timeline) -> str:
+    """Say what is seen."""
+    bars = "Bars: two standard deviations of the noise. " if any(row.count_stddev for row in timeline.rows) else ""
+    if not timeline.rows:
+        bars = "No heavy hitters were published. "
+    if not timeline.truth:
+        return bars
+    bars += "Dashed: everybody, also people whom the limits leave out of the counts. "
+    if timeline.verdict is None or timeline.detection_threshold is None:
+        return bars + "What counts as missed is unknown: the guarantee is not beside the rows."
+    return bars + timeline.verdict.sentence(timeline.detection_threshold)
+
+
+def _day(row: HeavyHitter | ItemHolders) -> float:
+    """Return the middle of a window in days since 1970."""
+    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
+
+
+def _runs(rows: Iterable[Row]) -> list[list[Row]]:
+    """Cut rows where a window is left out."""
+    runs: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: row.window_start):
+        if runs and row.window_start <= runs[-1][-1].window_end:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs

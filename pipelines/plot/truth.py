@@ -1,0 +1,99 @@
+"""What was found and what was missed, where the truth is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.transforms.rows import HeavyHitter
+
+
+class Key(NamedTuple):
+    """One test: an item in a window of a stream."""
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Reported items against the truth; a list of keys each, in the order of the rows.
+
+    Attributes:
+        found: reported, and held by as many people as are promised to be found.
+        missed: held by as many, and not reported: a failure, or too many of them had been dropped.
+        below: reported, and held by fewer, which nobody promised.
+        false: reported, and not in the truth.
+    """
+
+    found: tuple[Key, ...]
+    missed: tuple[Key, ...]
+    below: tuple[Key, ...]
+    false: tuple[Key, ...]
+
+    def sentence(self, detection_threshold: int) -> str:
+        """Say it in one sentence."""
+        heavy = len(self.found) + len(self.missed)
+        parts = [
+            f"Found {len(self.found):,} of the {heavy:,} items that at least {detection_threshold:,} people held in "
+            f"a window",
+            f"missed {len(self.missed):,}",
+            f"found {len(self.below):,} that fewer held",
+            f"{len(self.false):,} false",
+        ]
+        return ", ".join(parts) + "."
+
+
+def key(row: HeavyHitter | ItemHolders) -> Key:
+    """Return what a row is about."""
+    return Key(row.stream, row.window_start, row.window_end, row.item)
+
+
+def judge(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], detection_threshold: int) -> Verdict:
+    """Compare published rows with the truth.
+
+    Raises:
+        ValueError: the truth is about other windows than the rows.
+    """
+    if truth and rows and not {_length(row) for row in rows} <= {_length(row) for row in truth}:
+        raise ValueError("truth must be about windows as long as those of the rows")
+    holders = {key(row): row.holders for row in truth}
+    reported = [key(row) for row in rows]
+    published = set(reported)
+    heavy = [held for held, count in holders.items() if count >= detection_threshold]
+    return Verdict(
+        found=tuple(held for held in reported if holders.get(held, 0) >= detection_threshold),
+        missed=tuple(held for held in heavy if held not in published),
+        below=tuple(held for held in reported if 0 < holders.get(held, 0) < detection_threshold),
+        false=tuple(held for held in reported if held not in holders),
+    )
+
+
+def read_detection_threshold(path: str) -> int | None:
+    """Return what the file beside published rows promises to be found, or None if there is no such file.
+
+    Raises:
+        ValueError: the file is not one that `heavy-hitters` writes.
+    """
+    promise = f"{path}.guarantee.json"
+    try:
+        if not FileSystems.exists(promise):
+            return None
+        with FileSystems.open(promise) as file:
+            found = json.loads(file.read())["accuracy"]["detection_threshold"]
+    except (KeyError, TypeError, ValueError, OSError, BeamIOError) as error:
+        raise ValueError(f"{promise} must be a guarantee that heavy-hitters wrote ({type(error).__name__})") from None
+    return int(found)
+
+
+def _length(row: HeavyHitter | ItemHolders) -> int:
+    """Return the length of a row's window in microseconds."""
+    return int(row.window_end.micros - row.window_start.micros)

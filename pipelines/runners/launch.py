@@ -1,0 +1,203 @@
+"""Runs a pipeline on the runner that was asked for, and tells how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+    _BeamArgumentParser,
+)
+from apache_beam.runners.runner import PipelineState
+from privstream import mechanisms, pipelines, transforms
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.runners.flink_check import check_flink
+from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+LOCAL_RUNNER = "FnApiRunner"
+BUNDLE_BASED = "bundlebaseddirectrunner"
+
+GRACE_SECONDS = 5
+STANDARD_ERROR = 2
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner")
+FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
+TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
+WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
+OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folder in package.__path__)
+
+
+def parse_beam_options(arguments: list[str]) -> PipelineOptions:
+    """Return Beam's options; the default runner is the in-process FnApiRunner, chosen by name.
+
+    Raises:
+        UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
+    """
+    known = _BeamArgumentParser(allow_abbrev=False, conflict_handler="resolve", add_help=False, exit_on_error=False)
+    for group in PipelineOptions.__subclasses__():
+        if group is FlinkJobOptions or group.__module__.startswith("apache_beam."):
+            group._add_argparse_args(known)
+    try:
+        _, unknown = known.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from None
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
+    options = PipelineOptions(arguments)
+    standard = options.view_as(StandardOptions)
+    if standard.runner is None:
+        standard.runner = LOCAL_RUNNER
+    if standard.runner.rpartition(".")[2].lower() == BUNDLE_BASED:
+        raise UsageError(
+            "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
+        )
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
+        raise UsageError(
+            "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
+            "outdated state, and people would be charged wrongly"
+        )
+    prepare_for_checkpoints(options)
+    check_flink(options)
+    return options
+
+
+def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
+    """Return the noise source that the options name, or one with a new random key."""
+    if file is not None and variable is not None:
+        raise UsageError("noise_key_file and noise_key_variable must not both be given")
+    if file is not None:
+        return KeyedNoise.from_file(file, run_id)
+    if variable is not None:
+        return KeyedNoise.from_environment(variable, run_id)
+    return KeyedNoise.random(run_id)
+
+
+def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: str | None = None) -> dict[str, int]:
+    """Build and run a pipeline to its end; return its counters.
+
+    Args:
+        options: Beam's options.
+        build: adds the transforms.
+        end: a file that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
+            Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
+
+    Raises:
+        RunError: the run failed; the message is that of the error, without the runner's own words.
+    """
+    runner = options.view_as(StandardOptions).runner
+    began = time.monotonic()
+    try:
+        with _clock(f"running on {runner}"), _silence():
+            pipeline = beam.Pipeline(options=options)
+            build(pipeline)
+            result = pipeline.run()
+            state = _wait(result, end)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise RunError(_cause(error)) from error
+    if state not in (None, PipelineState.DONE):
+        raise RunError(f"the run on {runner} ended in state {state}")
+    say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
+    counters: dict[str, int] = {}
+    for counter in result.metrics().query().get("counters", []):
+        if counter.key.metric.namespace == "privstream":
+            name = counter.key.metric.name
+            counters[name] = counters.get(name, 0) + (counter.committed or 0)
+    return counters
+
+
+def _wait(result: Any, end: str | None) -> str | None:
+    """Wait for the end of a run, and return its state; a job that was cancelled at its end is done."""
+    if end is None:
+        return cast(str | None, result.wait_until_finish())
+    threading.Thread(target=_cancel_after, args=(result, end), daemon=True).start()
+    try:
+        state = cast(str | None, result.wait_until_finish())
+    except Exception:
+        if result.state != PipelineState.CANCELLED:
+            raise
+        state = PipelineState.CANCELLED
+    return PipelineState.DONE if state == PipelineState.CANCELLED and FileSystems.exists(end) else state
+
+
+def _cancel_after(result: Any, end: str) -> None:
+    """Cancel a job that does not end by itself when it has written its last file."""
+    while not FileSystems.exists(end):
+        time.sleep(1)
+    time.sleep(GRACE_SECONDS)
+    if not PipelineState.is_terminal(result.state):
+        result.cancel()
+
+
+def _clock(text: str) -> Progress:
+    """Return a line that shows how long something takes, on a terminal."""
+    terminal = sys.stderr.isatty()
+    console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w") if terminal else sys.stderr)  # workers lose theirs
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    clock.add_task(text, total=None)
+    return clock
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep runners from telling in their own words what goes wrong: they print tracebacks, which may quote records.
+
+    Worker processes that start meanwhile have no standard error either. The runners' loggers stay silent after the run,
+    since runners in other threads and processes have last words.
+    """
+    logging.disable(logging.CRITICAL)
+    sys.stderr.flush()
+    kept = os.dup(STANDARD_ERROR)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+            yield
+    finally:
+        os.dup2(kept, STANDARD_ERROR)
+        os.close(kept)
+        for name in RUNNER_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        logging.disable(logging.NOTSET)
+
+
+def _cause(error: BaseException) -> str:
+    """Return the message of an error, if it is sure to quote no record: our own, or from before workers started."""
+    message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
+    message = TYPE_NAME.sub("", message)
+    text = "".join(traceback.format_exception(error))
+    path, source = (FRAME.findall(text) or [("", "")])[-1]
+    ours = source.startswith("raise ") and path.startswith(OURS)
+    if message and (ours or not WORKER.search(text)):
+        return message
+    where = f" at `{source}`" if path else ""
+    return f"the run failed with {_kind(error)}{where}; --traceback shows more, and may show records"
+
+
+def _kind(error: BaseException) -> str:
+    """Return the name of an error's type, also of one that a worker reported as text."""
+    reported = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", str(error), re.MULTILINE)
+    return str(reported[-1]) if reported else type(error).__name__
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""`privstream simulate`: events to try things out on, with the truth beside them."""

@@ -1,0 +1,151 @@
+"""`privstream simulate ranges`: cars that come to a car park and leave it, and how many stand in which part."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import checks
+from privstream.pipelines.command import Command
+from privstream.pipelines.commands.point_queries import write_point_queries
+from privstream.pipelines.simulate.simulation import add_simulation, write_files
+from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
+from privstream.pipelines.sinks.whole_files import check_destination
+
+ACTIONS = np.array(["leave", "park"])
+DAY_SECONDS = 86_400.0
+PARTS = 4
+"""Parts of the car park that are asked for."""
+
+
+class PointsInRange(NamedTuple):
+    """How many points lay in a range at the end of a window, in truth."""
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    low: int
+    high: int
+    points: int
+
+
+@dataclass(frozen=True, eq=False)
+class ParkWindow:
+    """One window: `events`, and at its end the slots that are taken, in order."""
+
+    start: int
+    end: int
+    events: pa.RecordBatch
+    taken: np.ndarray
+
+
+def parts(slots: int) -> list[tuple[int, int]]:
+    """Return the ranges that are asked for: equal parts of all slots, and all of them."""
+    edges = np.unique(np.linspace(0, slots, PARTS + 1).astype(np.int64)).tolist()
+    found = [(low + 1, high) for low, high in itertools.pairwise(edges)]
+    return sorted({*found, (1, slots)})
+
+
+def simulate_park(
+    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, slots: int = 4096
+) -> Iterator[ParkWindow]:
+    """Simulate a car park that fills from slot 1 on: full by day, nearly empty by night.
+
+    Args:
+        users: number of cars, >= 1; there are no more at once than there are slots.
+        windows: number of windows, >= 1.
+        seed: of all random choices.
+        window_seconds: length of a window.
+        slots: number of slots, >= 1.
+
+    Returns:
+        The windows, made one at a time.
+    """
+    checks.integer("users", users, minimum=1)
+    checks.integer("windows", windows, minimum=1)
+    checks.integer("slots", slots, minimum=1)
+    rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
+    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    taken = np.zeros(slots, np.bool_)
+    for number in range(windows):
+        start = START_MICROS + number * length
+        hour = (number + 0.5) * window_seconds / DAY_SECONDS - 1 / 12
+        wanted = min(users, slots) * (0.5 - 0.45 * np.cos(2 * np.pi * hour))
+        leaving = np.flatnonzero(taken & (rng.random(slots) < 0.2))
+        taken[leaving] = False
+        free = np.flatnonzero(~taken)
+        coming = min(len(free), max(0, round(wanted) - int(taken.sum())))
+        parking = np.sort(rng.choice(free, coming, replace=False, p=_near(len(free)))) if coming else free[:0]
+        taken[parking] = True
+        middle = length // 2  # in the first half of a window cars leave, in the second they come
+        times = start + np.concatenate(
+            [rng.integers(0, middle, len(leaving)), rng.integers(middle, length, len(parking))]
+        )
+        slot = np.concatenate([leaving, parking]) + 1
+        kinds = np.repeat([0, 1], [len(leaving), len(parking)])
+        order = np.argsort(times, kind="stable")
+        columns = [
+            pa.array(slot[order]).cast(pa.string()),
+            pa.array(ACTIONS[kinds[order]], pa.string()),
+            pa.array(times[order]),
+        ]
+        arrays = [column.cast(field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
+        events = pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+        yield ParkWindow(start, start + length, events, np.flatnonzero(taken) + 1)
+
+
+def _near(slots: int) -> np.ndarray:
+    """Return how likely each free slot is to be taken: near ones are three times as likely as far ones."""
+    weights = np.linspace(3.0, 1.0, slots)
+    return np.asarray(weights / weights.sum())
+
+
+def points_in_ranges(window: ParkWindow, ranges: list[tuple[int, int]]) -> Iterator[PointsInRange]:
+    """Return the truth about one window."""
+    start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
+    for low, high in ranges:
+        inside = np.searchsorted(window.taken, high, "right") - np.searchsorted(window.taken, low, "left")
+        yield PointsInRange("", start, end, low, high, int(inside))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_simulation(parser, truth="how many cars stand in each part at the end of each window")
+    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
+    parser.add_argument("--slots", type=int, default=4096, metavar="U", help="slots of the car park (default: 4096)")
+    parser.add_argument("--queries", metavar="PATH", help="the parts, as `ranges` wants its queries")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Write the files."""
+
+    def windows() -> tuple[Iterator[ParkWindow], int | None]:
+        if arguments.queries is not None:
+            check_destination(arguments.queries, "--queries")
+        simulated = simulate_park(
+            users=arguments.users,
+            windows=arguments.windows,
+            seed=arguments.seed,
+            window_seconds=arguments.window,
+            slots=arguments.slots,
+        )
+        return simulated, arguments.windows
+
+    ranges = parts(max(1, arguments.slots))
+    write_files(arguments, windows, truth_type=PointsInRange, truth_of=lambda window: points_in_ranges(window, ranges))
+    if arguments.queries is not None:
+        write_point_queries(arguments.queries, ({"low": low, "high": high} for low, high in ranges))
+
+
+COMMAND = Command(
+    description="Writes simulated events of a car park: the user field is the slot, the item is `park` or `leave`. "
+    "Nothing in them is private.",
+    add_arguments=add_arguments,
+    run=run,
+)

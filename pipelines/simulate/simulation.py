@@ -1,0 +1,71 @@
+"""What every `privstream simulate` does: write events window by window, and the truth about them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.simulate.event_writers import Window, write_simulation
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def add_simulation(parser: argparse.ArgumentParser, *, truth: str) -> None:
+    """Add the options of a simulation; `truth` says what the truth is."""
+    parser.add_argument("--users", type=int, required=True, metavar="N", help="number of people")
+    parser.add_argument("--seed", type=int, required=True, metavar="S", help="the same seed gives the same events")
+    parser.add_argument("--output", required=True, metavar="PATH", help="events: .avro .parquet .jsonl or .csv")
+    parser.add_argument("--truth", metavar="PATH", help=f"{truth}: .avro .parquet or .jsonl")
+    parser.add_argument("--window", type=float, default=3600.0, metavar="SECONDS", help="length (default: 3600)")
+
+
+def write_files(
+    arguments: argparse.Namespace,
+    windows: Callable[[], tuple[Iterator[Window], int | None]],
+    *,
+    truth_type: type,
+    truth_of: Callable[[Window], Iterable[Any]],
+) -> None:
+    """Simulate and write events and truth, with a progress bar.
+
+    Args:
+        arguments: with the options of `add_simulation`.
+        windows: returns the windows and, where it is known before, their number.
+        truth_type: the NamedTuple that the truth consists of.
+        truth_of: returns the rows of truth about one window.
+
+    Raises:
+        UsageError: an argument breaks its rule.
+        RunError: a file could not be written.
+    """
+    try:
+        simulated, total = windows()
+        with _progress() as progress:
+            task = progress.add_task("simulating", total=total)
+            written = write_simulation(
+                arguments.output,
+                simulated,
+                arguments.truth,
+                lambda done: progress.update(task, completed=done),
+                truth_type=truth_type,
+                truth_of=truth_of,
+            )
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise RunError(f"cannot write {arguments.output}: {error.strerror or error}") from error
+    text = (
+        f"{written.events:,} events of {arguments.users:,} people in {written.windows:,} windows of "
+        f"{arguments.window:g} s: {arguments.output}"
+    )
+    print(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}", file=sys.stderr)
+
+
+def _progress() -> Progress:
+    """Return a progress bar on the terminal, which vanishes when all is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,0 +1,220 @@
+"""Simulated event streams, window by window, with the truth beside them.
+
+The same arguments, seed and numpy release give the same events. Nothing here is private or meant to be: it is for
+trying things out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, log, pi, sin
+
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms.checks import integer, non_negative, positive, probability
+from privstream.pipelines.simulate.city_words import TRENDS, search_names
+
+START_MICROS = 1_704_067_200_000_000
+"""2024-01-01 00:00 UTC, a Monday."""
+
+EVENT_SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedWindow:
+    """One window of a simulated stream.
+
+    Attributes:
+        start, end: microseconds since 1970 UTC.
+        events: `user`, `item`, `time`, in the order of time.
+        holders: item -> number of different people who sent it in this window; items with few are left out.
+    """
+
+    start: int
+    end: int
+    events: pa.RecordBatch
+    holders: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """An item that comes up and goes away again.
+
+    Attributes:
+        item: its name.
+        peak: the window in which most people search for it (may lie between two windows).
+        width: standard deviation of the bump, in windows.
+        share: part of all people who search for it at the peak.
+    """
+
+    item: str
+    peak: float
+    width: float
+    share: float
+
+    def holders(self, window: int, users: int) -> int:
+        """Return how many people search for it in a window."""
+        return round(users * self.share * exp(-(((window - self.peak) / self.width) ** 2) / 2))
+
+
+def plan_trends(count: int, windows: int, rng: np.random.Generator) -> tuple[Trend, ...]:
+    """Plan trends one after the other, from one of which most of a city talks to ones that few notice.
+
+    Shares fall geometrically from 12% to 0.6% of all people, in random order over time.
+    """
+    if count > len(TRENDS):
+        raise ValueError(f"trends must be <= {len(TRENDS)}, got {count}")
+    shares = rng.permutation(np.geomspace(0.12, 0.006, count))
+    peaks = (np.arange(count) + rng.uniform(0.3, 0.7, count)) * windows / max(count, 1)
+    widths = rng.uniform(0.4, 0.8, count) * max(windows / max(count, 1), 1.0) / 2
+    names = rng.permutation(np.array(TRENDS))[:count]
+    columns = zip(names.tolist(), peaks.tolist(), widths.tolist(), shares.tolist(), strict=True)
+    return tuple(Trend(name, peak - 0.5, width, share) for name, peak, width, share in columns)
+
+
+def simulate_heavy_hitters(
+    *,
+    users: int,
+    windows: int,
+    seed: int,
+    window_seconds: float = HOUR,
+    items: int = 5_000,
+    zipf_exponent: float = 1.1,
+    zipf_shift: float = 20.0,
+    events_per_user_and_window: float = 0.5,
+    trends: int = 8,
+    truth_floor: int = 10,
+    start_micros: int = START_MICROS,
+) -> Iterator[SimulatedWindow]:
+    """Simulate what a city searches for: a steady background, and trends that rise and fall.
+
+    The background follows a Zipf-Mandelbrot law, with the r-th item drawn with weight (r + shift)^-exponent, and swells
+    by half in the evening. In each window a trend is held by a planned number of people, chosen at random.
+
+    Args:
+        users: number of people, >= 1; they are called u000000, u000001 and so on.
+        windows: number of windows, >= 1.
+        seed: of all random choices.
+        window_seconds: length of a window.
+        items: number of background items, >= 1.
+        zipf_exponent: >= 0; 0 makes all items equally frequent.
+        zipf_shift: >= 0; flattens the head, 0 is Zipf's law.
+        events_per_user_and_window: average number of background events.
+        trends: number of planted trends.
+        truth_floor: items with fewer holders are left out of the truth.
+        start_micros: first moment of the first window, in microseconds since 1970 UTC.
+
+    Returns:
+        The windows, made one at a time.
+    """
+    integer("users", users, minimum=1)
+    integer("windows", windows, minimum=1)
+    integer("seed", seed, minimum=0)
+    integer("items", items, minimum=1)
+    integer("trends", trends, minimum=0)
+    length = round(positive("window_seconds", window_seconds) * 1_000_000)
+    rate = users * non_negative("events_per_user_and_window", events_per_user_and_window)
+    exponent, shift = non_negative("zipf_exponent", zipf_exponent), non_negative("zipf_shift", zipf_shift)
+    rng = np.random.default_rng(seed)
+    planned = plan_trends(trends, windows, rng)
+    names = _Names(users, [*search_names(items), *[trend.item for trend in planned]])
+    cumulative = np.cumsum((np.arange(1, items + 1) + shift) ** -exponent)
+    cumulative /= cumulative[-1]
+
+    def window(number: int) -> SimulatedWindow:
+        start = start_micros + number * length
+        count = rng.poisson(rate * _time_of_day(start))
+        who, what = [rng.integers(users, size=count)], [np.searchsorted(cumulative, rng.random(count), side="right")]
+        for place, trend in enumerate(planned):
+            who.append(rng.choice(users, trend.holders(number, users), replace=False, shuffle=False))
+            what.append(np.full(len(who[-1]), items + place))
+        return names.window(start, length, np.concatenate(who), np.concatenate(what), truth_floor, rng)
+
+    return map(window, range(windows))
+
+
+def simulate_example_1_4(
+    *,
+    users: int,
+    seed: int,
+    group_factor: float = 40.0,
+    background: float = 0.05,
+    window_seconds: float = HOUR,
+    truth_floor: int = 2,
+    start_micros: int = START_MICROS,
+) -> Iterator[SimulatedWindow]:
+    """Simulate the stream on which per-user counters find most and the standard sparse vector technique least.
+
+    Three partitions of the people, into groups of about `group_factor` ln(n) times 1, n^(1/4) and n^(1/3). Every group
+    holds an item of its own exactly once, at a step of its own (in random order); otherwise people send items that
+    nobody else sends. So everybody takes part in three heavy hitters, however many there are.
+
+    Args:
+        users: number n of people, >= 2.
+        seed: of all random choices.
+        group_factor: > 0; the smallest groups have about `group_factor` ln(n) people.
+        background: part of the people who send an item of their own in a step, >= 0 and < 1.
+        window_seconds: length of a step.
+        truth_floor: items with fewer holders are left out of the truth.
+        start_micros: first moment of the first step, in microseconds since 1970 UTC.
+
+    Returns:
+        The steps, made one at a time. Items are called `A 0`, `B 0`, `C 0` and so on after their partition.
+
+    Source:
+        Kaplan, Mansour and Stemmer, The Sparse Vector Technique, Revisited (2020), Example 1.4.
+    """
+    integer("users", users, minimum=2)
+    integer("seed", seed, minimum=0)
+    length = round(positive("window_seconds", window_seconds) * 1_000_000)
+    share = probability("background", background, zero=True)
+    unit = positive("group_factor", group_factor) * log(users)
+    rng = np.random.default_rng(seed)
+    groups: list[tuple[str, np.ndarray]] = []
+    for letter, power in (("A", 0.0), ("B", 1 / 4), ("C", 1 / 3)):
+        count = max(1, round(users / (unit * users**power)))
+        parts = np.array_split(rng.permutation(users), count)
+        groups += [(f"{letter} {number}", part) for number, part in enumerate(parts)]
+    order = rng.permutation(len(groups)).tolist()
+
+    def window(number: int) -> SimulatedWindow:
+        item, members = groups[order[number]]
+        idle = np.flatnonzero(rng.random(users) < share)
+        names = _Names(users, [f"{number}-{place}" for place in range(len(idle))] + [item])
+        who = np.concatenate([idle, members])
+        what = np.concatenate([np.arange(len(idle)), np.full(len(members), len(idle))])
+        return names.window(start_micros + number * length, length, who, what, truth_floor, rng)
+
+    return map(window, range(len(groups)))
+
+
+class _Names:
+    """Names people and items, and makes windows of their numbers."""
+
+    def __init__(self, users: int, items: list[str]) -> None:
+        digits = max(6, len(str(users - 1)))
+        self.users = pa.array([f"u{number:0{digits}}" for number in range(users)])
+        self.items = pa.array(items)
+
+    def window(
+        self, start: int, length: int, who: np.ndarray, what: np.ndarray, floor: int, rng: np.random.Generator
+    ) -> SimulatedWindow:
+        """Give events their times, and count who holds what."""
+        times = np.sort(rng.integers(length, size=len(who))) + start
+        shuffled = rng.permutation(len(who))
+        who, what = who[shuffled], what[shuffled]
+        columns = [self.users.take(pa.array(who)), self.items.take(pa.array(what)), pa.array(times)]
+        columns[2] = columns[2].cast(pa.timestamp("us", "UTC"))
+        pairs = np.unique(what.astype(np.int64) * len(self.users) + who)
+        held, counts = np.unique(pairs // len(self.users), return_counts=True)
+        held, counts = held[counts >= floor], counts[counts >= floor]
+        holders = dict(zip(self.items.take(pa.array(held)).to_pylist(), counts.tolist(), strict=True))
+        events = pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+        return SimulatedWindow(start, start + length, events, holders)
+
+
+def _time_of_day(micros: int) -> float:
+    """Return how busy people are: most at 19:00 UTC, least at 7:00."""
+    hours = micros / 3.6e9
+    return 1 + 0.5 * sin((hours - 13) * 2 * pi / 24)

@@ -1,0 +1,1 @@
+"""Where rows and dead letters go: files that appear whole or not at all."""

@@ -1,0 +1,134 @@
+"""Rows of results as Avro, Parquet or JSON lines, and back."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, BinaryIO, get_type_hints
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.checks import one_of
+from privstream.pipelines.sinks.whole_files import whole_file
+
+FORMATS = ("avro", "parquet", "jsonl")
+CHUNK_ROWS = 1 << 14
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+ARROW_TYPES: dict[type, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    Timestamp: pa.timestamp("us", "UTC"),
+}
+AVRO_TYPES: dict[type, Any] = {
+    str: "string",
+    int: "long",
+    float: "double",
+    bool: "boolean",
+    Timestamp: {"type": "long", "logicalType": "timestamp-micros"},
+}
+
+
+def output_format(path: str, format: str | None = None, option: str = "--output") -> str:
+    """Return the format to write: the stated one, or what the path ends in."""
+    if format is not None:
+        return one_of(f"{option}_format", format, FORMATS)
+    ending = path.rpartition(".")[2].lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{option} must end in {', '.join('.' + known for known in FORMATS)}, got {path}")
+    return ending
+
+
+def write_row_file(path: str, row_type: type, rows: Iterable[Any], format: str | None = None) -> None:
+    """Write rows as one file, whole or not at all.
+
+    Args:
+        path: where, on any of Beam's filesystems.
+        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
+        rows: its rows; they are not held in memory together.
+        format: avro, parquet or jsonl; by the path's ending if None.
+    """
+    kind = output_format(path, format)
+    with whole_file(path) as stream:
+        write_rows(stream, row_type, rows, kind)
+
+
+def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
+    """Write rows into an open file; equal rows give equal bytes."""
+    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl}[format]
+    plain = (tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows)
+    write(stream, row_type.__name__, field_types(row_type), plain)
+
+
+def read_row_file(path: str, row_type: type, format: str | None = None) -> list[Any]:
+    """Read the rows of a file that `write_row_file` wrote."""
+    fields = field_types(row_type)
+    kind = output_format(path, format, "path")
+    with open(path, "rb") as stream:
+        if kind == "avro":
+            records: list[Any] = list(fastavro.reader(stream))
+        elif kind == "parquet":
+            records = pq.read_table(stream).to_pylist()
+        else:
+            records = [json.loads(line) for line in stream]
+    make: Callable[..., Any] = row_type
+    return [make(**{name: _restore(record[name], kind) for name, kind in fields.items()}) for record in records]
+
+
+def field_types(row_type: type) -> dict[str, type]:
+    """Return the fields of a NamedTuple and their types."""
+    fields = get_type_hints(row_type)
+    for name, kind in fields.items():
+        if kind not in ARROW_TYPES:
+            raise TypeError(
+                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp, got {kind}"
+            )
+    return fields
+
+
+def iso_8601(micros: int) -> str:
+    """Write a time in UTC."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+
+
+def _write_avro(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+    """Write an Avro container."""
+    described = [{"name": field, "type": AVRO_TYPES[kind]} for field, kind in fields.items()]
+    schema = {"type": "record", "name": name, "namespace": "privstream", "fields": described}
+    marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
+    records = (dict(zip(fields, row, strict=True)) for row in rows)
+    fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
+
+
+def _write_parquet(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+    """Write a Parquet file."""
+    schema = pa.schema([(field, ARROW_TYPES[kind]) for field, kind in fields.items()])
+    with pq.ParquetWriter(stream, schema) as writer:
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            columns = [
+                pa.array(values, type) for values, type in zip(zip(*chunk, strict=True), schema.types, strict=True)
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _write_jsonl(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+    """Write JSON lines."""
+    for row in rows:
+        values = {
+            field: iso_8601(value) if kind is Timestamp else value
+            for (field, kind), value in zip(fields.items(), row, strict=True)
+        }
+        stream.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def _restore(value: Any, kind: type) -> Any:
+    """Give a time back its type."""
+    if kind is not Timestamp:
+        return value
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return Timestamp(micros=(time - EPOCH) // timedelta(microseconds=1))

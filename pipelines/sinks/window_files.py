@@ -1,0 +1,190 @@
+"""Writes the rows of a run without an end: one file for each window of each stream, whole, and never a second time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from io import BytesIO
+from typing import Any
+from urllib.parse import quote
+
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
+from apache_beam.transforms.window import FixedWindows, GlobalWindows
+from apache_beam.utils.timestamp import Duration, Timestamp
+from privstream.pipelines.sinks.row_files import FORMATS, field_types, write_rows
+from privstream.pipelines.sinks.whole_files import check_destination, write_once
+from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.sources.folder_looks import END
+from privstream.transforms.timing.steps import MILLISECOND
+
+WINDOW = ("window_start", "window_end")
+LONGEST_STREAM = 100  # bytes of a stream in a file's name
+
+
+class WriteWindowFiles(beam.PTransform[Any, Any]):
+    """Writes the rows of each window and stream as one file, such as `20300101T120000Z_20300101T130000Z_no.jsonl`.
+
+    All rows of a window and stream must have the same timestamp, as those that one timer publishes have; they are
+    gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
+    already, it stays as it is: a run that goes back to a checkpoint and comes to a window again publishes no second
+    answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
+    will follow.
+
+    Counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
+    `window_files_refused` (there already, with others).
+
+    Args:
+        folder: where, on any of Beam's filesystems; it must exist.
+        row_type: a NamedTuple with `window_start`, `window_end`, perhaps `stream`, and others, as `WriteRows` takes.
+        format: avro, parquet or jsonl.
+        order: fields to sort by, `-` before a name for falling numbers.
+        option: the option to name in errors.
+
+    Raises:
+        ValueError, TypeError: at once, if files cannot be written there or the rows cannot be written so.
+    """
+
+    def __init__(
+        self, folder: str, row_type: type, format: str, order: Sequence[str] = (), option: str = "--output"
+    ) -> None:
+        super().__init__()
+        self.folder, self.row_type, self.format, self.order = folder, row_type, format, tuple(order)
+        check_folder(folder, option)
+        if format not in FORMATS:
+            raise ValueError(f"{option}_format must be one of {', '.join(FORMATS)}, got {format!r}")
+        missing = [name for name in WINDOW if name not in field_types(row_type)]
+        if missing:
+            raise TypeError(f"{row_type.__name__} must have the fields {', '.join(WINDOW)} to be written by window")
+
+    def expand(self, rows: Any) -> Any:
+        """Gather the rows of a window, and write them."""
+        written = (
+            rows
+            | "By window" >> beam.Map(_by_window, "stream" in field_types(self.row_type))
+            | "Moment"
+            >> beam.WindowInto(
+                FixedWindows(Duration(micros=MILLISECOND)),
+                trigger=DefaultTrigger(),
+                accumulation_mode=AccumulationMode.DISCARDING,
+            )
+            | "Gather" >> beam.GroupByKey()
+            | "Write file" >> beam.ParDo(_WriteWindow(self.folder, self.row_type, self.format, self.order))
+        )
+        return written | "Say the end" >> SayEnd(self.folder)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where rows go."""
+        return {"folder": self.folder, "format": self.format}
+
+
+class SayEnd(beam.PTransform[Any, Any]):
+    """Writes an empty file `_END` into a folder when its input has ended; passes nothing on before."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def expand(self, written: Any) -> Any:
+        """Group one element that waits for the end of the input."""
+        nothing = (
+            written
+            | "Leave out" >> beam.FlatMap(_leave_out).with_output_types(tuple[bytes, bytes])
+            | "Whenever"
+            >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
+        )
+        one = (
+            written.pipeline | "Once" >> beam.Impulse() | "One" >> beam.Map(_one).with_output_types(tuple[bytes, bytes])
+        )
+        return (
+            (nothing, one)
+            | "Both" >> beam.Flatten()
+            | "Until the end" >> beam.GroupByKey()
+            | "Write end" >> beam.Map(_write_end, self.folder)
+        )
+
+
+class _WriteWindow(beam.DoFn):
+    """Writes one file."""
+
+    def __init__(self, folder: str, row_type: type, format: str, order: tuple[str, ...]) -> None:
+        self.folder, self.row_type, self.format, self.order = folder, row_type, format, order
+        self.counters = {
+            outcome: Metrics.counter("privstream", f"window_files_{outcome}")
+            for outcome in ("written", "repeated", "refused")
+        }
+
+    def process(self, element: tuple[tuple[str, int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
+        """Write the rows of one window."""
+        (stream, start, end), plain = element
+        path = FileSystems.join(self.folder, file_name(stream, start, end, self.format))
+        rows = [self.row_type(*row) for row in plain]
+        data = BytesIO()
+        write_rows(data, self.row_type, sort_rows(rows, sorted_fully(self.row_type, self.order)), self.format)
+        self.counters[write_once(path, data.getvalue())].inc()
+        yield path
+
+
+def sorted_fully(row_type: type, order: tuple[str, ...]) -> list[str]:
+    """Return an order that leaves no two different rows equal, so that equal rows give equal bytes."""
+    named = {name.removeprefix("-") for name in order}
+    return [*order, *(name for name in field_types(row_type) if name not in named)]
+
+
+def file_name(stream: str, start: int, end: int, format: str) -> str:
+    """Return the name of a window's file; times in microseconds since 1970."""
+    name = f"{moment(start)}_{moment(end)}"
+    if stream:
+        quoted = quote(stream, safe="")
+        if len(quoted) > LONGEST_STREAM:
+            quoted = f"{quoted[:LONGEST_STREAM]}~{blake2b(stream.encode(), digest_size=8).hexdigest()}"
+        name += f"_{quoted}"
+    return f"{name}.{format}"
+
+
+def moment(micros: int) -> str:
+    """Write a time for a file's name, to the second or, where needed, finer."""
+    text = Timestamp(micros=micros).to_utc_datetime().strftime("%Y%m%dT%H%M%S")
+    fraction = f"{micros % 1_000_000:06}".rstrip("0")
+    return f"{text}{'.' + fraction if fraction else ''}Z"
+
+
+def check_folder(folder: str, option: str = "--output") -> None:
+    """Check before a run that files can be written into a folder.
+
+    Raises:
+        ValueError: with the option's name and the path.
+    """
+    if not folder:
+        raise ValueError(f"{option} must not be empty")
+    if FileSystems.get_scheme(folder) is None and not os.path.isdir(folder):
+        raise ValueError(f"{option} must be a folder that exists when the input is watched, got {folder}")
+    if FileSystems.get_scheme(folder) is None and os.path.exists(os.path.join(folder, END)):
+        raise ValueError(f"{option} must be a folder of a run that has not ended, but {folder} has a file {END}")
+    check_destination(FileSystems.join(folder, "file"), option)
+
+
+def _by_window(row: Any, has_stream: bool) -> tuple[tuple[str, int, int], tuple[Any, ...]]:
+    """Key a row by its stream and window."""
+    stream = row.stream if has_stream else ""
+    return (stream, row.window_start.micros, row.window_end.micros), tuple(row)
+
+
+def _leave_out(path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Pass nothing on."""
+    return iter(())
+
+
+def _one(impulse: bytes) -> tuple[bytes, bytes]:
+    """Make the one element that waits."""
+    return b"", b""
+
+
+def _write_end(element: Any, folder: str) -> str:
+    """Say that nothing will follow."""
+    path = FileSystems.join(folder, END)
+    write_once(path, b"")
+    return path

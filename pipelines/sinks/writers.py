@@ -1,0 +1,149 @@
+"""Writes the rows of a bounded run: one file that appears whole or not at all, or a table on the terminal."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import AsIter
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.sinks.row_files import field_types, iso_8601, output_format, read_row_file, write_row_file
+from privstream.pipelines.sinks.whole_files import check_destination
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+TERMINAL = "-"
+
+
+class WriteRows(beam.PTransform[Any, Any]):
+    """Writes all rows of a bounded collection as one file, also when there are none.
+
+    The file gets its name only when it is complete; a run that fails leaves whatever was there before. Results are
+    small, so one worker writes them; sorted rows are held in its memory, rows without an order are not.
+
+    Args:
+        path: the file; its folder must exist. It may end in .avro, .parquet or .jsonl.
+        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
+        format: avro, parquet or jsonl; by the path's ending if None.
+        order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
+        option: the option to name in errors.
+
+    Raises:
+        ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        row_type: type,
+        format: str | None = None,
+        order: Sequence[str] = (),
+        option: str = "--output",
+    ) -> None:
+        super().__init__()
+        self.path, self.row_type, self.order = path, row_type, tuple(order)
+        self.format = output_format(path, format, option)
+        fields = field_types(row_type)
+        unknown = [name for name in self.order if name.removeprefix("-") not in fields]
+        if unknown:
+            raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(unknown)}")
+        check_destination(path, option)
+
+    def expand(self, rows: Any) -> Any:
+        """Hand all rows to one worker."""
+        if not rows.is_bounded:
+            raise ValueError("WriteRows must get a bounded collection")
+        # Without their schema: in streaming mode Flink cannot hand rows with one to a side input.
+        plain = rows | "Plain" >> beam.Map(tuple).with_output_types(Any)
+        together = plain | "Into one window" >> beam.WindowInto(GlobalWindows())
+        return (
+            rows.pipeline
+            | "Once" >> beam.Impulse()
+            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.format, self.order, AsIter(together))
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where rows go."""
+        return {"path": self.path, "format": self.format}
+
+
+def _write(impulse: bytes, path: str, row_type: type, format: str, order: tuple[str, ...], rows: Iterable[Any]) -> None:
+    """Write the file."""
+    rows = (row_type(*row) for row in rows)
+    write_row_file(path, row_type, sort_rows(rows, order) if order else rows, format)
+
+
+def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
+    """Sort rows by fields, `-` before a name for falling numbers."""
+
+    def key(row: Any) -> tuple[Any, ...]:
+        return tuple(-getattr(row, name[1:]) if name.startswith("-") else getattr(row, name) for name in order)
+
+    return sorted(rows, key=key)
+
+
+@contextmanager
+def file_or_terminal(path: str, row_type: type, title: str = "") -> Iterator[str]:
+    """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
+
+    Example:
+        >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
+        ...     run(output=path)
+    """
+    if path != TERMINAL:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+        file = os.path.join(folder, "rows.avro")
+        yield file
+        print_rows(read_row_file(file, row_type), row_type, title=title)
+
+
+def print_rows(
+    rows: Sequence[Any],
+    row_type: type,
+    *,
+    title: str = "",
+    limit: int | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print rows as a table; `count` and `count_stddev` share a column.
+
+    Args:
+        rows: what to print, in order.
+        row_type: the NamedTuple that they are.
+        title: printed above.
+        limit: print so many rows at most, and say how many were left out.
+        console: where to print; the standard output if None.
+    """
+    names = [name for name in field_types(row_type) if name != "count_stddev"]
+    if "stream" in names and not any(row.stream for row in rows):
+        names.remove("stream")  # a run without streams has one, without a name
+    table = Table(title=title or None)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right" if name in ("count", "holders") else "left")
+    shown = rows if limit is None else rows[:limit]
+    for row in shown:
+        table.add_row(*(_cell(row, name) for name in names))
+    console = console or Console()
+    console.print(table)
+    if len(rows) > len(shown):
+        console.print(f"and {len(rows) - len(shown):,} more")
+
+
+def _cell(row: Any, name: str) -> Text:
+    """Write one value; control characters, which could steer a terminal, are escaped."""
+    value = getattr(row, name)
+    if isinstance(value, Timestamp):
+        text = iso_8601(value.micros)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        text = f"{value:,}"
+        if name == "count" and hasattr(row, "count_stddev"):
+            text += f" ± {row.count_stddev:,.0f}"
+    else:
+        text = "".join(part if part.isprintable() else repr(part)[1:-1] for part in str(value))
+    return Text(text)

@@ -1,0 +1,78 @@
+"""From the rows of a file to the batches that the transforms take."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from privstream.pipelines.sources.event_files import RawEvents
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.texts import ENCODING, LONG, MISSING, TYPE, Marks, read_texts
+from privstream.pipelines.sources.times import FINITE, RANGE, SYNTAX, UNIT, read_times
+
+
+class Refusal(NamedTuple):
+    """Why a row cannot be used: a short code for the counter and the rule in words."""
+
+    row: int
+    code: str
+    reason: str
+
+
+class Normaliser:
+    """Makes wire batches of `user`, `item`, `time` (int64 microseconds since 1970 UTC) and, with streams, `stream`.
+
+    Args:
+        fields: a mapping that `FieldMapping.resolve` returned.
+    """
+
+    def __init__(self, fields: FieldMapping) -> None:
+        if fields.stream is None:
+            raise ValueError("stream must be decided: resolve the mapping by the first file")
+        self.fields = fields
+        self._columns: list[tuple[str, str, Callable[[pa.Array | list[Any]], tuple[Any, Marks]]]] = [
+            ("user", fields.user, self._texts),
+            ("item", fields.item, self._texts),
+            ("time", fields.time, self._times),
+        ]
+        if fields.stream:
+            self._columns.append(("stream", fields.stream, self._texts))
+
+    def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
+        """Return the rows that can be used, and why the others cannot."""
+        columns: dict[str, pa.Array] = {}
+        refusals: dict[int, Refusal] = {}
+        for name, field, read in self._columns:
+            columns[name], marks = read(events.columns[field])
+            for rule, mask in marks.items():
+                for row in np.flatnonzero(mask).tolist():
+                    refusals.setdefault(row, Refusal(row, f"{name}_{rule}", f"{name} {self._wording(rule, name)}"))
+        batch = pa.RecordBatch.from_pydict(columns)
+        if refusals:
+            keep = np.ones(batch.num_rows, bool)
+            keep[list(refusals)] = False
+            batch = batch.filter(pa.array(keep))
+        return batch, [refusals[row] for row in sorted(refusals)]
+
+    def _texts(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
+        """Read a user, an item or a stream."""
+        return read_texts(values, self.fields.max_item_bytes)
+
+    def _times(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
+        """Read the time."""
+        times, marks = read_times(values, self.fields.time_unit)
+        return pa.array(times), marks
+
+    def _wording(self, rule: str, name: str) -> str:
+        """Say a rule in words."""
+        number = "a number or ISO 8601 text" if self.fields.time_unit else "ISO 8601 text"
+        return {
+            MISSING: "must be present and not empty",
+            TYPE: "must be a number or text" if name == "time" else "must be text or an integer",
+            ENCODING: "must be valid UTF-8",
+            LONG: f"must be at most {self.fields.max_item_bytes} bytes",
+            SYNTAX: f"must be {number}",
+            FINITE: "must be finite",
+            RANGE: "must be between 1970-01-01 and 2200-01-01",
+            UNIT: "must not be a plain number without a stated unit",
+        }[rule]

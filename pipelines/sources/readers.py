@@ -1,0 +1,227 @@
+"""Reads files of events into the pipeline as Arrow record batches."""
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics.metric import Metrics
+from privstream.pipelines.sources import avro_events, csv_lines, json_lines, parquet_events
+from privstream.pipelines.sources.event_files import (
+    COMPRESSED_ENDINGS,
+    Damage,
+    EventFormat,
+    InputFileError,
+    Part,
+    RawEvents,
+)
+from privstream.pipelines.sources.fields import DEFAULT_STREAM, FieldMapping, is_text
+from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.times import is_plain_number
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+
+EVENTS = "events"
+
+FORMATS = {
+    "avro": cast(EventFormat, avro_events),
+    "parquet": cast(EventFormat, parquet_events),
+    "jsonl": cast(EventFormat, json_lines),
+    "csv": cast(EventFormat, csv_lines),
+}
+ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
+TEXT_FORMATS = ("jsonl", "csv")
+
+
+class EventFile(NamedTuple):
+    """A file that matched: its path, its size in bytes and its format."""
+
+    path: str
+    size: int
+    format: str
+
+
+class FilePart(NamedTuple):
+    """A piece of a file for one worker, and how many bytes the file had when it was found."""
+
+    path: str
+    format: str
+    start: int
+    end: int
+    size: int
+
+
+class ReadEvents(beam.PTransform[Any, Any]):
+    """Reads Avro, Parquet, JSON lines and CSV.
+
+    The output `events` holds Arrow record batches with `user`, `item` (text), `time` (int64 microseconds since 1970
+    UTC) and, with streams, `stream` (text), without nulls. The output `dead_letters` holds a `DeadLetter` for every
+    record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
+
+    The files are listed, and the first of them is looked at, when the transform is made, so most errors show at
+    launch. A file that cannot be read at all, or whose fields differ in a way that matters, ends the run with an error
+    that names it; a malformed record or a damaged Avro block does not.
+
+    *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
+    fields, never values.
+
+    Args:
+        pattern: a path or glob on any of Beam's filesystems.
+        fields: which fields hold what.
+        format: avro, parquet, jsonl or csv; by the ending of each path if None.
+
+    Raises:
+        InputFileError, ValueError, TypeError: at once, naming the option, the file or the field.
+
+    Example:
+        >>> events = pipeline | ReadEvents("events-*.parquet", FieldMapping(item="query"))  # doctest: +SKIP
+        >>> events.events, events.dead_letters  # doctest: +SKIP
+    """
+
+    def __init__(self, pattern: str, fields: FieldMapping | None = None, format: str | None = None) -> None:
+        super().__init__()
+        self.pattern = pattern
+        self.files = match_files(pattern, format)
+        wanted = fields or FieldMapping()
+        self.fields = resolve_fields(self.files, wanted)
+        self._stream_is_open = wanted.stream is None and not self.fields.stream
+
+    def expand(self, pbegin: Any) -> Any:
+        """Read the parts of all files side by side."""
+        return (
+            pbegin
+            | "List files" >> beam.Create(self.files).with_output_types(EventFile)
+            | "Cut into parts" >> beam.FlatMap(list_parts).with_output_types(FilePart)
+            | "Spread parts" >> beam.Reshuffle()
+            | "Read parts"
+            >> beam.ParDo(ReadPart(self.fields, self._stream_is_open))
+            .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+            .with_outputs(DEAD_LETTERS, main=EVENTS)
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where events come from."""
+        return {"pattern": self.pattern, "files": len(self.files)}
+
+
+def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
+    """List the files that match, in the order of their paths.
+
+    Raises:
+        InputFileError: none matches, a format is unknown, or a file that needs a header is empty.
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if any(sign in pattern for sign in "*?[") and os.path.basename(pattern) == pattern:
+        pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
+    try:
+        found = FileSystems.match([pattern])[0].metadata_list if pattern else []
+    except (BeamIOError, ValueError) as error:
+        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
+    if not found:
+        raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
+    files = [EventFile(file.path, file.size_in_bytes, format or format_of(file.path)) for file in found]
+    for file in files:
+        if file.size == 0 and file.format not in TEXT_FORMATS:
+            raise InputFileError(
+                f"{file.path} is empty: it has 0 bytes, but even without events {file.format} has a header"
+            )
+    return sorted(files)
+
+
+def format_of(path: str) -> str:
+    """Return the format that a path's ending stands for; text files may be compressed."""
+    plain = path
+    for ending in COMPRESSED_ENDINGS:
+        plain = plain.removesuffix(ending)
+    format = ENDINGS.get(plain.rpartition(".")[2].lower())
+    if format is None or (plain != path and format not in TEXT_FORMATS):
+        known = ", ".join(f".{ending}" for ending in ENDINGS)
+        raise InputFileError(f"--input must end in {known} (text also with .gz, .bz2 or .zst), got {path}")
+    return format
+
+
+def resolve_fields(files: list[EventFile], fields: FieldMapping) -> FieldMapping:
+    """Check the first file that has events against the mapping, and decide whether there are streams."""
+    for file in files:
+        schema = FORMATS[file.format].schema(file.path)
+        if schema is None:
+            continue
+        resolved = fields.resolve(schema, file.path)
+        if resolved.time_unit is None and is_text(schema.field(resolved.time).type):
+            _check_first_time(file, resolved)
+        return resolved
+    return FieldMapping(**(vars(fields) | {"stream": fields.stream or ""}))
+
+
+def list_parts(file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts."""
+    for part in FORMATS[file.format].parts(file.path, file.size):
+        yield FilePart(file.path, file.format, part.start, part.end, file.size)
+
+
+def _check_first_time(file: EventFile, fields: FieldMapping) -> None:
+    """Refuse text that is a plain number if its unit is not stated."""
+    reader = FORMATS[file.format]
+    for part in reader.parts(file.path, file.size):
+        for events in reader.read(file.path, part, [fields.time]):
+            if isinstance(events, RawEvents):
+                first = next(iter(events.columns[fields.time]), None)
+                if is_plain_number(first.as_py() if isinstance(first, pa.Scalar) else first):
+                    raise ValueError(fields.unit_needed(file.path))
+                return
+
+
+class ReadPart(beam.DoFn):
+    """Reads, checks and normalises one part of a file.
+
+    Args:
+        fields: the mapping, resolved by the first file.
+        stream_is_open: nobody has said that a field `stream` is to be ignored; the first file merely had none.
+    """
+
+    def __init__(self, fields: FieldMapping, stream_is_open: bool) -> None:
+        self.fields = fields
+        self.stream_is_open = stream_is_open
+        self.normalise = Normaliser(fields)
+        self.events_read = Metrics.counter("privstream", "events_read")
+        self.events_malformed = Metrics.counter("privstream", "events_malformed")
+
+    def process(self, element: FilePart) -> Iterator[Any]:
+        """Read a part."""
+        yield from self.read(element)
+
+    def read(self, element: FilePart) -> Iterator[Any]:
+        """Give batches of events, and tagged dead letters."""
+        reader = FORMATS[element.format]
+        schema = reader.schema(element.path)
+        if schema is None:
+            return
+        self._check(schema, element)
+        for found in reader.read(element.path, Part(element.start, element.end), self.fields.names()):
+            if isinstance(found, Damage):
+                yield self.refuse(found.code, DeadLetter(found.reason, element.path, found.position, found.record))
+                continue
+            batch, refusals = self.normalise(found)
+            for row, code, reason in refusals:
+                letter = DeadLetter(reason, element.path, found.position(row), found.record(row))
+                yield self.refuse(code, letter)
+            self.events_read.inc(batch.num_rows)
+            if batch.num_rows:
+                yield batch
+
+    def _check(self, schema: pa.Schema, element: FilePart) -> None:
+        """Check a file against what the first one decided; fields of JSON lines are checked row by row."""
+        if element.format != "jsonl":
+            self.fields.check(schema, element.path)
+        if self.stream_is_open and DEFAULT_STREAM in schema.names and DEFAULT_STREAM not in self.fields.names():
+            rule = 'is missing in the first file: use --stream_field="" to ignore it'
+            raise ValueError(f"field `{DEFAULT_STREAM}` of {element.path} {rule}")
+
+    def refuse(self, code: str, letter: DeadLetter) -> Any:
+        """Count a record and send it away."""
+        self.events_malformed.inc()
+        Metrics.counter("privstream", f"events_malformed_{code}").inc()
+        return beam.pvalue.TaggedOutput(DEAD_LETTERS, letter)

@@ -1,0 +1,242 @@
+"""Reads event files as they come into a folder, without an end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection, TaggedOutput
+from privstream.mechanisms import checks
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.folder_looks import (
+    ARRIVAL,
+    CLOCKS,
+    MARKS,
+    FolderLooks,
+    clock,
+    list_folder,
+    marked,
+    split_pattern,
+)
+from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
+from privstream.pipelines.sources.readers import (
+    EVENTS,
+    EventFile,
+    FilePart,
+    ReadPart,
+    format_of,
+    list_parts,
+    resolve_fields,
+)
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+
+FOLDER = b"folder"
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.5
+UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
+"""What a file can do to its reader; anything else is a fault of the reader and ends the run."""
+
+
+class EventsRead(NamedTuple):
+    """What a reader gives.
+
+    Attributes:
+        events: Arrow record batches.
+        dead_letters: records, and whole files, that could not be read.
+    """
+
+    events: PCollection[Any]
+    dead_letters: PCollection[Any]
+
+
+class WatchEvents(beam.PTransform[Any, Any]):
+    """Reads Avro, Parquet, JSON lines and CSV files that come into a folder, each once, as `ReadEvents` does.
+
+    Files are taken in the order in which they came, each when two looks have found it unchanged, and should get their
+    name when they are complete. What has been taken is kept with the state of the pipeline: two numbers for each file
+    that is there. So old files should be removed now and then, but only when the run could no longer have to go back
+    to them. A name must not be used again while a file of that name is there.
+
+    The watermark comes from `watermark`:
+
+    - `arrival`: it is the time of day, held back by files that came and have not been taken. An event is in time if
+      its file comes before its window is decided, so the allowed lateness of a transform must cover the way of an
+      event into a complete file. A folder to which nothing comes holds nothing back.
+    - `marks`: whoever writes the files says how far they are complete, by an empty file `_UNTIL_20300101T120000Z`: no
+      event before that time will come. This is for the past, or for a clock that is not the time of day.
+
+    A file `_END` ends the stream when all files before it have been taken.
+
+    A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
+    is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
+    `files_changed` (looks that found a file changed after it was taken; it is not read again), `listings_failed`.
+
+    *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
+    follows the times of events, so no one person's event decides when a window closes, or whether others are late.
+
+    Args:
+        pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
+        fields: which fields hold what. Whether there are streams is decided by the first file that is there at
+            launch; if there is none, by `fields.stream` alone.
+        format: avro, parquet, jsonl or csv; by the ending of each path if None.
+        seconds: pause between two looks, > 0.
+        watermark: arrival or marks.
+
+    Raises:
+        InputFileError, ValueError, TypeError: at once, if the folder does not exist or its first file cannot be used.
+
+    Example:
+        >>> events = pipeline | WatchEvents("incoming", seconds=5)  # doctest: +SKIP
+        >>> events.events, events.dead_letters  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        fields: FieldMapping | None = None,
+        format: str | None = None,
+        *,
+        seconds: float = 1.0,
+        watermark: str = ARRIVAL,
+    ) -> None:
+        super().__init__()
+        self.seconds = checks.positive("watch", seconds)
+        self.watermark = checks.one_of("watermark", watermark, CLOCKS)
+        folder, _ = split_pattern(pattern)
+        if FileSystems.get_scheme(folder) is None and not os.path.isdir(folder):
+            raise InputFileError(f"--input must be a folder that exists, to be watched: there is no folder {folder}")
+        self.pattern = pattern
+        self.format = format
+        self.files = self._there()
+        wanted = fields or FieldMapping()
+        self.fields = resolve_fields(self.files, wanted)
+        self._stream_is_open = wanted.stream is None and not self.fields.stream
+
+    def expand(self, pbegin: Any) -> EventsRead:
+        """Look for files, and read their parts side by side."""
+        looking = LookForFiles(self.pattern, self.format, self.seconds, self.watermark)
+        found = poll_parts(pbegin, [FOLDER], looking, EventFile)
+        cut = found | "Cut into parts" >> beam.ParDo(_CutFile()).with_output_types(
+            FilePart, **{DEAD_LETTERS: DeadLetter}
+        ).with_outputs(DEAD_LETTERS, main="parts")
+        read = (
+            cut.parts
+            | "Spread file parts" >> beam.Reshuffle()
+            | "Read parts"
+            >> beam.ParDo(_ReadWatchedPart(self.fields, self._stream_is_open))
+            .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+            .with_outputs(DEAD_LETTERS, main=EVENTS)
+        )
+        letters = (cut[DEAD_LETTERS], read[DEAD_LETTERS]) | "Unread" >> beam.Flatten()
+        return EventsRead(read[EVENTS], letters)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where events come from."""
+        return {"pattern": self.pattern, "seconds": self.seconds, "watermark": self.watermark}
+
+    def _there(self) -> list[EventFile]:
+        """Return the files of events that are there at launch."""
+        listing = list_folder(self.pattern)
+        if listing is None:
+            raise InputFileError(f"--input must be readable: cannot list {self.pattern}")
+        paths = [seen for seen in listing if not seen.name.startswith("_") and seen.size]
+        return [EventFile(seen.path, seen.size, self.format or format_of(seen.path)) for seen in paths]
+
+
+class LookForFiles(PolledSource):
+    """Gives an `EventFile` for each file that has come."""
+
+    def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str) -> None:
+        super().__init__(seconds)
+        self.pattern = pattern
+        self.format = format
+        self.watermark = watermark
+        self.taken = Metrics.counter("privstream", "files_taken")
+        self.changed = Metrics.counter("privstream", "files_changed")
+        self.failed = Metrics.counter("privstream", "listings_failed")
+
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+        """Look once; when the folder cannot be listed, nothing is known and time stands still."""
+        looks = FolderLooks.from_bytes(position)
+        now = clock()
+        listing = list_folder(self.pattern)
+        if listing is None:
+            self.failed.inc()
+            return Answer((), looks.to_bytes(), watermark)
+        found, reached = looks.look(listing, now)
+        self.taken.inc(len(found))
+        self.changed.inc(looks.changed)
+        by_marks = self.watermark == MARKS
+        files = [
+            (EventFile(seen.path, seen.size, self.format or ""), marked(listing, seen.came) if by_marks else seen.came)
+            for seen in found
+        ]
+        return Answer(files, looks.to_bytes(), looks.until if by_marks and reached is not None else reached)
+
+
+class _CutFile(beam.DoFn):
+    """Cuts a file into parts, or says why not."""
+
+    def __init__(self) -> None:
+        self.unreadable = Metrics.counter("privstream", "files_unreadable")
+
+    def process(self, element: EventFile) -> Iterator[Any]:
+        """Try until it works, a few times."""
+        for attempt in range(ATTEMPTS):
+            try:
+                format = element.format or format_of(element.path)
+                check_as_found(element.path, element.size)
+                if element.size == 0:
+                    return
+                parts = list(list_parts(element._replace(format=format)))
+            except UNREADABLE as error:
+                if attempt + 1 < ATTEMPTS:
+                    time.sleep(PAUSE_SECONDS)
+                    continue
+                self.unreadable.inc()
+                yield TaggedOutput(DEAD_LETTERS, DeadLetter(said(error, element.path), element.path, "", ""))
+                return
+            yield from parts
+            return
+
+
+class _ReadWatchedPart(ReadPart):
+    """Reads one part; what cannot be read any further becomes a dead letter."""
+
+    def __init__(self, fields: FieldMapping, stream_is_open: bool) -> None:
+        super().__init__(fields, stream_is_open)
+        self.unreadable = Metrics.counter("privstream", "files_unreadable")
+
+    def process(self, element: FilePart) -> Iterator[Any]:
+        """Read a part."""
+        try:
+            check_as_found(element.path, element.size)
+            yield from self.read(element)
+        except UNREADABLE as error:
+            self.unreadable.inc()
+            position = f"from {element.start} to {element.end}"
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(said(error, element.path), element.path, position, ""))
+
+
+def check_as_found(path: str, size: int) -> None:
+    """Raise if a file is gone, or has other bytes than when it was found."""
+    try:
+        found = FileSystems.get_filesystem(path).size(path)
+    except BeamIOError:
+        raise InputFileError("file must stay until it has been read") from None
+    if found != size:
+        raise InputFileError(f"file must not change after it has come: it had {size} bytes")
+
+
+def said(error: Exception, path: str) -> str:
+    """Word an error without quoting what is in the file: in our own words, or by its kind."""
+    own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)
+    return str(error) if own and "\n" not in str(error) else f"{path} must be readable ({type(error).__name__})"

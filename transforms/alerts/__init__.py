@@ -1,0 +1,1 @@
+"""Public rules about numbers of people, or about measurements, that are met."""

@@ -1,0 +1,136 @@
+"""Who meets which rule in a window: each person once per rule, and how many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.alerts.inputs import AlertInputs
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.batches import (
+    EventBatch,
+    HolderBatch,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    seal,
+    string_buffers,
+)
+from privstream.transforms.events.bounding import first_of_run
+from privstream.transforms.events.late import late_events
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.receipts import Keyed, Parcel
+from privstream.transforms.timing.steps import Steps
+
+ONE_RUN = b""
+"""Key of tests that go over all streams."""
+
+
+class MeetRules(AlertInputs):
+    """Per stream, step and shard of people: events in, and out who meets which rule, as holdings of the rule's number.
+
+    They go on keyed by stream and step, or `by_people`, for `LimitPeople`, by shard of people.
+    """
+
+    PARCELS = BagStateSpec("meet_rules_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
+    DUE = TimerSpec("meet_rules_due", TimeDomain.WATERMARK)
+
+    def __init__(
+        self, *, rules: tuple[AlertRule, ...], steps: Steps, stage: int, noise: NoiseSource, by_people: bool
+    ) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.rules = rules
+        self.noise = noise
+        self.by_people = by_people
+
+    def setup(self) -> None:
+        """Hash the rules' items, as `SplitEvents` does those of events."""
+        pairs = [(number, item) for number, rule in enumerate(self.rules) for item in rule.items or ()]
+        texts = pa.array([item for _, item in pairs], pa.string())
+        items = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(texts)))
+        order = np.argsort(items, kind="stable")
+        self._items = items[order]
+        self._rules = np.array([number for number, _ in pairs], np.int64)[order]
+        self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
+
+    def process(
+        self,
+        element: Parcel,
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> None:
+        """Keep a batch, or receipts, until the step is due."""
+        self.keep(element, parcels, due)
+
+    @on_timer(DUE)
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
+        """Act on the batches that were in time."""
+        yield from self.act(key, parcels)
+
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe late events."""
+        events = decode(EventBatch, batch)
+        self.late.inc(len(events.users))
+        yield from late_events(self.steps, key, events, None)
+
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Find who meets which rule in one step of one shard of people."""
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        users, rules = self.meet(events.users, events.items)
+        if not len(users):
+            return
+        met = HolderBatch(users, rules.astype(np.uint64), np.zeros(len(users), np.uint16), Names.none())
+        if self.by_people:
+            yield key.shard.to_bytes(4, "big"), seal(key, met)
+        else:
+            yield StepKey(key.stream, key.step, 0).to_bytes(), encode(met)
+
+    def meet(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct pairs of a person (uint64) and the number of a rule that one of their events meets."""
+        first = np.searchsorted(self._items, items, "left")
+        times = np.searchsorted(self._items, items, "right") - first
+        rows = np.repeat(np.arange(len(items)), times)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(times) - times, times)
+        people = np.unique(users)
+        found_users = np.concatenate([users[rows], np.tile(people, len(self._for_all))])
+        found_rules = np.concatenate([self._rules[first[rows] + within], np.repeat(self._for_all, len(people))])
+        order = np.lexsort((found_rules, found_users))
+        found_users, found_rules = found_users[order], found_rules[order]
+        distinct = first_of_run(found_users, found_rules)
+        return found_users[distinct], found_rules[distinct]
+
+
+class CountMeeting(beam.DoFn):
+    """Count who meets each rule; a person is in one batch of a step only, so counts of batches may be added."""
+
+    def __init__(self, rules: int, *, by_stream: bool) -> None:
+        self.rules = rules
+        self.by_stream = by_stream
+
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        """Count one batch."""
+        key = StepKey.from_bytes(element[0])
+        met = decode(HolderBatch, element[1])
+        counts = np.bincount(met.items.astype(np.int64), minlength=self.rules)
+        stream = key.stream.encode()
+        yield stream if self.by_stream else ONE_RUN, stepped(key.step, encode_counts(stream, counts))
+
+
+def encode_counts(stream: bytes, counts: np.ndarray) -> bytes:
+    """Encode how many people of a stream meet each rule."""
+    return pack("alert counts", 1, {"stream": stream, "counts": counts.astype(np.int64)})
+
+
+def decode_counts(data: bytes) -> tuple[str, np.ndarray]:
+    """Decode stream and counts."""
+    fields = unpack("alert counts", 1, data)
+    return bytes(fields["stream"]).decode(), np.asarray(fields["counts"])  # type: ignore[arg-type]

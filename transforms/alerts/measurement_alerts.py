@@ -1,0 +1,156 @@
+"""Alerts about measurements: numbers whose sensitivity the caller vouches for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
+from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
+from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform, check_streams
+from privstream.transforms.alerts.threshold_tests import AlertPlan
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import Published
+from privstream.transforms.rows import Alert
+from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+
+
+class MeasurementAlerts(AlertTransform):
+    """Tell which of a stream of private measurements pass the threshold of their public rule, and by how much.
+
+    For numbers that have been computed before, by whatever means, such that no change to be protected moves any of
+    them by more than 1. Where there are events of people, use `SparseVectorAlerts`, which takes care of that itself.
+
+    Input: `Measurement` rows, bounded or unbounded. Each is one test of its rule, in order of time, stream, rule and
+    value; the measurements of a window are tested when it has ended. Output, stop and lateness: as of
+    `SparseVectorAlerts`.
+
+    Privacy:
+        Unit: one change of the data that moves no measurement by more than 1, in all windows and streams together.
+        Whether one person's data can do more is for the caller to know: nothing here says "person". Public: all
+        arguments but `noise`; number, times, rules and streams of the measurements. Pure epsilon.
+
+    Accuracy:
+        As of `SparseVectorAlerts`, with `margin(windows)` for one measurement per rule, stream and window.
+
+    Args:
+        epsilon: finite and > 0, for the whole run.
+        rules: thresholds of the measurements; they name no items.
+        window: seconds whose measurements are tested together.
+        start: seconds since 1970 UTC of the first window's start.
+        noise: `KeyedNoise`; the same key gives the same rows for the same measurements.
+        end: seconds since 1970 UTC after which no window ends; None for no end, with unbounded input only.
+        allowed_lateness: seconds that a window stays open after its end.
+        min_alerts: alerts that each run pays for, however narrow they are.
+        branches: how many prices there are, 1 to 32.
+        budget: "shared" or "per_rule".
+        quiet: windows after an alert in which its rule is not tested in its stream.
+        integer: whether to test whole numbers: measurements are rounded down, thresholds must be integers. Noise is
+            then exact. Otherwise it is floating-point noise, whose low bits may betray more than the guarantee says
+            (Mironov 2012); published numbers are rounded.
+        monotone: whether one change moves all measurements in the same direction; needs half the noise.
+        streams: public names of the streams, or None if the measurements carry none.
+        beta: failure probability of the bounds, and of the accuracy statement.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+
+    Example:
+        >>> alerts = MeasurementAlerts(epsilon=1.0, rules=[AlertRule(name="load", at_least=9.5)], window=60, start=0,
+        ...                            end=86400, noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Ding et al., Free gap estimates (2022), Algorithm 1; docs/proofs/free_gap.md, docs/proofs/alerts.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        rules: Sequence[AlertRule],
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        allowed_lateness: float = 0,
+        min_alerts: int = 10,
+        branches: int = 2,
+        budget: str = "shared",
+        quiet: int = 0,
+        integer: bool = False,
+        monotone: bool = False,
+        streams: tuple[str, ...] | None = None,
+        beta: float = 0.05,
+    ) -> None:
+        super().__init__()
+        checks.positive("epsilon", epsilon)
+        checks.integer("min_alerts", min_alerts, minimum=1)
+        checks.real("start", start)
+        rules = check_rules(rules, counts=False)
+        names = check_streams(streams)
+        by_rule = checks.one_of("budget", budget, BUDGETS) == "per_rule"
+        if monotone is True and not by_rule and len({rule.sign for rule in rules}) > 1:
+            raise ValueError("monotone must be False for rules of both directions that share a budget")
+        self.epsilon = epsilon
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        mechanism = AdaptiveSparseVector(
+            epsilon=epsilon / (len(rules) if by_rule else 1),
+            min_hits=min_alerts,
+            branches=branches,
+            integer=integer,
+            monotone=monotone,
+        )
+        if integer:
+            for rule in rules:
+                checks.integer(f"threshold of rule {rule.name!r}", rule.threshold, minimum=-(2**53))
+        self.plan = AlertPlan(
+            rules=rules,
+            streams=names,
+            mechanism=mechanism,
+            by_stream=False,
+            by_rule=by_rule,
+            quiet=checks.integer("quiet", quiet, minimum=0),
+            beta=checks.probability("beta", beta),
+        )
+        steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
+        self.noise = noise.derive("measurement alerts", describe(rules, *steps, names, by_rule, quiet))
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised for the measurements, whatever they are."""
+        cost = (
+            f"Tests stop when alerts have cost as much as {self.plan.mechanism.min_hits:,} at the full price, or nearly"
+        )
+        return PrivacyGuarantee(
+            unit="one change that moves no measurement of the whole run by more than 1",
+            neighbouring="add_remove",
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=(
+                "That no more than such a change depends on one person is not checked here.",
+                cost + (", for each rule by itself." if self.plan.by_rule else "."),
+            ),
+            public=("all parameters, among them the rules", "number, times, rules and streams of the measurements"),
+            curve=PureDp(self.epsilon),
+        )
+
+    def expand(self, measurements: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        plan = self.plan
+        dead: list[PCollection[Any]] = []
+        everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)
+        receipted = self._stage(everywhere, check, Parcel, dead) | "WithReceipts" >> WithReceipts(self.steps)
+        keep = KeepMeasurements(steps=self.steps, stage=1)
+        kept = self._stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed, dead)
+        clocked = kept | "WithClock" >> WithClock(self.steps, plan.keys)
+        tests = TestMeasurements(plan=plan, steps=self.steps, stage=2, noise=self.noise)
+        return self._published(self._stage(clocked, tests, Alert, dead), dead)

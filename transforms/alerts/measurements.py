@@ -1,0 +1,174 @@
+"""Measurements for alerts: checked, encoded, and tested in order of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.alerts.counts import ONE_RUN
+from privstream.transforms.alerts.inputs import AlertInputs
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
+from privstream.transforms.events.batches import StepKey
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.rows import Measurement
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.receipts import Keyed, Parcel, digest
+from privstream.transforms.timing.steps import Steps
+
+LARGEST = 2**53
+"""Whole numbers up to this are exact as floating-point numbers."""
+
+
+class KeyMeasurements(beam.DoFn):
+    """Check measurements, and encode them; those that break a rule become dead letters."""
+
+    def __init__(self, *, rules: tuple[AlertRule, ...], streams: tuple[str, ...], steps: Steps, whole: bool) -> None:
+        self.rules = {rule.name: number for number, rule in enumerate(rules)}
+        self.streams = streams
+        self.steps = steps
+        self.whole = whole
+        self.read = Metrics.counter("privstream", "measurements")
+        self.malformed = Metrics.counter("privstream", "events_malformed")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+
+    def process(self, row: Any) -> Iterator[Any]:
+        """Encode one measurement under the step keys of its windows."""
+        self.read.inc()
+        try:
+            rule, micros, value, stream = self._read(row)
+        except (TypeError, ValueError) as error:
+            self.malformed.inc()
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "measurement", "", repr(row)[:10_000]))
+            return
+        _, steps = self.steps.assign(np.array([micros]))
+        self.outside.inc(int(not len(steps)))
+        fields: dict[str, int | float | bytes] = {
+            "stream": stream.encode(),
+            "rule": rule,
+            "time": micros,
+            "value": value,
+        }
+        data = pack("measurement", 1, fields)
+        for step in steps.tolist():
+            yield StepKey(stream, step, 0).to_bytes(), (digest(data), data)
+
+    def _read(self, row: Any) -> tuple[int, int, float, str]:
+        """Return number of the rule, time, value and stream, or raise with the rule that the row breaks."""
+        for name in Measurement._fields[:3]:
+            if not hasattr(row, name):
+                raise ValueError(f"measurement must have a field {name}")
+        if row.rule not in self.rules:
+            raise ValueError("rule must be the name of a rule")
+        stream = getattr(row, "stream", "")
+        if stream not in self.streams:
+            raise ValueError("stream must be one of the public streams")
+        micros = getattr(row.time, "micros", None)
+        if not isinstance(micros, int):
+            raise TypeError(f"time must be a Timestamp, got {type(row.time).__name__}")
+        return self.rules[row.rule], micros, self._number(row.value), stream
+
+    def _number(self, value: Any) -> float:
+        """Return a value; to cut off large ones, and to round down, keeps values as near to each other as they were."""
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+            raise TypeError(f"value must be a number, got {type(value).__name__}")
+        if not isinstance(value, int) and not math.isfinite(float(value)):
+            raise ValueError("value must be finite")
+        number = float(max(-LARGEST, min(LARGEST, value)))
+        return float(math.floor(number)) if self.whole else number
+
+
+class KeepMeasurements(AlertInputs):
+    """Per stream and step: pass on the measurements that were in time, when the step is due."""
+
+    PARCELS = BagStateSpec("keep_measurements_parcels", BytesCoder())  # measurements of an open step, and receipts
+    DUE = TimerSpec("keep_measurements_due", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Parcel,
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> None:
+        """Keep a measurement, or receipts, until the step is due."""
+        self.keep(element, parcels, due)
+
+    @on_timer(DUE)
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
+        """Act on the measurements that were in time."""
+        yield from self.act(key, parcels)
+
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Pass them on, all together."""
+        table = {str(i): batch for i, batch in enumerate(batches)}
+        yield ONE_RUN, stepped(key.step, pack("measurements", 1, table))
+
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe a late measurement."""
+        self.late.inc()
+        start, end = self.steps.bounds(key.step)
+        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (
+            f", stream {key.stream}" if key.stream else ""
+        )
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late measurement", position, ""))
+
+
+class TestMeasurements(TestAlerts):
+    """Test the measurements of each window in order of time, stream, rule and value.
+
+    Sorting equal labels by value is safe: if no measurement differs by more than 1, no order statistic does.
+    """
+
+    PENDING = BagStateSpec("test_measurements_pending", BytesCoder())  # encoded measurements of open windows
+    RUNS = ReadModifyWriteStateSpec("test_measurements_runs", BytesCoder())  # encoded Runs
+    HAND = ReadModifyWriteStateSpec("test_measurements_hand", BytesCoder())  # where the clock stands
+    DUE = TimerSpec("test_measurements_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep measurements until their window is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        runs: Any = beam.DoFn.StateParam(RUNS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Test the windows that are due."""
+        yield from self.tick(key, time, pending, hand, runs, due)
+
+    def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
+        """Put the measurements of a window in order."""
+        found: list[tuple[int, int, int, float]] = []
+        for batch in batches:
+            for data in unpack("measurements", 1, batch).values():
+                fields: dict[str, Any] = unpack("measurement", 1, data)  # type: ignore[arg-type]
+                stream = streams.index(fields["stream"].decode())
+                found.append((fields["time"], stream, fields["rule"], fields["value"]))
+        found.sort()
+        kind = np.int64 if self.plan.mechanism.integer else np.float64
+        return Tests(
+            np.array([stream for _, stream, _, _ in found], np.int64),
+            np.array([rule for _, _, rule, _ in found], np.int64),
+            np.array([value for _, _, _, value in found], kind),
+        )

@@ -1,0 +1,260 @@
+"""Alerts: in each window, which public rules about numbers of people are met, under one guarantee for all windows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.alerts.counts import CountMeeting, MeetRules
+from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
+from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
+from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.rows import Alert
+from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+
+BUDGETS = ("shared", "per_rule")
+
+
+class AlertTransform(beam.PTransform[Any, Any]):
+    """What the transforms that publish alerts share: their windows, their plan, and what it promises."""
+
+    steps: Steps
+    plan: AlertPlan
+    noise: NoiseSource
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dead_letters = False
+
+    @property
+    def windows(self) -> int | None:
+        """Number of windows of the run; None for no end."""
+        first, end = self.steps.first, self.steps.end
+        return None if first is None or end is None else end - first
+
+    def margin(self, windows: int | None = None) -> float:
+        """Return by how much a value must pass its threshold to be sure of an alert.
+
+        With probability 1 - beta, in all tests of one run in so many windows (None: those of the transform) at once: a
+        value that passes its threshold by more fires, while the run lasts, and what fires does not miss it by more.
+        """
+        windows = self.windows if windows is None else checks.integer("windows", windows, minimum=1)
+        if windows is None:
+            raise ValueError("windows must be given for a run without an end")
+        return self.plan.mechanism.accuracy(self.plan.tests(windows), self.plan.beta)
+
+    def with_dead_letters(self) -> AlertTransform:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def _stage(self, source: PCollection[Any], fn: beam.DoFn, output: Any, dead: list[Any]) -> PCollection[Any]:
+        """Add a stage, and its dead letters to the others."""
+        typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+        outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+        dead.append(outputs[DEAD_LETTERS])
+        return cast(PCollection[Any], outputs[ROWS])
+
+    def _published(self, rows: PCollection[Any], dead: list[Any]) -> PCollection[Any] | Published:
+        """Return the rows, and the dead letters where they are asked for."""
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+class SparseVectorAlerts(AlertTransform):
+    """Tell in which windows so many, or so few, people meet a public rule, and by how many the threshold is passed.
+
+    In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
+    compares the number of distinct people with the rule's threshold, with noise on both. Misses publish nothing and
+    cost nothing. An alert costs budget, a clear one less; when the next could not be paid for, a run stops: the flag
+    `stopped` of its last row says so.
+
+    Input: as of `ShiftingHeavyHitters`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows
+    and dead letters. A window is decided once, at its end plus `allowed_lateness`.
+
+    Privacy:
+        Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. Pure epsilon, however long the
+        run. One person moves each count by at most 1, and may take part in any number of windows, with any number of
+        events: sparse vector needs no other limit. Public: all arguments but `noise`.
+
+    Accuracy:
+        `margin()`: with probability 1 - beta every count that passes its threshold by more fires while the run lasts.
+        For any one test, the probability that it fires with a wrong `gap_lower_bound` is at most beta. Among alerts
+        alone wrong bounds may be more frequent: of counts far from their threshold, only those with large noise fire.
+
+    Args:
+        epsilon: finite and > 0, for each person over the whole run.
+        rules: what is tested, in this order; thresholds are numbers of people.
+        window: length of a window in seconds.
+        start: seconds since 1970 UTC of the first window's start.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: seconds since 1970 UTC after which no window ends; None for no end, with unbounded input only.
+        period: seconds between the starts of two windows, for sliding windows; `window` if None.
+        allowed_lateness: seconds that a window stays open after its end.
+        min_alerts: alerts that each run pays for, however narrow they are; clear ones cost less.
+        branches: how many prices there are: an alert costs the full price, a half, a quarter ..; 1 to 32.
+        budget: "shared": all rules are tested in one run. "per_rule": each rule has a run and an equal part of epsilon.
+            Rules of both directions in one run need twice the noise on counts.
+        quiet: windows after an alert in which its rule is not tested in its stream, so that a lasting state does not
+            use up the budget.
+        streams: public names of the streams, or None if the events carry none.
+        streams_per_person: streams that one person counts in at most, the first ones: each stream then has its own
+            runs. None for no limit: the streams then share their runs.
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the bounds, and of the accuracy statement.
+        shards: parallel shards of people. Changes no answer.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+
+    Example:
+        >>> alerts = SparseVectorAlerts(epsilon=1.0, rules=[AlertRule(name="flu", at_least=500, items=("fever",))],
+        ...                             window=3600, start=0, end=86400, noise=KeyedNoise.from_file(path))
+        ... # doctest: +SKIP
+
+    Source: Ding et al., Free gap estimates (2022), Algorithm 1; docs/proofs/free_gap.md, docs/proofs/alerts.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        rules: Sequence[AlertRule],
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        period: float | None = None,
+        allowed_lateness: float = 0,
+        min_alerts: int = 10,
+        branches: int = 2,
+        budget: str = "shared",
+        quiet: int = 0,
+        streams: tuple[str, ...] | None = None,
+        streams_per_person: int | None = None,
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+        shards: int = 4,
+    ) -> None:
+        super().__init__()
+        checks.positive("epsilon", epsilon)
+        checks.integer("min_alerts", min_alerts, minimum=1)
+        checks.real("start", start)
+        rules = check_rules(rules, counts=True)
+        names = check_streams(streams)
+        if streams_per_person is not None:
+            checks.integer("streams_per_person", streams_per_person, minimum=1)
+            if streams is None:
+                raise ValueError("streams must be given with streams_per_person")
+        by_rule = checks.one_of("budget", budget, BUDGETS) == "per_rule"
+        self.epsilon = epsilon
+        self.streams = streams
+        self.streams_per_person = streams_per_person
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self.steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        one_direction = by_rule or len({rule.sign for rule in rules}) == 1
+        mechanism = AdaptiveSparseVector(
+            epsilon=epsilon / (len(rules) if by_rule else 1) / self._streams_touched(neighbouring, len(names)),
+            min_hits=min_alerts,
+            branches=branches,
+            integer=True,
+            monotone=one_direction and neighbouring == "add_remove",
+            neighbouring=neighbouring,
+        )
+        self.plan = AlertPlan(
+            rules=rules,
+            streams=names,
+            mechanism=mechanism,
+            by_stream=streams_per_person is not None,
+            by_rule=by_rule,
+            quiet=checks.integer("quiet", quiet, minimum=0),
+            beta=checks.probability("beta", beta),
+        )
+        steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
+        public = describe(rules, *steps, names, streams_per_person, by_rule, quiet)
+        self.noise = noise.derive("sparse vector alerts", public)
+
+    def _streams_touched(self, neighbouring: str, streams: int) -> int:
+        """Return in how many streams with runs of their own two neighbouring inputs may differ."""
+        if self.streams_per_person is None:
+            return 1
+        people = 2 if neighbouring == "replace_one" else 1  # who is replaced may have been in other streams
+        return min(streams, people * self.streams_per_person)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised, over the whole run and all streams."""
+        plan = self.plan
+        limits = [
+            "A person may take part in any number of windows, with any number of events.",
+            f"Tests stop when alerts have cost as much as {plan.mechanism.min_hits:,} at the full price, or nearly"
+            + (", for each rule by itself." if plan.by_rule else "."),
+        ]
+        if self.streams_per_person is not None:
+            limits.append(f"Each person counts in at most {self.streams_per_person:,} streams.")
+        return PrivacyGuarantee(
+            unit="one person over the whole run" + (" and all streams" if self.streams else ""),
+            neighbouring=plan.mechanism.neighbouring,
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=tuple(limits),
+            public=("all parameters, among them the rules" + (" and the streams" if self.streams else ""),),
+            curve=PureDp(self.epsilon),
+        )
+
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        plan = self.plan
+        dead: list[PCollection[Any]] = []
+        items = {item for rule in plan.rules for item in rule.items or ()}
+        everybody = any(rule.items is None for rule in plan.rules)
+        split = SplitEvents(
+            steps=self.steps,
+            noise=self.noise,
+            shards=self.shards,
+            domain=None if everybody else Domain(items),
+            streams=self.streams,
+            one_stream=self.streams is None,
+        )
+        meet = MeetRules(rules=plan.rules, steps=self.steps, stage=1, noise=self.noise, by_people=plan.by_stream)
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        parcels = self._stage(self._stage(everywhere, GatherRows(), pa.RecordBatch, dead), split, Parcel, dead)
+        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
+        met = self._stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed, dead)
+        if plan.by_stream:
+            limit = LimitPeople(
+                steps=self.steps, noise=self.noise, stage=2, item_shards=1, streams=self.streams_per_person
+            )
+            met = self._stage(met, limit, Keyed, dead)
+        count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
+        counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
+        clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
+        tests = TestCounts(plan=plan, steps=self.steps, stage=3, noise=self.noise)
+        return self._published(self._stage(clocked, tests, Alert, dead), dead)
+
+
+def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return public names of streams; without them there is one, without a name."""
+    if streams is None:
+        return ("",)
+    if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
+        raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+    if not all(isinstance(stream, str) for stream in streams):
+        raise TypeError("streams must be texts")
+    return tuple(streams)

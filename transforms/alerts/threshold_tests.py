@@ -1,0 +1,255 @@
+"""The tests of alerts: on a public clock, in a public order, against hidden thresholds, until the budget is spent."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.alerts.counts import decode_counts
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.rows import Alert
+from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.receipts import Keyed
+from privstream.transforms.timing.steps import Steps
+
+NEVER = -1
+PARTS = 10**6  # of epsilon, to which what is left is rounded down
+
+
+class Tests(NamedTuple):
+    """The tests of a window in their order: numbers of stream and rule (int64), and values; all of shape (n,)."""
+
+    streams: np.ndarray
+    rules: np.ndarray
+    values: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Tests:
+        """Keep some tests."""
+        return Tests(*(column[rows] for column in self))
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """State of a key: how far each run of the mechanism is, and when each rule fired last in each stream."""
+
+    progress: tuple[GapProgress, ...]
+    fired: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertPlan:
+    """What is tested, and with which budget: all of it is public.
+
+    Attributes:
+        rules: the rules, in their order.
+        streams: the streams, in their order.
+        mechanism: that of one run, for integers or real numbers.
+        by_stream: whether each stream has runs of its own.
+        by_rule: whether each rule has runs of its own.
+        quiet: windows after an alert in which its rule is not tested in its stream.
+        beta: failure probability of each lower bound.
+    """
+
+    rules: tuple[AlertRule, ...]
+    streams: tuple[str, ...]
+    mechanism: AdaptiveSparseVector
+    by_stream: bool
+    by_rule: bool
+    quiet: int
+    beta: float
+
+    @property
+    def groups(self) -> list[np.ndarray]:
+        """The rules, by number, of each run of a key."""
+        everything = np.arange(len(self.rules))
+        return list(everything[:, None]) if self.by_rule else [everything]
+
+    def streams_of(self, key: bytes) -> tuple[str, ...]:
+        """Return the streams whose tests are made under a key."""
+        return (key.decode(),) if self.by_stream else self.streams
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, as text."""
+        return self.streams if self.by_stream else ("",)
+
+    def tests(self, windows: int) -> int:
+        """Return how many tests one run makes in so many windows at most."""
+        return windows * (1 if self.by_rule else len(self.rules)) * (1 if self.by_stream else len(self.streams))
+
+
+class TestAlerts(ClockedSteps):
+    """Test the rules of each window once, and publish the alerts. Misses publish nothing.
+
+    A window without data is tested like any other. A run that has spent its budget tests nothing more.
+    """
+
+    __test__ = False  # not a test case
+
+    def __init__(self, *, plan: AlertPlan, steps: Steps, stage: int, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.plan = plan
+        self.noise = noise
+        self.alerts = Metrics.counter("privstream", "alerts_published")
+        self.stopped = Metrics.counter("privstream", "runs_stopped")
+
+    @abstractmethod
+    def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
+        """Return the tests of one window."""
+
+    def initial(self, key: bytes) -> Runs:
+        """Return the state before the first window."""
+        plan = self.plan
+        fired = np.full((len(plan.streams_of(key)), len(plan.rules)), NEVER, np.int64)
+        return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired)
+
+    def snapshot(self, state: Runs) -> bytes:
+        """Encode a state."""
+        runs = {f"run {i}": self.plan.mechanism.snapshot(progress) for i, progress in enumerate(state.progress)}
+        return pack("alert runs", 1, runs | {"fired": state.fired})
+
+    def restore(self, data: bytes) -> Runs:
+        """Decode a state."""
+        fields: dict[str, Any] = unpack("alert runs", 1, data)
+        runs = (self.plan.mechanism.restore(fields[f"run {i}"]) for i in range(len(self.plan.groups)))
+        return Runs(tuple(runs), fields["fired"])
+
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
+        """Test all rules in one window, in all streams of the key."""
+        plan, mechanism = self.plan, self.plan.mechanism
+        if all(map(mechanism.halted, state.progress)):
+            return state, []
+        streams = plan.streams_of(key)
+        tests = self.read(streams, batches)
+        fired_at = state.fired[tests.streams, tests.rules]
+        awake = (fired_at == NEVER) | (fired_at + plan.quiet < step)
+        fired, progress, alerts = state.fired.copy(), list(state.progress), []
+        for run, rules in enumerate(plan.groups):
+            mine = tests.take(np.flatnonzero(awake & np.isin(tests.rules, rules)))
+            if not len(mine.values) or mechanism.halted(progress[run]):
+                continue
+            progress[run], hits, answers = self._test(key, run, mine, progress[run])
+            fired[hits.streams, hits.rules] = step
+            alerts += self._rows(streams, step, hits, answers, progress[run])
+        self.alerts.inc(len(alerts))
+        return Runs(tuple(progress), fired), alerts
+
+    def _test(self, key: bytes, run: int, tests: Tests, before: GapProgress) -> tuple[GapProgress, Tests, GapAnswers]:
+        """Make the tests of one run in one window; return those that hit, and their answers."""
+        plan = self.plan
+        signs = np.array([rule.sign for rule in plan.rules])[tests.rules]
+        thresholds = np.array([rule.threshold for rule in plan.rules])[tests.rules]
+        noise = self.noise.derive("run", key, plan.rules[run].name if plan.by_rule else "")
+        after, answers = plan.mechanism.step(before, signs * tests.values, noise, thresholds=signs * thresholds)
+        return after, tests.take(np.flatnonzero(answers.hits)), answers
+
+    def _rows(
+        self, streams: tuple[str, ...], step: int, hits: Tests, answers: GapAnswers, after: GapProgress
+    ) -> list[Alert]:
+        """Write the hits as rows; the last that the budget pays for says so.
+
+        Numbers are rounded to about a hundredth of their noise: low bits of noisy real numbers may betray something.
+        """
+        plan, mechanism = self.plan, self.plan.mechanism
+        start, end = self.steps.bounds(step)
+        costs = mechanism.costs(answers)
+        left = mechanism.epsilon - mechanism.spent(after) + costs.sum() - np.cumsum(costs)
+        columns = zip(
+            hits.streams.tolist(),
+            hits.rules.tolist(),
+            answers.gaps.tolist(),
+            np.sqrt(mechanism.variances(answers)).tolist(),
+            mechanism.lower_bounds(answers, 1 - plan.beta).tolist(),
+            costs.tolist(),
+            np.maximum(left, 0).tolist(),
+            strict=True,
+        )
+        rows = []
+        for stream, number, raw, stddev, lower, cost, remaining in columns:
+            rule = plan.rules[number]
+            digits = 2 - math.floor(math.log10(stddev))
+            gap = round(raw, digits)
+            rows.append(
+                Alert(
+                    stream=streams[stream],
+                    window_start=start,
+                    window_end=end,
+                    rule=rule.name,
+                    threshold=float(rule.threshold),
+                    estimate=round(rule.threshold + rule.sign * gap, digits),
+                    gap=gap,
+                    gap_stddev=round(stddev, digits + 1),
+                    gap_lower_bound=math.floor(lower * 10.0**digits) / 10.0**digits,
+                    epsilon_spent=math.ceil(cost * PARTS) / PARTS,
+                    epsilon_left=math.floor(remaining * PARTS) / PARTS,
+                    stopped=False,
+                )
+            )
+        if rows and mechanism.halted(after):
+            rows[-1] = rows[-1]._replace(stopped=True)
+            self.stopped.inc()
+        return rows
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count a late batch, and describe it in the dead-letter output."""
+        self.late.inc()
+        start, end = self.steps.bounds(step)
+        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late count", position, ""))
+
+
+class TestCounts(TestAlerts):
+    """Test how many people meet each rule: every rule in every stream, in every window."""
+
+    PENDING = BagStateSpec("test_counts_pending", BytesCoder())  # encoded counts of open windows
+    RUNS = ReadModifyWriteStateSpec("test_counts_runs", BytesCoder())  # encoded Runs
+    HAND = ReadModifyWriteStateSpec("test_counts_hand", BytesCoder())  # where the clock stands
+    DUE = TimerSpec("test_counts_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep counts until their window is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        runs: Any = beam.DoFn.StateParam(RUNS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Test the windows that are due."""
+        yield from self.tick(key, time, pending, hand, runs, due)
+
+    def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
+        """Add up the counts of all shards; who is not there counts as nobody."""
+        counts = np.zeros((len(streams), len(self.plan.rules)), np.int64)
+        for batch in batches:
+            stream, some = decode_counts(batch)
+            counts[streams.index(stream)] += some
+        in_stream, rules = np.indices(counts.shape)
+        return Tests(in_stream.ravel(), rules.ravel(), counts.ravel())

@@ -1,0 +1,223 @@
+"""Who is in the set: per shard of people, in order of steps; from what people said last to changes of the size."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.cardinality.ledger import Presences, Stays
+from privstream.transforms.cardinality.moves import FOR_EVER, Moves
+from privstream.transforms.events.batches import HolderBatch, StepKey
+from privstream.transforms.events.bounding import first_of_run, place_in_run
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+
+SEGMENT = 65_536
+NEVER = 1 << 62
+CHANGE = struct.Struct(">q")
+NOBODY = UserCounters()
+NOWHERE = Presences()
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who is present until when, how often they have entered, and in how many streams; all as of the end of `step`.
+
+    People are told apart by stream: `presences`, `visits` and `joined` are kept by the keyed hash of person and stream.
+    """
+
+    step: int = 0
+    presences: Presences = NOWHERE
+    visits: UserCounters = NOBODY
+    joined: UserCounters = NOBODY
+    streams: UserCounters = NOBODY
+
+
+class TrackMembers(OrderedSteps):
+    """Per shard of people: find who enters and who leaves, and send on by how much that changes each stream's size.
+
+    Somebody who enters and is present, or leaves and is absent, changes nothing. With a time-out it is known when an
+    entering event comes when the stay will end, if nothing more is heard: so changes of later steps are sent at once,
+    and taken back if more is heard. Nothing has to look at people who are silent.
+
+    What is sent on about a person depends on that person's events alone.
+
+    Args:
+        visits: how often one person enters a stream at most, or None.
+        streams_per_person: streams that one person enters at most, those entered first, or None.
+    """
+
+    PENDING = BagStateSpec("track_members_pending", BytesCoder())  # step key and batch of open steps
+    LOG = BagStateSpec("track_members_log", BytesCoder())  # segments of the ledger, in order
+    HEAD = ReadModifyWriteStateSpec("track_members_head", BytesCoder())  # encoded Head
+    DUE = TimerSpec("track_members_due", TimeDomain.WATERMARK)  # tagged by step
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        moves: Moves,
+        noise: NoiseSource,
+        stage: int,
+        visits: int | None = None,
+        streams_per_person: int | None = None,
+    ) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.moves = moves
+        self.noise = noise
+        self.visits = visits
+        self.streams_per_person = streams_per_person
+        self.left_out = Metrics.counter("privstream", "entries_over_limit")
+        self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
+
+    def process(
+        self,
+        element: tuple[bytes, bytes],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, pending, head, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        log: Any = beam.DoFn.StateParam(LOG),
+        head: Any = beam.DoFn.StateParam(HEAD),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.handle_due(key, time, pending, log, head)
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Members) -> Handled:
+        """Compare what people said with what was known."""
+        said = HolderBatch.join([batch for _, batch in batches])
+        streams, stay = said.items.astype(np.int64), said.ranks.astype(np.int64)
+        until = np.where(stay == FOR_EVER, NEVER, step + stay)
+        places = self._places(said.users, streams)
+        before = ledger.presences.until(places)
+        present = before > step
+        entering = np.flatnonzero(~present & (stay > 0))
+        admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], ledger)
+        self.left_out.inc(int(len(admitted) - admitted.sum()))
+        changed = present.copy()
+        changed[entering[admitted]] = True
+        rows = np.flatnonzero(changed)
+        outputs = self._changes(step, streams[rows], present[rows], stay[rows] > 0, before[rows], until[rows])
+        stays = Stays.of(places[rows], until[rows])
+        after = Members(
+            step=step,
+            presences=ledger.presences.told(stays, step),
+            visits=ledger.visits.charge(visits),
+            joined=ledger.joined.charge(joined),
+            streams=ledger.streams.charge(of_person),
+        )
+        segment = _segment(step, stays, visits, joined, of_person) if len(rows) else None
+        return Handled(after, segment, outputs)
+
+    def _places(self, users: np.ndarray, streams: np.ndarray) -> np.ndarray:
+        """Return the keyed hash of person and stream."""
+        if len(self.moves.streams) == 1:
+            return users
+        places = np.empty(len(users), np.uint64)
+        for number, name in enumerate(self.moves.streams):
+            rows = np.flatnonzero(streams == number)
+            places[rows] = self.noise.derive("person in stream", name).words(users[rows])[:, 0, 0]
+        return places
+
+    def _admit(
+        self, people: np.ndarray, places: np.ndarray, ledger: Members
+    ) -> tuple[np.ndarray, Charges, Charges, Charges]:
+        """Tell which of the distinct entries are within a person's limits, and what they charge: visits, streams."""
+        admitted = np.ones(len(people), bool)
+        joined = of_person = visits = _mentions(people[:0])
+        if self.visits is not None:
+            admitted &= ledger.visits.charged(places) < self.visits
+        if self.streams_per_person is not None and self.streams_per_person < len(self.moves.streams):
+            new = np.flatnonzero(admitted & (ledger.joined.charged(places) == 0))
+            left = self.streams_per_person - ledger.streams.charged(people[new])
+            over = place_in_run(people[new], np.lexsort((places[new], people[new]))) >= left
+            admitted[new[over]] = False
+            joined, of_person = _mentions(places[new[~over]]), _mentions(people[new[~over]])
+        if self.visits is not None:
+            visits = _mentions(places[admitted])
+        return admitted, visits, joined, of_person
+
+    def _changes(
+        self,
+        step: int,
+        streams: np.ndarray,
+        present: np.ndarray,
+        stays: np.ndarray,
+        before: np.ndarray,
+        until: np.ndarray,
+    ) -> list[tuple[bytes, bytes]]:
+        """Return by how much each stream's size changes, at this step and at later ones, keyed by stream."""
+        now = np.full(len(streams), step)
+        parts = [(now, -1, present), (before, 1, present), (now, 1, stays), (until, -1, stays)]
+        chosen = [np.flatnonzero(rows & (at <= self._last)) for at, _, rows in parts]
+        ats = np.concatenate([at[rows] for (at, _, _), rows in zip(parts, chosen, strict=True)])
+        signs = np.concatenate([np.full(len(rows), sign) for (_, sign, _), rows in zip(parts, chosen, strict=True)])
+        names = np.concatenate([streams[rows] for rows in chosen])
+        order = np.lexsort((ats, names))
+        starts = np.flatnonzero(first_of_run(names[order], ats[order]))
+        if not len(starts):
+            return []
+        totals = np.add.reduceat(signs[order], starts)
+        return [
+            (self.moves.streams[names[order[start]]].encode(), stepped(int(ats[order[start]]), CHANGE.pack(total)))
+            for start, total in zip(starts, totals.tolist(), strict=True)
+            if total
+        ]
+
+    def restore(self, segments: list[bytes]) -> Members:
+        """Put the log together."""
+        ledger = Members()
+        for segment in segments:
+            found: dict[str, Any] = unpack("members", 1, segment)
+            step, stays = int(found.pop("step")), Stays.from_bytes(found.pop("stays"))
+            charges = {name: Charges.from_bytes(data) for name, data in found.items()}
+            ledger = Members(
+                step=step,
+                presences=ledger.presences.told(stays, step),
+                **{name: getattr(ledger, name).charge(one) for name, one in charges.items()},
+            )
+        return ledger
+
+    def compact(self, ledger: Members) -> list[bytes]:
+        """Write one entry per person who is present, and per counter."""
+        stays = ledger.presences.compact(ledger.step)
+        charges = [counter.compact() for counter in (ledger.visits, ledger.joined, ledger.streams)]
+        longest = max(len(stays), *map(len, charges))
+        return [
+            _segment(ledger.step, stays.slice(i, i + SEGMENT), *(one.slice(i, i + SEGMENT) for one in charges))
+            for i in range(0, longest, SEGMENT)
+        ]
+
+
+def _mentions(people: np.ndarray) -> Charges:
+    """Charge each mention once, in 32 bits: a person may enter more often than 16 bits hold."""
+    distinct, times = np.unique(people, return_counts=True)
+    return Charges(distinct, times.astype(np.uint32))
+
+
+def _segment(step: int, stays: Stays, visits: Charges, joined: Charges, streams: Charges) -> bytes:
+    """Encode one entry of the log."""
+    fields: dict[str, int | float | bytes | np.ndarray] = {"step": step, "stays": stays.to_bytes()}
+    charges = {"visits": visits.to_bytes(), "joined": joined.to_bytes(), "streams": streams.to_bytes()}
+    return pack("members", 1, fields | charges)

@@ -1,0 +1,238 @@
+"""Which events say that a person enters, and which that they leave; and each person's last word in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.batches import (
+    EventBatch,
+    HolderBatch,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    seal,
+    string_buffers,
+)
+from privstream.transforms.events.batching import normalise
+from privstream.transforms.events.bounding import first_of_run
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
+from privstream.transforms.timing.steps import Steps, to_micros
+
+BATCH, RECEIPT = b"b", b"r"
+ALL_STREAMS = ""
+ENTER, LEAVE = 0, 1
+KINDS = ("enter", "leave")
+FOR_EVER = 65_535  # steps, where there is no time-out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """How events are read: all of it is public.
+
+    Attributes:
+        enter: items that say that a person enters; None: all that do not say that they leave.
+        leave: items that say that a person leaves; None for none.
+        timeout: microseconds after their last entering event at which a person has left, or None for never.
+        streams: names of the streams; "" alone if events carry none.
+    """
+
+    enter: tuple[str, ...] | None
+    leave: tuple[str, ...] | None
+    timeout: int | None
+    streams: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        enter_values: tuple[str, ...] | None,
+        leave_values: tuple[str, ...] | None,
+        timeout: float | None,
+        streams: tuple[str, ...] | None,
+    ) -> Moves:
+        """Make them from arguments of a transform."""
+        for name, values in {"enter_values": enter_values, "leave_values": leave_values, "streams": streams}.items():
+            if values is not None:
+                _check_texts(name, values)
+        if set(enter_values or ()) & set(leave_values or ()):
+            raise ValueError("enter_values and leave_values must have nothing in common")
+        if leave_values is None and timeout is None:
+            raise ValueError("leave_values or timeout must be given: nobody would ever leave")
+        micros = None if timeout is None else to_micros("timeout", timeout)
+        return cls(enter=enter_values, leave=leave_values, timeout=micros, streams=streams or ("",))
+
+    def kinds(self, items: pa.Array) -> np.ndarray:
+        """Return ENTER, LEAVE or -1 for neither, int64, for each item."""
+        leaves = _among(items, self.leave or ())
+        enters = ~leaves if self.enter is None else _among(items, self.enter)
+        return np.where(leaves, LEAVE, np.where(enters, ENTER, -1))
+
+    def stay(self, steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""
+        if self.timeout is None:
+            present = np.full(len(kinds), FOR_EVER)
+        else:
+            present = -(-(times + self.timeout) // steps.size) - 1 - step
+        return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
+
+
+def _check_texts(name: str, values: Any) -> None:
+    if isinstance(values, str) or not values or len(set(values)) < len(values):
+        raise ValueError(f"{name} must be distinct texts, at least one, got {values!r}")
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name} must be texts, got {values!r}")
+
+
+def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
+    found: np.ndarray = pc.is_in(items, pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+    return found
+
+
+class SplitMoves(beam.DoFn):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
+
+    People become keyed 64-bit hashes; an item is 2 * stream + kind. What lies outside of the public steps or streams,
+    or neither enters nor leaves, is counted and left out.
+    """
+
+    def __init__(self, *, steps: Steps, moves: Moves, noise: NoiseSource, shards: int) -> None:
+        self.steps = steps
+        self.moves = moves
+        self.noise = noise
+        self.shards = shards
+        self.events = Metrics.counter("privstream", "events")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.other_values = Metrics.counter("privstream", "events_of_other_values")
+
+    def setup(self) -> None:
+        """Derive the hash, which depends on nothing but the key."""
+        self._user_hash = self.noise.derive("user hash")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """Split one batch."""
+        self.events.inc(batch.num_rows)
+        if "item" not in batch.schema.names and self.moves.enter is None and self.moves.leave is None:
+            batch = batch.append_column("item", pa.repeat("event", batch.num_rows))
+        batch = normalise(batch)
+        streams, kinds, times = (
+            self._streams(batch["stream"]),
+            self.moves.kinds(batch["item"]),
+            batch["time"].to_numpy(),
+        )
+        rows, steps = self.steps.assign(times)
+        self.outside.inc(len(times) - len(rows))
+        self.other_streams.inc(int((streams < 0).sum()))
+        self.other_values.inc(int((kinds < 0).sum()))
+        keep = (streams[rows] >= 0) & (kinds[rows] >= 0)
+        rows, steps = rows[keep], steps[keep]
+        if not len(rows):
+            return
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
+        items, times = (2 * streams + kinds)[rows].astype(np.uint64), times[rows]
+        first = int(steps.min())
+        group = (steps - first) * self.shards + (users % np.uint64(self.shards)).astype(np.int64)
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(first_of_run(group[order]))
+        for chosen in np.split(order, starts[1:]):
+            step, shard = divmod(int(group[chosen[0]]), self.shards)
+            data = encode(EventBatch(users[chosen], items[chosen], times[chosen], Names.none()))
+            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+
+    def _streams(self, names: pa.Array) -> np.ndarray:
+        """Return the number of each row's stream; -1 if it is not a public one."""
+        if self.moves.streams == ("",):
+            if pc.any(pc.not_equal(names, "")).as_py():
+                raise ValueError("streams must be given when events carry a stream")
+            return np.zeros(len(names), np.int64)
+        found = pc.index_in(names, pa.array(self.moves.streams, pa.string()))
+        return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
+
+
+def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the row of each person's last event in each stream; at one time, leaving comes last.
+
+    A function of the person's own events, whatever their order in the input: equal rows are alike.
+    """
+    streams = items >> np.uint64(1)
+    order = np.lexsort((items, times, streams, users))
+    last = np.roll(first_of_run(users[order], streams[order]), -1)  # the first row is always one
+    rows: np.ndarray = order[last]
+    return rows
+
+
+class LastMoves(beam.DoFn):
+    """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard.
+
+    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
+    used. When the step is due, all state of the key is freed.
+    """
+
+    PARCELS = BagStateSpec("last_moves_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
+    DUE = TimerSpec("last_moves_due", TimeDomain.WATERMARK)
+
+    def __init__(self, *, steps: Steps, moves: Moves, stage: int) -> None:
+        self.steps = steps
+        self.moves = moves
+        self.stage = stage
+        self.late = Metrics.counter("privstream", "events_late")
+
+    def process(
+        self,
+        element: Parcel,
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> None:
+        """Keep a batch, or receipts, until the step is due."""
+        key, (found, data) = element
+        parcels.add((BATCH if data else RECEIPT) + found + data)
+        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
+
+    @on_timer(DUE)
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
+        """Set late batches aside, reduce the others, and free the state."""
+        step_key = StepKey.from_bytes(key)
+        records = list(parcels.read())
+        parcels.clear()
+        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
+        used = []
+        for record in records:
+            if record[:1] == BATCH:
+                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
+                if record[1 : 1 + DIGEST_BYTES] in in_time:
+                    used.append(batch)
+                else:
+                    self.late.inc(len(batch.users))
+                    yield from self._late(step_key.step, batch.items)
+        if used:
+            events = EventBatch.join(used)
+            rows = last_moves(events.users, events.items, events.times)
+            items = events.items[rows]
+            kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
+            stay = self.moves.stay(self.steps, step_key.step, kinds, events.times[rows])
+            said = HolderBatch(events.users[rows], streams, stay, Names.none())
+            yield step_key.shard.to_bytes(4, "big"), seal(step_key, said)
+
+    def _late(self, step: int, items: np.ndarray) -> Iterator[Any]:
+        """Describe late events by stream, window and kind, with how many there were."""
+        start, end = self.steps.bounds(step)
+        for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
+            name = self.moves.streams[item >> 1]
+            place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {name}" if name else "")
+            record = f"{KINDS[item & 1]} ({number} events)"
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late events", place, record))

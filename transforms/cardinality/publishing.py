@@ -1,0 +1,110 @@
+"""The last stage of a set's size: changes in, and at the end of every window an estimate out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.cardinality.state import CardinalityState
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.cardinality.members import CHANGE
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.rows import CardinalityEstimate
+from privstream.transforms.timing.clocked import ClockedSteps, Keyed, Outputs
+from privstream.transforms.timing.steps import Steps
+
+NO_BOUND = -1
+
+
+class PublishCardinality(ClockedSteps):
+    """Per stream: run the mechanism through every window, and publish its estimates."""
+
+    PENDING = BagStateSpec("publish_cardinality_pending", BytesCoder())  # changes of open steps
+    HAND = ReadModifyWriteStateSpec("publish_cardinality_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("publish_cardinality_memory", BytesCoder())  # snapshot of the mechanism
+    DUE = TimerSpec("publish_cardinality_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(self, *, steps: Steps, stage: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.mechanism = mechanism
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "estimates_published")
+        self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep changes until their step is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> CardinalityState:
+        """Return the state before the first window."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, state: CardinalityState) -> bytes:
+        """Encode a state."""
+        return self.mechanism.snapshot(state)
+
+    def restore(self, data: bytes) -> CardinalityState:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""
+        self.late.inc()
+        start, end = self.steps.bounds(step)
+        place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late change", place, ""))
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
+    ) -> tuple[CardinalityState, Outputs]:
+        """Estimate in all windows from `first` to `last`."""
+        stream = key.decode()
+        changes = np.zeros(last - first + 1, np.int64)
+        for step, found in batches.items():
+            if first <= step <= last:
+                changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
+        state, published = self.mechanism.run(state, changes, self.noise.derive("stream", stream))
+        outputs: list[tuple[int, CardinalityEstimate]] = []
+        columns = (column.tolist() for column in published)
+        for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
+            start, end = self.steps.bounds(step)
+            row = CardinalityEstimate(stream, start, end, estimate, NO_BOUND if exhausted else bound)
+            outputs.append((step, row))
+        self.published.inc(len(outputs))
+        self.exhausted.inc(int(published.exhausted.sum()))
+        return state, outputs
+
+    def advance(
+        self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
+    ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
+        """Estimate in one window."""
+        state, outputs = self.walk(key, step, step, {step: batches}, state)
+        return state, [row for _, row in outputs]

@@ -1,0 +1,205 @@
+"""SetCardinality: events of people who come and go in; how many are there now, at the end of every window, out."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.cardinality import set_cardinality as mechanisms
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.cardinality.members import TrackMembers
+from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
+from privstream.transforms.cardinality.publishing import PublishCardinality
+from privstream.transforms.events.batching import GatherRows
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.rows import CardinalityEstimate
+from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+
+
+class SetCardinality(beam.PTransform[Any, Any]):
+    """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
+
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
+    or Arrow record batches with these columns; in any order. Output: one `CardinalityEstimate` row for each window and
+    stream; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
+    left when nothing was heard for so long. Without `enter_values` every event that does not say "leave" says that the
+    person is there. A person counts if they are there at the end of the window, by their last event before it; at one
+    time, leaving comes last. Entering twice, and leaving without being there, change nothing. At `start` nobody is
+    there, whatever came before.
+
+    Every window from `start` to `end` is published once, empty ones too, at its end plus `allowed_lateness`; what comes
+    later is never used.
+
+    Privacy:
+        Unit "user": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
+        those entered first count). How often they come and go need not be limited: a person counts as one or as none at
+        each moment. Where mode counter is chosen, a person enters each stream at most `visits_per_person` times
+        (enforced in all modes). Unit "event": one event, added or removed. (epsilon, delta): `guarantee`.
+        Public: all arguments but `noise`. `max_updates` is a guess that must not be taken from the data; it is not
+        enforced, since that would let one person decide whose later moves count.
+
+    Accuracy:
+        With probability 1 - beta, all estimates of a stream are within their `error_bound`, in all windows together, if
+        people enter or leave it at most `max_updates` times in all. When these are passed, the estimate may
+        stay what it is: the bound is then -1.
+
+    Args:
+        epsilon: finite and > 0.
+        window: length of a window in seconds.
+        start: seconds since 1970 UTC of the first window's start.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
+        delta: in [0, 1).
+        unit: "user" or "event".
+        enter_values: items that say that a person enters, or None.
+        leave_values: items that say that a person leaves, or None if there is a time-out.
+        timeout: seconds after their last entering event at which a person has left, less than 65,534 windows; or None.
+        max_updates: how often people enter or leave one stream in the whole run, all together, as seen at the ends of
+            windows; None if unknown. Unit "user".
+        visits_per_person: how often one person enters a stream at most, or None. Unit "user".
+        mode: "auto", "sparse", "direct", "counter" or "paper"; see `privstream.mechanisms.SetCardinality`.
+        streams: public names of the streams, each with a set of its own; None if the events carry no stream.
+        streams_per_person: streams that one person is in at most; 1 if None. Unit "user", with `streams`.
+        allowed_lateness: seconds that a window stays open after its end.
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy.
+        shards: parallel shards of people. Changes no answer.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Example:
+        >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),
+        ...                         leave_values=("out",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        delta: float = 0.0,
+        unit: str = "user",
+        enter_values: tuple[str, ...] | None = None,
+        leave_values: tuple[str, ...] | None = None,
+        timeout: float | None = None,
+        max_updates: int | None = None,
+        visits_per_person: int | None = None,
+        mode: str = "auto",
+        streams: tuple[str, ...] | None = None,
+        streams_per_person: int | None = None,
+        allowed_lateness: float = 0,
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+        shards: int = 4,
+    ) -> None:
+        super().__init__()
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.moves = Moves.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams)
+        if self.moves.timeout is not None and self.moves.timeout // self.steps.size >= FOR_EVER - 1:
+            raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
+        if streams_per_person is not None:
+            if streams is None:
+                raise ValueError("streams must be given with streams_per_person")
+            if unit == "event":
+                raise ValueError("streams_per_person must not be given with unit event")
+            checks.integer("streams_per_person", streams_per_person, minimum=1)
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self.streams_per_person = min(streams_per_person or 1, len(self.moves.streams)) if unit == "user" else None
+        self.mechanism = mechanisms.SetCardinality(
+            epsilon=epsilon,
+            delta=delta,
+            unit=unit,
+            horizon=None if self.steps.end is None else self.steps.end - cast(int, self.steps.first),
+            max_updates=max_updates,
+            visits_per_person=visits_per_person,
+            mode=mode,
+            streams_per_person=self.streams_per_person or 1,
+            neighbouring=neighbouring,
+            beta=beta,
+        )
+        self.noise = noise
+        self._dead_letters = False
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised, over the whole run and all streams."""
+        found = self.mechanism.guarantee
+        limits = list(found.limits)
+        if self.mechanism.unit == "event":
+            limits.append("An event that changes nothing by itself, such as entering twice, is covered as well.")
+        else:
+            limits.append("A person counts as one or as none at the end of each window, by their last event.")
+        public = ("all arguments but the noise", "the number of windows, all of which are published")
+        return replace(found, limits=tuple(limits), public=public)
+
+    def error(self, window: int, updates: int | None = None) -> int:
+        """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
+        return self.mechanism.error(window, updates)
+
+    def with_dead_letters(self) -> SetCardinality:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
+            raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of timers")
+        if not events.is_bounded and self.mechanism.chosen_mode == "counter" and self.mechanism.delta == 0:
+            raise ValueError(
+                "delta must be > 0 in mode counter when the input is unbounded: with delta = 0 noise does not depend "
+                "on the data, and a job that is restored and sees other events in time would show the exact difference"
+            )
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
+        people = self.noise.derive("people in a set")
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        parcels = stage(batches, SplitMoves(**common, noise=people, shards=self.shards), Parcel)
+        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
+        said = stage(receipted, LastMoves(**common, stage=1), Keyed)
+        track = TrackMembers(
+            **common,
+            noise=people,
+            stage=2,
+            visits=self.mechanism.visits_per_person,
+            streams_per_person=self.streams_per_person,
+        )
+        changes = stage(said, track, Keyed)
+        clocked = changes | "WithClock" >> WithClock(self.steps, self.moves.streams, apart=False)
+        publish = PublishCardinality(steps=self.steps, stage=3, mechanism=self.mechanism, noise=self._noise())
+        rows = stage(clocked, publish, CardinalityEstimate)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+    def _noise(self) -> NoiseSource:
+        """Return noise that depends on everything that the sizes depend on, beside the events."""
+        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
+        values = f"{self.moves.enter} {self.moves.leave} {self.moves.timeout}"
+        return self.noise.derive("SetCardinality", windows, values, f"{self.streams_per_person}")

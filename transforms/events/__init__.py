@@ -1,0 +1,1 @@
+"""From events to bounded columnar batches, and to dead letters what cannot be used."""

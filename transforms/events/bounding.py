@@ -1,0 +1,189 @@
+"""Bound what one person contributes to a step: distinct items, and at most so many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import late_events
+from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, split_receipts
+from privstream.transforms.timing.steps import Steps
+
+BATCH, RECEIPT = b"b", b"r"
+SELECTIONS = ("last", "first", "random")
+
+
+def bound_items(
+    users: np.ndarray,
+    items: np.ndarray,
+    times: np.ndarray,
+    *,
+    limit: int,
+    selection: str,
+    noise: NoiseSource,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose rows such that each person keeps at most `limit` distinct items.
+
+    Args:
+        users: uint64 hashes, shape (n,).
+        items: uint64, shape (n,).
+        times: int64 microseconds, shape (n,).
+        limit: items kept per person, >= 1.
+        selection: "last" or "first" by time (ties by item), or "random".
+        noise: orders a person's items for "random", and for the ranks.
+
+    Returns:
+        The rows kept, and for each the rank (uint16) of its item in a random order of the person's kept items. Both
+        are functions of the person's own events, the limit and the key alone, whatever their order in the input.
+    """
+    order = np.argsort(users, kind="stable")
+    alone = first_of_run(users[order])
+    alone[:-1] &= alone[1:]
+    one, many = (
+        order[alone],
+        order[~alone],
+    )  # most people have one event in a window: nothing to choose, nothing to draw
+    rows, ranks = _choose(
+        users[many],
+        items[many],
+        -times[many] if selection == "last" else times[many],
+        limit,
+        random=selection == "random",
+        noise=noise,
+    )
+    return np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks])
+
+
+def _choose(
+    users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int, *, random: bool, noise: NoiseSource
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose rows by least time, or at random, and rank them."""
+    if limit == 1 and not random:
+        order = np.lexsort((items, times, users))
+        rows = order[first_of_run(users[order])]
+        return rows, np.zeros(len(rows), np.uint16)
+    order = np.lexsort((times, items, users))
+    held = order[first_of_run(users[order], items[order])]
+    lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
+    priority = lot if random else times[held]
+    place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
+    rows, lot = held[place < limit], lot[place < limit]
+    return rows, place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
+
+
+def first_of_run(*columns: np.ndarray) -> np.ndarray:
+    """Mark the rows of sorted columns that differ from the row before."""
+    first = np.ones(len(columns[0]), bool)
+    if len(first):
+        first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return first
+
+
+def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return for each row how many rows of the same person come before it in `order`, which sorts by person."""
+    first = np.flatnonzero(first_of_run(users[order]))
+    lengths = np.diff(np.append(first, len(order)))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(first, lengths)
+    return place
+
+
+class BoundItems(beam.DoFn):
+    """Per stream, step and shard of people: events in, bounded holdings out.
+
+    They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
+
+    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
+    used. When the step is due, all state of the key is freed.
+    """
+
+    PARCELS = BagStateSpec("bound_items_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
+    DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        stage: int,
+        items_per_step: int,
+        selection: str,
+        item_shards: int,
+        by_people: bool = False,
+        domain: Domain | None = None,
+    ) -> None:
+        self.steps = steps
+        self.stage = stage
+        self.domain = domain
+        self.noise = noise
+        self.items_per_step = items_per_step
+        self.selection = selection
+        self.item_shards = item_shards
+        self.by_people = by_people
+        self.late = Metrics.counter("privstream", "events_late")
+
+    def process(
+        self,
+        element: Parcel,
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> None:
+        """Keep a batch, or receipts, until the step is due."""
+        key, (digest, data) = element
+        parcels.add((BATCH if data else RECEIPT) + digest + data)
+        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
+
+    @on_timer(DUE)
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
+        """Set late batches aside, act on the others, and free the state."""
+        step = StepKey.from_bytes(key)
+        records = list(parcels.read())
+        parcels.clear()
+        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
+        used = []
+        for record in records:
+            if record[:1] == BATCH:
+                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
+                if record[1 : 1 + DIGEST_BYTES] in in_time:
+                    used.append(batch)
+                else:
+                    self.late.inc(len(batch.users))
+                    yield from late_events(self.steps, step, batch, self.domain)
+        if used:
+            yield from self.close(step, EventBatch.join(used))
+
+    def close(self, key: StepKey, events: EventBatch) -> Iterator[tuple[bytes, bytes]]:
+        """Bound one step of one shard of people."""
+        rows, ranks = bound_items(
+            events.users,
+            events.items,
+            events.times,
+            limit=self.items_per_step,
+            selection=self.selection,
+            noise=self.noise.derive("item order", key.stream, key.step),
+        )
+        held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names)
+        if self.by_people:
+            yield key.shard.to_bytes(4, "big"), seal(key, held)
+        else:
+            yield from split_by_item(key, held, self.item_shards)
+
+
+def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, bytes]]:
+    """Part holdings by shard of items; where there are none, as in a visit, they go to a shard of their own."""
+    if not len(held.users):
+        yield StepKey(key.stream, key.step, shards).to_bytes(), encode(held)
+    shard = held.items % np.uint64(shards)
+    for i in range(shards):
+        rows = np.flatnonzero(shard == i)
+        if len(rows):
+            yield StepKey(key.stream, key.step, i).to_bytes(), encode(held.take(rows))

@@ -1,0 +1,23 @@
+"""Late events as dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from apache_beam.pvalue import TaggedOutput
+from privstream.transforms.events.batches import EventBatch, HolderBatch, StepKey
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.steps import Steps
+
+REASON = "time must not be later than the end of the window plus the allowed lateness"
+
+
+def late_events(steps: Steps, key: StepKey, batch: EventBatch | HolderBatch, domain: Domain | None) -> Iterator[Any]:
+    """Describe late events by stream, window and item; the person is known only as a keyed hash here, and left out."""
+    start, end = steps.bounds(key.step)
+    position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {key.stream}" if key.stream else "")
+    for item in batch.items.tolist():
+        record = batch.names[item] if domain is None else domain[item]
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late event", position, record))

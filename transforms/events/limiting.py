@@ -1,0 +1,177 @@
+"""Bound what one person contributes over the whole run: streams, and steps of streams, taken part in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.events.batches import HolderBatch, StepKey
+from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import Steps
+
+SEGMENT = 65_536
+NOBODY = UserCounters()
+NOTHING = Charges.none(np.uint32)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """How often each person has taken part, in all and per stream (keyed hash of person and stream)."""
+
+    participations: UserCounters = NOBODY
+    memberships: UserCounters = NOBODY
+    streams: UserCounters = NOBODY
+
+
+class LimitPeople(OrderedSteps):
+    """Per shard of people: leave out who has taken part in enough steps, or is new to a stream but in enough others.
+
+    Steps are handled in order, and within a step a person's streams in an order that depends on nothing but the
+    person, the step and the key. So what is left of a person's events depends on that person's events alone.
+
+    Args:
+        participations: steps of streams that one person takes part in at most, or None.
+        streams: streams that one person takes part in at most, or None.
+    """
+
+    PENDING = BagStateSpec("limit_people_pending", BytesCoder())  # step key and batch of open steps
+    LOG = BagStateSpec("limit_people_log", BytesCoder())  # segments of the ledger, in order
+    HEAD = ReadModifyWriteStateSpec("limit_people_head", BytesCoder())  # encoded Head
+    DUE = TimerSpec("limit_people_due", TimeDomain.WATERMARK)  # tagged by step
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        stage: int,
+        item_shards: int,
+        participations: int | None = None,
+        streams: int | None = None,
+        domain: Domain | None = None,
+    ) -> None:
+        super().__init__(steps=steps, stage=stage, domain=domain)
+        self.noise = noise
+        self.item_shards = item_shards
+        self.participations = participations
+        self.streams = streams
+        self.left_out = Metrics.counter("privstream", "holdings_over_limit")
+
+    def process(
+        self,
+        element: tuple[bytes, bytes],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, pending, head, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        log: Any = beam.DoFn.StateParam(LOG),
+        head: Any = beam.DoFn.StateParam(HEAD),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.handle_due(key, time, pending, log, head)
+
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Contributions
+    ) -> Handled:
+        """Admit each person to streams and steps while the limits allow it."""
+        streams = sorted({step_key.stream for step_key, _ in batches})
+        code_of = {stream: code for code, stream in enumerate(streams)}
+        held = [(code_of[step_key.stream], batch) for step_key, batch in batches]
+        users = np.concatenate([batch.users for _, batch in held])
+        codes = np.repeat([code for code, _ in held], [len(batch.users) for _, batch in held])
+        (people, in_stream), taking_part = _distinct(users, codes)
+        lots = np.empty(len(people), np.uint64)
+        order = np.argsort(in_stream, kind="stable")
+        ends = np.searchsorted(in_stream[order], np.arange(len(streams)), side="right")
+        for stream, rows in zip(streams, np.split(order, ends[:-1]), strict=True):
+            lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
+        admitted, charges = self._admit(people, lots, ledger)
+        kept = admitted[taking_part]
+        self.left_out.inc(int(len(kept) - kept.sum()))
+        outputs: list[Any] = []
+        ends = np.cumsum([len(batch.users) for _, batch in held])[:-1]
+        for (code, batch), keep in zip(held, np.split(kept, ends), strict=True):
+            if keep.any() or not len(keep):  # an empty batch is a visit, which goes on
+                step_key = StepKey(streams[code], step, 0)
+                outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
+        after = Contributions(
+            *(counters.charge(new) for counters, new in zip(vars(ledger).values(), charges, strict=True))
+        )
+        return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
+
+    def _admit(self, people: np.ndarray, lots: np.ndarray, ledger: Contributions) -> tuple[np.ndarray, list[Charges]]:
+        """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
+        admitted = np.ones(len(people), bool)
+        memberships, streams, participations = NOTHING, NOTHING, NOTHING
+        if self.streams is not None:
+            new = np.flatnonzero(ledger.memberships.charged(lots) == 0)
+            left = self.streams - ledger.streams.charged(people[new]).astype(np.int64)
+            over = place_in_run(people[new], np.lexsort((lots[new], people[new]))) >= left
+            admitted[new[over]] = False
+            joined = new[~over]
+            memberships, streams = _mentions(lots[joined]), _mentions(people[joined])
+        if self.participations is not None:
+            rows = np.flatnonzero(admitted)
+            left = self.participations - ledger.participations.charged(people[rows]).astype(np.int64)
+            over = place_in_run(people[rows], np.lexsort((lots[rows], people[rows]))) >= left
+            admitted[rows[over]] = False
+            participations = _mentions(people[admitted])
+        return admitted, [participations, memberships, streams]
+
+    def restore(self, segments: list[bytes]) -> Contributions:
+        """Add up the log."""
+        ledger = Contributions()
+        for segment in segments:
+            parts = [Charges.from_bytes(part) for part in unpack("contributions", 1, segment).values()]  # type: ignore[arg-type]
+            ledger = Contributions(
+                *(counters.charge(part) for counters, part in zip(vars(ledger).values(), parts, strict=True))
+            )
+        return ledger
+
+    def compact(self, ledger: Contributions) -> list[bytes]:
+        """Write one entry per person and counter."""
+        compacted = [counters.compact() for counters in vars(ledger).values()]
+        chunks = range(0, max(map(len, compacted)), SEGMENT)
+        return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks]
+
+
+def _mentions(users: np.ndarray) -> Charges:
+    """Count how often each person is mentioned, in 32 bits: a run may have more steps than 16 bits hold."""
+    distinct, times = np.unique(users, return_counts=True)
+    return Charges(distinct, times.astype(np.uint32))
+
+
+def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Return the distinct pairs, sorted, and for each row the number of its pair."""
+    order = np.lexsort((codes, users))
+    first = first_of_run(users[order], codes[order])
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(first) - 1
+    return (users[order][first], codes[order][first]), number
+
+
+def _segment(charges: list[Charges]) -> bytes:
+    """Encode one entry of the log."""
+    names = ("participations", "memberships", "streams")
+    return pack("contributions", 1, {name: part.to_bytes() for name, part in zip(names, charges, strict=True)})

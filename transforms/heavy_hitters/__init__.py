@@ -1,0 +1,1 @@
+"""Shifting heavy hitters: the items that many people hold in each window."""

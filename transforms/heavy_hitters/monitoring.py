@@ -1,0 +1,96 @@
+"""The monitor of each stream: candidates in, heavy hitters out, with a counter per person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.batches import HolderBatch, StepKey
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import Steps
+
+SEGMENT = 65_536
+
+
+class MonitorStream(OrderedSteps):
+    """Per stream: decide each step once, publish its hits, and log who was charged."""
+
+    PENDING = BagStateSpec("monitor_stream_pending", BytesCoder())  # step key and batch of open steps
+    LOG = BagStateSpec("monitor_stream_log", BytesCoder())  # segments of the ledger, in order
+    HEAD = ReadModifyWriteStateSpec("monitor_stream_head", BytesCoder())  # encoded Head
+    DUE = TimerSpec("monitor_stream_due", TimeDomain.WATERMARK)  # tagged by step
+
+    def __init__(
+        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
+    ) -> None:
+        super().__init__(steps=steps, stage=stage, domain=domain)
+        self.monitor = monitor
+        self.noise = noise
+        self.hits = Metrics.counter("privstream", "hits_published")
+
+    def process(
+        self,
+        element: tuple[bytes, bytes],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, pending, head, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        log: Any = beam.DoFn.StateParam(LOG),
+        head: Any = beam.DoFn.StateParam(HEAD),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.handle_due(key, time, pending, log, head)
+
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
+    ) -> Handled:
+        """Run one step of the mechanism."""
+        held = HolderBatch.join([batch for _, batch in batches])
+        holdings = Holdings(step=step, users=held.users, items=held.items, ranks=held.ranks)
+        stream = key.decode()
+        hits, charges = self.monitor.decide(ledger, holdings, self.noise.derive("stream", stream))
+        self.hits.inc(len(hits.items))
+        start, end = self.steps.bounds(step)
+        counts = hits.counts.tolist() or [0] * len(hits.items)
+        rows = [
+            HeavyHitter(
+                stream=stream,
+                window_start=start,
+                window_end=end,
+                item=held.names[item] if self.domain is None else self.domain[item],
+                count=count,
+                count_stddev=self.monitor.count_stddev,
+            )
+            for item, count in zip(hits.items.tolist(), counts, strict=True)
+        ]
+        segment = charges.to_bytes() if len(charges) else None
+        return Handled(ledger.charge(charges), segment, rows)
+
+    def restore(self, segments: list[bytes]) -> UserCounters:
+        """Add up the log."""
+        return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
+
+    def compact(self, ledger: UserCounters) -> list[bytes]:
+        """Write one entry per person."""
+        charges = ledger.compact()
+        chunks = range(0, len(charges), SEGMENT)
+        return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks]

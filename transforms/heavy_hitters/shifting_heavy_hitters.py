@@ -1,0 +1,255 @@
+"""Shifting heavy hitters: events in, the items that many people hold in each window out."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.bounding import SELECTIONS, BoundItems
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.heavy_hitters.item_tests import TestItems
+from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.visits import VisitAbsentHits
+
+ROWS = "rows"
+MOST_STEPS = 2**53
+
+
+class Published(NamedTuple):
+    """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
+
+    rows: PCollection[Any]
+    dead_letters: PCollection[Any]
+
+
+class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
+    """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
+
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
+    `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output: `HeavyHitter`
+    rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
+
+    Privacy:
+        Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
+        Enforced: each person holds at most `items_per_step` items per window, takes part in at most `horizon` windows
+        (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream and
+        appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
+
+    Accuracy:
+        An item that `detection_threshold` people hold, who are not yet dropped, is reported with probability 1 - beta,
+        jointly over the run.
+
+    Args:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: hits for which one person is charged in one stream before being dropped, 1 to 65535.
+        window: length of a window in seconds.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        horizon: windows that one person takes part in at most, from `start` on. None for no bound: thresholds then
+            rise slowly with time, and `start` must be given.
+        period: seconds between the starts of two windows, for sliding windows; `window` if None.
+        start: seconds since 1970 UTC of the first window's start, or None.
+        end: seconds since 1970 UTC after which no window ends, or None.
+        allowed_lateness: seconds that a window stays open after its end.
+        participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
+            lower thresholds on long runs than `horizon`, at the price of a stateful counter.
+        items_per_step: items that one person holds in a window at most.
+        selection: which of a person's items count: the "last", the "first", or "random" ones.
+        domain: a public list of items, or None. With `start`, and `end` or `horizon`, each of them is tested in every
+            window, held or not; otherwise it only says which items are monitored.
+        streams: public names of the streams to monitor, or None for any.
+        streams_per_person: streams that one person may appear in; None if the events carry no stream.
+        calibration: "clock", "target_charging" or "paper".
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statement.
+        count_share: share of epsilon spent on noisy counts; 0 publishes hits with a count of 0.
+        shards: parallel shards of people and of items. Changes no answer.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+
+    Example:
+        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
+        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        max_hits: int,
+        window: float,
+        noise: NoiseSource,
+        horizon: int | None = None,
+        period: float | None = None,
+        start: float | None = None,
+        end: float | None = None,
+        allowed_lateness: float = 0,
+        participation_cap: int | None = None,
+        items_per_step: int = 1,
+        selection: str = "last",
+        domain: Domain | None = None,
+        streams: tuple[str, ...] | None = None,
+        streams_per_person: int | None = None,
+        calibration: str = "clock",
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+        count_share: float = 0.25,
+        shards: int = 4,
+    ) -> None:
+        super().__init__()
+        checks.one_of("selection", selection, SELECTIONS)
+        if domain is not None and not isinstance(domain, Domain):
+            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
+            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        self.noise = noise
+        self.selection = selection
+        self.domain = domain
+        self.streams = streams
+        self.streams_per_person = streams_per_person
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self._dead_letters = False
+        steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
+            if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
+                raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
+        if horizon is not None and steps.first is not None:
+            ends = steps.first + horizon
+            steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
+        self.steps = steps
+        capped = participation_cap is not None or steps.first is None
+        known = self._tests_domain
+        if known and streams_per_person is not None and streams is None:
+            raise ValueError("streams must be given when a known domain is tested in every window of every stream")
+        if horizon is None and participation_cap is None and steps.first is None:
+            raise ValueError("horizon must be a number of windows unless start or participation_cap is given")
+        bound = participation_cap if participation_cap is not None else horizon
+        if bound is not None and horizon is not None and steps.first is None:
+            bound = min(bound, horizon)  # without a start, the horizon is counted per person too
+        if known and steps.first is not None and steps.end is not None:
+            if participation_cap is not None:
+                raise ValueError("participation_cap must not be given when a known domain is tested in every window")
+            bound, capped = steps.end - steps.first, False
+        self.monitor = ThresholdMonitor(
+            epsilon=epsilon,
+            delta=delta,
+            max_hits=max_hits,
+            calibration=calibration,
+            neighbouring=neighbouring,
+            domain_size=len(domain) if domain is not None and known else None,
+            horizon=bound,
+            first_step=None if capped else steps.first,
+            items_per_step=items_per_step,
+            streams_per_person=1 if streams_per_person is None else streams_per_person,
+            beta=beta,
+            count_share=count_share,
+            label=f"{steps.size} {steps.period} {steps.allowed_lateness} {selection} {domain.digest if domain else ''}",
+        )
+        self._participations = bound if capped else None
+
+    @property
+    def _tests_domain(self) -> bool:
+        """Whether every item of the domain is tested in every window, held or not."""
+        return self.domain is not None and self.steps.first is not None and self.steps.end is not None
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised, over the whole run and all streams."""
+        return self.monitor.guarantee
+
+    @property
+    def detection_threshold(self) -> int:
+        """The number of people from which an item is reported."""
+        return self.monitor.detection_threshold
+
+    def detection_threshold_at(self, window: int) -> int:
+        """Return the number of people from which an item is reported in window 1, 2, ..; rises without a horizon."""
+        return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
+
+    @property
+    def tests(self) -> int:
+        """Tests of one item in one window, in one stream, for which the accuracy is stated."""
+        return self.monitor.calibrated.budget.tests
+
+    def with_dead_letters(self) -> ShiftingHeavyHitters:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        _ = self.monitor.calibrated  # once, at launch; workers receive it
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        domain = self.domain if self._tests_domain else None
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        keyed = tuple[bytes, bytes]
+        split = SplitEvents(
+            **common,
+            shards=self.shards,
+            domain=self.domain,
+            positions=domain is not None,
+            streams=self.streams,
+            one_stream=self.streams_per_person is None,
+        )
+        limits = self._participations is not None or self.streams_per_person is not None
+        bound = BoundItems(
+            **common,
+            stage=1,
+            items_per_step=self.monitor.items_per_step,
+            selection=self.selection,
+            item_shards=self.shards,
+            by_people=limits,
+            domain=domain,
+        )
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        parcels = stage(batches, split, Parcel)
+        if domain is not None:
+            visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
+            once = events.pipeline | "Once" >> beam.Impulse()
+            visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(Parcel)
+            parcels = (parcels, visits) | "WithVisits" >> beam.Flatten()
+        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
+        held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
+        if limits:
+            limit = LimitPeople(
+                **common,
+                stage=2,
+                item_shards=self.shards,
+                participations=self._participations,
+                streams=self.streams_per_person,
+                domain=domain,
+            )
+            held = stage(held, limit, keyed)
+        candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
+        rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows

@@ -1,0 +1,1 @@
+"""Live counts of public categories, and flags for those that pass their thresholds."""

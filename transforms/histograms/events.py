@@ -1,0 +1,196 @@
+"""From Arrow batches of events to counts of categories per stream and window, with no person in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import Row
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.events.batching import normalise
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.clocked import Keyed, stepped
+from privstream.transforms.timing.steps import Steps
+
+LISTED = "\x1f"  # between the categories of a list that has been made one text
+_MOST_CELLS = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categories:
+    """How categories are read from events: all of it is public.
+
+    Attributes:
+        domain: the categories.
+        streams: names of the streams; "" alone if events carry none.
+        limit: categories of one event that count at most: the first ones, each once.
+        separator: what stands between the categories of an event, if it may have more than one.
+    """
+
+    domain: Domain
+    streams: tuple[str, ...]
+    limit: int
+    separator: str
+
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for lists of texts, row and position in the domain of each category that counts."""
+        rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
+        found = pc.index_in(texts, self.domain.texts)
+        known = pc.is_valid(found).to_numpy(zero_copy_only=False)
+        rows, positions = rows[known].astype(np.int64), found.drop_null().to_numpy().astype(np.int64)
+        _, first = np.unique(rows * len(self.domain) + positions, return_index=True)
+        first.sort()
+        rows, positions = rows[first], positions[first]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        return rows[place < self.limit], positions[place < self.limit]
+
+    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for texts, row and position in the domain of each category that counts."""
+        if self.limit > 1:
+            return self.of_lists(pc.split_pattern(items, self.separator))
+        found = pc.index_in(items, self.domain.texts)
+        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
+        return rows, found.drop_null().to_numpy().astype(np.int64)
+
+
+class ReadCategories(beam.DoFn):
+    """What stages that read events share: which categories, streams and steps the rows of an Arrow batch count in."""
+
+    def __init__(self, *, steps: Steps, categories: Categories) -> None:
+        self.steps = steps
+        self.categories = categories
+        self.events = Metrics.counter("privstream", "events")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.other_items = Metrics.counter("privstream", "events_outside_domain")
+
+    def read(self, batch: pa.RecordBatch, users: pa.Array) -> Contributions:
+        """Return what counts in a batch; `users` are checked like the rest."""
+        self.events.inc(batch.num_rows)
+        items = batch["item"] if "item" in batch.schema.names else None
+        lists = items is not None and (pa.types.is_list(items.type) or pa.types.is_large_list(items.type))
+        columns = {"user": users} | {
+            name: batch[name] for name in ("item", "time", "stream") if name in batch.schema.names
+        }
+        if lists:
+            columns["item"] = pa.repeat("", batch.num_rows)
+        clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+        if lists:
+            rows, positions = self.categories.of_lists(_checked_lists(items))
+        else:
+            rows, positions = self.categories.of_texts(clean["item"])
+        streams = self._streams(clean["stream"])
+        times = clean["time"].to_numpy()
+        in_run, in_step = self.steps.assign(times)
+        step = np.full(len(times), -1)
+        step[in_run] = in_step
+        told = np.zeros(len(times), bool)
+        told[rows] = True
+        self.outside.inc(len(times) - len(in_run))
+        self.other_streams.inc(int((streams < 0).sum()))
+        self.other_items.inc(int(len(times) - told.sum()))
+        keep = (step[rows] >= 0) & (streams[rows] >= 0)
+        rows, positions = rows[keep], positions[keep]
+        return Contributions(rows, positions, streams[rows], step[rows], clean)
+
+    def _streams(self, names: pa.Array) -> np.ndarray:
+        """Return the number of each row's stream; -1 if it is not a public one."""
+        public = self.categories.streams
+        if public == ("",):
+            if pc.any(pc.not_equal(names, "")).as_py():
+                raise ValueError("streams must be given when events carry a stream")
+            return np.zeros(len(names), np.int64)
+        found = pc.index_in(names, pa.array(public, pa.string()))
+        return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """Categories that count, in row order: row of `events`, position in the domain, number of the stream, and step."""
+
+    rows: np.ndarray
+    positions: np.ndarray
+    streams: np.ndarray
+    steps: np.ndarray
+    events: pa.RecordBatch
+
+
+class CountEvents(ReadCategories):
+    """Count the categories of each Arrow batch, per stream and step: whose events they are is not even read."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
+        """Count one batch."""
+        found = self.read(batch, pa.repeat("-", batch.num_rows))
+        yield from count(self.categories, found.streams, found.steps, found.positions)
+
+
+def count(
+    categories: Categories, streams: np.ndarray, steps: np.ndarray, positions: np.ndarray
+) -> Iterator[tuple[bytes, bytes]]:
+    """Count positions per stream and step: what `ClockedSteps` takes, keyed by stream."""
+    if not len(positions):
+        return
+    first, size = int(steps.min()), len(categories.domain)
+    span = int(steps.max()) - first + 1
+    cells = (streams * span + steps - first) * size + positions
+    if span * len(categories.streams) * size <= max(_MOST_CELLS, 2 * len(cells)):
+        totals = np.bincount(cells)
+        cells = np.flatnonzero(totals)
+        totals = totals[cells]
+    else:
+        cells, totals = np.unique(cells, return_counts=True)
+    groups, columns = np.divmod(cells, size)
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
+        stream, step = divmod(int(groups[start]), span)
+        counts = encode_counts(columns[start:end], totals[start:end])
+        yield categories.streams[stream].encode(), stepped(first + step, counts)
+
+
+def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:
+    """Encode how often some columns were counted."""
+    return pack("counts", 1, {"columns": columns.astype(np.uint32), "counts": counts.astype(np.int64)})
+
+
+def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct columns and their counts."""
+    found = unpack("counts", 1, data)
+    return np.asarray(found["columns"]), np.asarray(found["counts"])
+
+
+def join_lists(element: Any) -> Any:
+    """Return an event whose item may be a list or tuple of texts as one whose item is a text."""
+    if isinstance(element, tuple) and hasattr(element, "_replace"):
+        return element._replace(item=_joined(element.item)) if hasattr(element, "item") else element
+    if isinstance(element, Row):
+        fields = element.as_dict()
+        return Row(**fields | {"item": _joined(fields["item"])}) if "item" in fields else element
+    if isinstance(element, tuple | list) and len(element) == 2:
+        return element[0], _joined(element[1])
+    return element
+
+
+def _joined(item: Any) -> Any:
+    texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
+    return LISTED.join(item) if texts else item
+
+
+def _checked_lists(items: pa.Array) -> pa.Array:
+    """Return lists of categories as lists of valid text."""
+    if items.null_count or pc.list_flatten(items).null_count:
+        raise ValueError("item must not be null")
+    kind = items.type.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise TypeError(f"item must be text or a list of texts, got {items.type}")
+    try:
+        items = items.cast(pa.list_(pa.string()))
+        items.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ValueError("item must be a list of valid UTF-8") from None
+    return items

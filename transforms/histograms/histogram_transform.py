@@ -1,0 +1,181 @@
+"""What transforms on counts of public categories share: arguments, limits for each unit, stages, the guarantee."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Self, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.batching import GatherRows
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
+from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
+from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+
+UNITS = ("event", "user")
+MOST_CONTRIBUTIONS = 65_535
+
+
+class CategoryTransform(beam.PTransform[Any, Any]):
+    """Events with public categories in; something private about their counts, after every window, out."""
+
+    row_type: type
+
+    def __init__(
+        self,
+        *,
+        domain: Domain,
+        window: float,
+        start: float,
+        end: float | None,
+        allowed_lateness: float,
+        unit: str,
+        max_contributions: int | None,
+        max_per_window: int | None,
+        categories_per_row: int,
+        separator: str,
+        streams: tuple[str, ...] | None,
+        noise: NoiseSource,
+        shards: int,
+    ) -> None:
+        super().__init__()
+        if not isinstance(domain, Domain):
+            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
+            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
+            raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
+        if not isinstance(separator, str) or not separator:
+            raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
+        self.unit = checks.one_of("unit", unit, UNITS)
+        self.max_contributions = _limit("max_contributions", max_contributions, unit)
+        self.max_per_window = _limit("max_per_window", max_per_window, unit)
+        if unit == "user" and max_contributions is None:
+            raise ValueError("max_contributions must be given when the unit is a user")
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.categories = Categories(
+            domain=domain, streams=streams or ("",), limit=categories_per_row, separator=separator
+        )
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self._source = noise
+        self._dead_letters = False
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> HistogramMechanism:
+        """The mechanism of one stream."""
+
+    @abstractmethod
+    def publisher(self, stage: int, noise: NoiseSource) -> beam.DoFn:
+        """Return the last stage."""
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What a mechanism must know of the data: a user's categories are rows of one column each."""
+        by_user = self.unit == "user"
+        return {
+            "columns": len(self.categories.domain),
+            "horizon": self.windows,
+            "row_columns": 1 if by_user else self.categories.limit,
+            "rows_per_unit": self.max_contributions,
+        }
+
+    @property
+    def windows(self) -> int | None:
+        """Windows of the whole run, or None for no end."""
+        first = cast(int, self.steps.first)
+        return None if self.steps.end is None else self.steps.end - first
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised, over the whole run and all streams."""
+        categories = self.categories.limit
+        counted = f"at most {categories} categories" if categories > 1 else "one category"
+        limits = [f"An event counts in one window of one stream, for {counted} of {len(self.categories.domain):,}."]
+        public = ["all arguments but the noise", "the number of windows, all of which are published"]
+        if self.unit == "user":
+            most = cast(int, self.max_contributions)
+            limits.append(
+                f"A person's first {most:,} categories count in the whole run, in all streams together"
+                + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
+            )
+        return replace(
+            self.mechanism.guarantee,
+            unit="one person over the whole run" if self.unit == "user" else "one event",
+            limits=tuple(limits),
+            public=tuple(public),
+        )
+
+    def with_dead_letters(self) -> Self:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        if not events.is_bounded and self.mechanism.delta == 0:
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
+                "a job that is restored and sees other events in time would show the exact difference"
+            )
+        if self.unit == "user" and isinstance(events.pipeline.runner, BundleBasedDirectRunner):
+            raise ValueError("runner must not be BundleBasedDirectRunner for unit user: its clocks run ahead of timers")
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        if self.categories.limit > 1:
+            everywhere = everywhere | "JoinLists" >> beam.Map(join_lists)
+        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        common: dict[str, Any] = {"steps": self.steps, "categories": self.categories}
+        if self.unit == "event":
+            counts, last = stage(batches, CountEvents(**common), Keyed), 1
+        else:
+            limit = cast(int, self.max_contributions)
+            noise = self._source.derive("people in histograms")
+            parcels = stage(batches, SplitRows(**common, noise=noise, shards=self.shards), Parcel)
+            receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
+            in_window = min(limit, self.max_per_window or limit)
+            bounded = stage(receipted, BoundRows(**common, stage=1, limit=in_window), Keyed)
+            counts, last = stage(bounded, LimitRows(**common, stage=2, limit=limit), Keyed), 3
+        clocked = counts | "WithClock" >> WithClock(self.steps, self.categories.streams, apart=self.unit == "event")
+        rows = stage(clocked, self.publisher(last, self._noise()), self.row_type)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+    def _noise(self) -> NoiseSource:
+        """Return noise that depends on everything that the counts depend on, beside the events."""
+        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
+        limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
+        rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"
+        return self._source.derive(type(self).__name__, windows, limits, rows)
+
+
+def _limit(name: str, value: int | None, unit: str) -> int | None:
+    """Return a limit for each person, if there is one."""
+    if value is None:
+        return None
+    if unit != "user":
+        raise ValueError(f"{name} must not be given when the unit is an event")
+    if checks.integer(name, value, minimum=1) > MOST_CONTRIBUTIONS:
+        raise ValueError(f"{name} must be <= {MOST_CONTRIBUTIONS}, got {value}")
+    return value

@@ -1,0 +1,213 @@
+"""What a person may add to a histogram: so many categories in a window, and so many in the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.batches import (
+    EventBatch,
+    HolderBatch,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    seal,
+    string_buffers,
+)
+from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.histograms.events import Categories, ReadCategories, count
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
+from privstream.transforms.timing.steps import Steps
+
+BATCH, RECEIPT = b"b", b"r"
+SEGMENT = 65_536
+ALL_STREAMS = ""
+
+
+class SplitRows(ReadCategories):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
+
+    People become keyed 64-bit hashes; an item is stream * domain size + category.
+    """
+
+    def __init__(self, *, steps: Steps, categories: Categories, noise: NoiseSource, shards: int) -> None:
+        super().__init__(steps=steps, categories=categories)
+        self.noise = noise
+        self.shards = shards
+
+    def setup(self) -> None:
+        """Derive the hash, which depends on nothing but the key."""
+        self._user_hash = self.noise.derive("user hash")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """Split one batch."""
+        if "user" not in batch.schema.names:
+            raise ValueError(f"events must have a column user, got {', '.join(batch.schema.names)}")
+        found = self.read(batch, batch["user"])
+        if not len(found.rows):
+            return
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(found.events["user"])))[found.rows]
+        items = (found.streams * len(self.categories.domain) + found.positions).astype(np.uint64)
+        times = found.events["time"].to_numpy()[found.rows]
+        shards = (users % np.uint64(self.shards)).astype(np.int64)
+        first = int(found.steps.min())
+        group = (found.steps - first) * self.shards + shards
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.append(True, np.diff(group[order]) > 0))
+        for rows in np.split(order, starts[1:]):
+            step, shard = divmod(int(group[rows[0]]), self.shards)
+            data = encode(EventBatch(users[rows], items[rows], times[rows], Names.none()))
+            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+
+
+def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first `limit` rows of each person, by time, then by item, and their places (uint16) in that order.
+
+    Both depend on nothing but the person's own rows, whatever their order in the input: equal rows are alike.
+    """
+    order = np.lexsort((items, times, users))
+    place = place_in_run(users, order)
+    rows = order[place[order] < limit]
+    return rows, place[rows].astype(np.uint16)
+
+
+class BoundRows(beam.DoFn):
+    """Per step and shard of people: late batches out, and each person's first rows on, by shard of people.
+
+    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
+    used. When the step is due, all state of the key is freed.
+    """
+
+    PARCELS = BagStateSpec("bound_rows_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
+    DUE = TimerSpec("bound_rows_due", TimeDomain.WATERMARK)
+
+    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
+        self.steps = steps
+        self.categories = categories
+        self.stage = stage
+        self.limit = limit
+        self.late = Metrics.counter("privstream", "events_late")
+        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+
+    def process(
+        self,
+        element: Parcel,
+        parcels: Any = beam.DoFn.StateParam(PARCELS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> None:
+        """Keep a batch, or receipts, until the step is due."""
+        key, (found, data) = element
+        parcels.add((BATCH if data else RECEIPT) + found + data)
+        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
+
+    @on_timer(DUE)
+    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
+        """Set late batches aside, bound the others, and free the state."""
+        step_key = StepKey.from_bytes(key)
+        records = list(parcels.read())
+        parcels.clear()
+        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
+        used = []
+        for record in records:
+            if record[:1] == BATCH:
+                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
+                if record[1 : 1 + DIGEST_BYTES] in in_time:
+                    used.append(batch)
+                else:
+                    self.late.inc(len(batch.users))
+                    columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
+                    yield from late_counts(self.steps, self.categories, step_key.step, columns, counts)
+        if used:
+            events = EventBatch.join(used)
+            rows, places = first_rows(events.users, events.items, events.times, self.limit)
+            self.left_out.inc(len(events.users) - len(rows))
+            kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+            yield step_key.shard.to_bytes(4, "big"), seal(step_key, kept)
+
+
+class LimitRows(OrderedSteps):
+    """Per shard of people: leave out what is beyond a person's share of the whole run, and count the rest.
+
+    Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
+    """
+
+    PENDING = BagStateSpec("limit_rows_pending", BytesCoder())  # step key and batch of open steps
+    LOG = BagStateSpec("limit_rows_log", BytesCoder())  # charges, step by step
+    HEAD = ReadModifyWriteStateSpec("limit_rows_head", BytesCoder())  # encoded Head
+    DUE = TimerSpec("limit_rows_due", TimeDomain.WATERMARK)  # tagged by step
+
+    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.categories = categories
+        self.limit = limit
+        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+
+    def process(
+        self,
+        element: tuple[bytes, bytes],
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        head: Any = beam.DoFn.StateParam(HEAD),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep a batch until its step is due."""
+        yield from self.keep(element, pending, head, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        log: Any = beam.DoFn.StateParam(LOG),
+        head: Any = beam.DoFn.StateParam(HEAD),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.handle_due(key, time, pending, log, head)
+
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
+    ) -> Handled:
+        """Admit rows while their person has some left, and count what is admitted."""
+        rows = HolderBatch.join([batch for _, batch in batches])
+        admitted = rows.ranks.astype(np.int64) < self.limit - ledger.charged(rows.users)
+        self.left_out.inc(int(len(admitted) - admitted.sum()))
+        charges = Charges.of(rows.users[admitted])
+        streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
+        counts = list(count(self.categories, streams, np.full(len(streams), step), positions))
+        return Handled(ledger.charge(charges), charges.to_bytes() if len(charges) else None, counts)
+
+    def restore(self, segments: list[bytes]) -> UserCounters:
+        """Add up the log."""
+        return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
+
+    def compact(self, ledger: UserCounters) -> list[bytes]:
+        """Write one entry per person."""
+        charges = ledger.compact()
+        return [charges.slice(i, i + SEGMENT).to_bytes() for i in range(0, len(charges), SEGMENT)]
+
+
+def late_counts(
+    steps: Steps, categories: Categories, step: int, columns: np.ndarray, counts: np.ndarray, stream: int = 0
+) -> Iterator[Any]:
+    """Describe late events by stream, window and category, with how many there were; columns may run over streams."""
+    start, end = steps.bounds(step)
+    for column, number in zip(columns.tolist(), counts.tolist(), strict=True):
+        beyond, position = divmod(column, len(categories.domain))
+        name = categories.streams[stream + beyond]
+        place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {name}" if name else "")
+        record = f"{categories.domain[position]} ({number} events)"
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late events", place, record))

@@ -1,0 +1,162 @@
+"""The last stage of a live histogram: counts in, and at the end of every window the answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.partition import PartitionState
+from privstream.mechanisms.histograms.query import Histogram
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.histograms.errors import error_bound
+from privstream.transforms.histograms.events import Categories, decode_counts
+from privstream.transforms.histograms.people import late_counts
+from privstream.transforms.histograms.questions import Question
+from privstream.transforms.rows import HistogramEstimate
+from privstream.transforms.timing.clocked import ClockedSteps, Keyed, Outputs
+from privstream.transforms.timing.steps import Steps
+
+CELLS_AT_ONCE = 1 << 20  # steps times columns
+
+
+class CountedSteps(ClockedSteps):
+    """Counts of categories per stream, on a public clock."""
+
+    def __init__(self, *, steps: Steps, stage: int, categories: Categories) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.categories = categories
+        self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
+
+    def setup(self) -> None:
+        """Read the names of the categories."""
+        self._names: list[str] = self.categories.domain.texts.to_pylist()
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count late events, and describe them by category."""
+        columns, counts = decode_counts(batch)
+        self.late.inc(int(counts.sum()))
+        stream = self.categories.streams.index(key.decode())
+        yield from late_counts(self.steps, self.categories, step, columns, counts, stream)
+
+    def matrix(self, first: int, last: int, batches: dict[int, list[bytes]]) -> np.ndarray:
+        """Return the counts of steps `first` to `last`, int64 (steps, columns)."""
+        found = np.zeros((last - first + 1, len(self.categories.domain)), np.int64)
+        for step in range(first, last + 1):
+            for batch in batches.get(step, ()):
+                columns, counts = decode_counts(batch)
+                found[step - first, columns] += counts  # columns are distinct
+        return found
+
+
+class PublishHistogram(CountedSteps):
+    """Per stream: run the mechanism through every window, and publish what is asked."""
+
+    PENDING = BagStateSpec("publish_histogram_pending", BytesCoder())  # counts of open steps
+    HAND = ReadModifyWriteStateSpec("publish_histogram_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("publish_histogram_memory", BytesCoder())  # snapshot of the mechanism
+    DUE = TimerSpec("publish_histogram_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        stage: int,
+        categories: Categories,
+        mechanism: HistogramQueries,
+        questions: tuple[Question, ...],
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, stage=stage, categories=categories)
+        self.mechanism = mechanism
+        self.questions = questions
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "estimates_published")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+        stamp: Any = beam.DoFn.TimestampParam,
+    ) -> Iterator[Any]:
+        """Keep counts until their step is due."""
+        yield from self.keep(element, pending, hand, due, stamp)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> PartitionState:
+        """Return the state before the first window."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, state: PartitionState) -> bytes:
+        """Encode a state."""
+        return self.mechanism.snapshot(state)
+
+    def restore(self, data: bytes) -> PartitionState:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
+    ) -> tuple[PartitionState, Outputs]:
+        """Answer in all windows from `first` to `last`."""
+        stream = key.decode()
+        noise = self.noise.derive("stream", stream)
+        published: list[tuple[np.ndarray, int]] = []
+        counts = self.matrix(first, last, batches)
+        runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end
+        for run in runs:
+            before = state.step
+            state, answers = self.mechanism.run(state, run, noise)
+            bounds = [error_bound(self.mechanism, before + 1 + i, state.interval) for i in range(len(run))]
+            published += zip(answers, bounds, strict=True)
+        return state, self._outputs(stream, first, published)
+
+    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
+        """Make the rows one by one: there may be many."""
+        for step, (answer, bound) in enumerate(published, first):
+            for row in self.rows(stream, step, answer, bound):
+                yield step, row
+
+    def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
+        """Publish one window's answers."""
+        start, end = self.steps.bounds(step)
+        mode = self.mechanism.chosen_mode
+        number = 0
+        for name, categories, estimates in self._told(answer):
+            number += len(estimates)
+            for category, estimate in zip(categories, estimates, strict=True):
+                yield HistogramEstimate(stream, start, end, name, category, estimate, bound, mode)
+        self.published.inc(number)
+
+    def _told(self, answer: np.ndarray) -> Iterator[tuple[str, list[str], list[int]]]:
+        """Return name, categories and numbers of every query."""
+        if self.mechanism.queries != (Histogram(),):
+            for question, estimate in zip(self.questions, answer.tolist(), strict=True):
+                yield question.name, [""], [estimate]
+            return
+        for question in self.questions:
+            columns, estimates = question.answer(answer)
+            if isinstance(question.query, Histogram):
+                yield question.name, self._names, estimates.tolist()
+            else:
+                yield question.name, [self._names[c] if c >= 0 else "" for c in columns], estimates.tolist()

@@ -1,0 +1,185 @@
+"""Threshold flags: which public categories have been counted more often than their thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.partition import PartitionState
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.histograms.events import LISTED, Categories
+from privstream.transforms.histograms.histogram_transform import CategoryTransform
+from privstream.transforms.histograms.publishing import CountedSteps
+from privstream.transforms.rows import CategoryFlag
+from privstream.transforms.timing.clocked import Keyed, Outputs
+from privstream.transforms.timing.steps import Steps
+
+
+class ThresholdFlags(CategoryTransform):
+    """Tell, at the end of every window, which categories' counts have passed their thresholds; a flag stays up.
+
+    Input, windows, unit and limits are as of `ContinualHistogram`. Output: a `CategoryFlag` row for each category and
+    window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    Privacy:
+        Unit: one event, or one person over the whole run and all streams; added or removed. (epsilon, delta):
+        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
+
+    Accuracy:
+        With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
+
+    Args:
+        epsilon: finite and > 0; below 3 if delta > 0.
+        thresholds: a public number >= 1 for all categories, or one for each by name.
+        domain, window, start, end, allowed_lateness, delta, unit, max_contributions, max_per_window,
+            categories_per_row, separator, streams, beta, noise, shards: see `ContinualHistogram`.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 9; docs/proofs/anchored.md, live_histograms.md.
+    """
+
+    row_type = CategoryFlag
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        thresholds: int | dict[str, int],
+        domain: Domain,
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        delta: float = 0.0,
+        allowed_lateness: float = 0,
+        unit: str = "event",
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        categories_per_row: int = 1,
+        separator: str = LISTED,
+        streams: tuple[str, ...] | None = None,
+        beta: float = 0.05,
+        shards: int = 4,
+    ) -> None:
+        super().__init__(
+            domain=domain,
+            window=window,
+            start=start,
+            end=end,
+            allowed_lateness=allowed_lateness,
+            unit=unit,
+            max_contributions=max_contributions,
+            max_per_window=max_per_window,
+            categories_per_row=categories_per_row,
+            separator=separator,
+            streams=streams,
+            noise=noise,
+            shards=shards,
+        )
+        names = domain.texts.to_pylist()
+        if isinstance(thresholds, dict):
+            if set(thresholds) != set(names):
+                raise ValueError("thresholds must name every category of the domain, and no other")
+            each = tuple(thresholds[name] for name in names)
+        else:
+            each = (thresholds,) * len(names)
+        self._mechanism = ColumnFlags(epsilon=epsilon, delta=delta, beta=beta, thresholds=each, **self.shape)
+
+    @property
+    def mechanism(self) -> ColumnFlags:
+        """The mechanism of one stream."""
+        return self._mechanism
+
+    def error(self, window: int) -> int:
+        """Return the error bound in window 1, 2, .."""
+        return self.mechanism.error(window)
+
+    def publisher(self, stage: int, noise: NoiseSource) -> beam.DoFn:
+        """Return the last stage."""
+        return RaiseFlags(
+            steps=self.steps, stage=stage, categories=self.categories, mechanism=self.mechanism, noise=noise
+        )
+
+
+class RaiseFlags(CountedSteps):
+    """Per stream: run the mechanism through every window, and publish all flags."""
+
+    PENDING = BagStateSpec("raise_flags_pending", BytesCoder())  # counts of open steps
+    HAND = ReadModifyWriteStateSpec("raise_flags_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("raise_flags_memory", BytesCoder())  # snapshot of the mechanism
+    DUE = TimerSpec("raise_flags_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(
+        self, *, steps: Steps, stage: int, categories: Categories, mechanism: ColumnFlags, noise: NoiseSource
+    ) -> None:
+        super().__init__(steps=steps, stage=stage, categories=categories)
+        self.mechanism = mechanism
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "flags_published")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+        stamp: Any = beam.DoFn.TimestampParam,
+    ) -> Iterator[Any]:
+        """Keep counts until their step is due."""
+        yield from self.keep(element, pending, hand, due, stamp)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> PartitionState:
+        """Return the state before the first window."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, state: PartitionState) -> bytes:
+        """Encode a state."""
+        return self.mechanism.snapshot(state)
+
+    def restore(self, data: bytes) -> PartitionState:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
+    ) -> tuple[PartitionState, Outputs]:
+        """Tell all flags in all windows from `first` to `last`."""
+        stream, before = key.decode(), state.step
+        counts = self.matrix(first, last, batches)
+        state, flags = self.mechanism.run(state, counts, self.noise.derive("stream", stream))
+        bounds = [self.mechanism.error(before + 1 + i) for i in range(len(flags))]
+        return state, (
+            (step, row)
+            for step, (raised, bound) in enumerate(zip(flags, bounds, strict=True), first)
+            for row in self.rows(stream, step, raised, bound)
+        )
+
+    def rows(self, stream: str, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
+        """Publish one window's flags."""
+        start, end = self.steps.bounds(step)
+        self.published.inc(len(raised))
+        for name, threshold, up in zip(self._names, self.mechanism.thresholds, raised.tolist(), strict=True):
+            yield CategoryFlag(stream, start, end, name, up, threshold, bound)

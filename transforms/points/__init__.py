@@ -1,0 +1,1 @@
+"""Answers about sets of points: ranges, predecessors and successors."""

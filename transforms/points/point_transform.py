@@ -1,0 +1,133 @@
+"""What transforms on sets of points share: two inputs, the stages, the guarantee."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.batching import GatherRows
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
+from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.steps import Steps
+
+MOST_STANDING = 100_000
+
+
+class PointTransform(beam.PTransform[Any, Any]):
+    """Updates of points on one input and public queries on another; answers at the end of each window."""
+
+    row_type: type
+    query_fields: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        universe: int,
+        window: float,
+        start: float,
+        end: float | None,
+        allowed_lateness: float,
+        standing: Sequence[Sequence[int]],
+        actions: Actions,
+        streams: tuple[str, ...] | None,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__()
+        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
+            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        if self.steps.first is None:
+            raise ValueError("start must be given: windows are counted from it")
+        self.streams = streams or ("",)
+        self.actions = actions
+        self.universe = universe
+        self.standing = self._checked(standing)
+        self.noise = noise
+        self._dead_letters = False
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> Any:
+        """The mechanism of one stream."""
+
+    @abstractmethod
+    def answering(self, noise: NoiseSource) -> beam.DoFn:
+        """Return the last stage."""
+
+    @property
+    def keeps_noise_from_data(self) -> bool:
+        """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
+        return False
+
+    @property
+    def windows(self) -> int | None:
+        """Windows of the whole run, or None for no end."""
+        return None if self.steps.end is None else self.steps.end - cast(int, self.steps.first)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised, over the whole run and all streams."""
+        found: PrivacyGuarantee = self.mechanism.guarantee
+        sets = self.mechanism.duplicates == "ignored"
+        same = "Of the updates of one point in one window the last one counts." if sets else "Every update counts."
+        return replace(
+            found,
+            limits=(f"An event updates one point of 1 .. {self.universe}, in one window of one stream. {same}",),
+            public=("all arguments but the noise", "the number of windows", "which queries are asked, and when"),
+        )
+
+    def with_dead_letters(self) -> Self:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
+        if set(given) - {"events", "queries"} or "events" not in given:
+            raise ValueError(f"input must be events, or a dictionary of events and queries, got {', '.join(given)}")
+        if not given["events"].is_bounded and self.keeps_noise_from_data:
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
+                "a job that is restored and sees other events in time would show the exact difference"
+            )
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
+        pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
+        events = given["events"] | "EventsInOneWindow" >> beam.WindowInto(GlobalWindows())
+        records = stage(stage(events, GatherRows(), pa.RecordBatch), pack, Keyed)
+        if "queries" in given:
+            queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
+            asked = stage(queries, PackQueries(**common, fields=self.query_fields), Keyed)
+            records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
+        clocked = records | "WithClock" >> WithClock(self.steps, self.streams)
+        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
+        actions = f"{self.actions.insert} {self.actions.delete}"
+        rows = stage(clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+    def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """Return the standing queries, distinct and in order."""
+        found = sorted({check_query(tuple(query), self.query_fields, self.universe) for query in standing})
+        if len(found) > MOST_STANDING:
+            raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
+        return tuple(found)

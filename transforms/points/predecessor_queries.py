@@ -1,0 +1,246 @@
+"""Predecessor queries: what is near to public points, at the end of every window, while points come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
+from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.transforms.points.point_transform import PointTransform
+from privstream.transforms.points.updates import QUERIES, UPDATES, Actions, PointBatch, decode_queries, late_records
+from privstream.transforms.rows import NearestPoints
+from privstream.transforms.timing.clocked import ClockedSteps, Keyed
+from privstream.transforms.timing.steps import Steps
+
+FIELDS = ("point",)
+Mechanism = IncrementalPredecessor | DynamicPredecessor
+
+
+class PredecessorQueries(PointTransform):
+    """Find what is near to public points at the end of windows, while points are inserted and, if asked for, deleted.
+
+    Input: events, or a dictionary of `events` and `queries`. Events are pairs (point, action) timestamped with their
+    event time, rows with `user` (the point), `item` (the action), `time` and perhaps `stream`, or Arrow record batches
+    with these columns. Queries are `PredecessorQuery` rows. Bounded or unbounded, in any order. Output:
+    `NearestPoints` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
+    the updates of this window; each point once. `standing` points are answered at the end of every window. What comes
+    later, updates or queries, is never used: both become dead letters. With duplicates ignored, of the updates of one
+    point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+
+    Without `delete_values` all events insert, and `IncrementalPredecessor` answers: more accurate over many windows,
+    pure, and of any universe. With them, `DynamicPredecessor` does.
+
+    Privacy:
+        Unit: one update (event); nothing is promised to a person with many events together. Neighbours:
+        `neighbouring`. (epsilon, delta): `guarantee`. Public: all arguments but `noise`, and which queries are asked
+        and when; they may depend on all earlier answers, and so may events.
+
+    Accuracy:
+        With probability 1 - beta, all answers of a stream are as `NearestPoints` says, for queries that do not depend
+        on answers.
+
+    Args:
+        epsilon: finite and > 0.
+        universe: points are 1 .. universe, at most 2^60.
+        window: length of a window in seconds.
+        start: seconds since 1970 UTC of the first window's start.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
+        delta: in [0, 1); must be > 0 for unbounded input with `delete_values`, and 0 without them.
+        allowed_lateness: seconds that a window stays open after its end.
+        standing: points that are asked for in every window.
+        queries: number of answers in the whole run, those of `standing` points too, that the accuracy is stated for;
+            None for all points in all windows.
+        duplicates: "ignored" for a set of points, or "counted"; see the mechanisms.
+        insert_values, delete_values: actions that insert and delete. Without the first all others insert; without
+            the second nothing deletes.
+        streams: public names of the streams, each with points of its own; None if the events carry no stream.
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Example:
+        >>> nearest = {"events": trades, "queries": asked} | PredecessorQueries(
+        ...     epsilon=1.0, universe=1 << 32, window=60, start=0, end=86400, duplicates="counted",
+        ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
+    """
+
+    row_type = NearestPoints
+    query_fields = FIELDS
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        universe: int,
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        delta: float = 0.0,
+        allowed_lateness: float = 0,
+        standing: Sequence[int] = (),
+        queries: int | None = None,
+        duplicates: str = "ignored",
+        insert_values: tuple[str, ...] | None = None,
+        delete_values: tuple[str, ...] = (),
+        streams: tuple[str, ...] | None = None,
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+    ) -> None:
+        checks.integer("universe", universe, minimum=1)
+        super().__init__(
+            universe=universe,
+            window=window,
+            start=start,
+            end=end,
+            allowed_lateness=allowed_lateness,
+            standing=[(point,) for point in standing],
+            actions=Actions(insert_values, delete_values),
+            streams=streams,
+            noise=noise,
+        )
+        common: dict[str, Any] = {
+            "epsilon": epsilon,
+            "universe": universe,
+            "horizon": self.windows,
+            "duplicates": duplicates,
+            "queries": queries,
+            "neighbouring": neighbouring,
+            "beta": beta,
+        }
+        self._mechanism: Mechanism
+        if delete_values:
+            self._mechanism = DynamicPredecessor(**common, delta=delta)
+        else:
+            if checks.probability("delta", delta, zero=True):
+                raise ValueError(f"delta must be 0 without delete_values, got {delta}")
+            self._mechanism = IncrementalPredecessor(**common)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of one stream."""
+        return self._mechanism
+
+    @property
+    def keeps_noise_from_data(self) -> bool:
+        """Whether the noise of numbers does not depend on the data; tests against hidden thresholds need not."""
+        return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
+
+    def error(self, window: int, points: int | None = None) -> int:
+        """Return the error at window 1, 2, .., with at most so many distinct points inserted."""
+        if isinstance(self.mechanism, IncrementalPredecessor):
+            return self.mechanism.error(window, points)
+        return self.mechanism.error(window)
+
+    def answering(self, noise: NoiseSource) -> beam.DoFn:
+        """Return the last stage."""
+        return AnswerPredecessors(
+            steps=self.steps, stage=1, mechanism=self.mechanism, standing=self.standing, noise=noise
+        )
+
+
+class AnswerPredecessors(ClockedSteps):
+    """Per stream: run the mechanism through every window, and tell what is near to the points that are asked."""
+
+    PENDING = BagStateSpec("answer_predecessors_pending", BytesCoder())  # updates and queries of open steps
+    HAND = ReadModifyWriteStateSpec("answer_predecessors_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("answer_predecessors_memory", BytesCoder())  # snapshot of the mechanism
+    DUE = TimerSpec("answer_predecessors_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        stage: int,
+        mechanism: Mechanism,
+        standing: tuple[tuple[int, ...], ...],
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.mechanism = mechanism
+        self.standing = standing
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "neighbours_published")
+        self.late_queries = Metrics.counter("privstream", "queries_late")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep updates and queries until their step is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> Any:
+        """Return the state before the first window."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, state: Any) -> bytes:
+        """Encode a state."""
+        return self.mechanism.snapshot(state)
+
+    def restore(self, data: bytes) -> Any:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[NearestPoints]]:
+        """Make the updates of a window, then answer its queries."""
+        updates = PointBatch.join([batch for batch in batches if batch[:1] == UPDATES])
+        asked = decode_queries([batch for batch in batches if batch[:1] == QUERIES], len(FIELDS))[:, 0]
+        queries = np.unique(np.concatenate([asked, np.array(self.standing, np.int64).reshape(-1)]))
+        stream = key.decode()
+        given = PredecessorStep(updates.updates(), queries)
+        state, near = self.mechanism.step(state, given, self.noise.derive("stream", stream))
+        if not len(queries):
+            return state, ()
+        if isinstance(self.mechanism, IncrementalPredecessor):
+            bound = self.mechanism.error_at(state)
+        else:
+            bound = self.mechanism.error(state.step)
+        start, end = self.steps.bounds(step)
+        self.published.inc(len(queries))
+        answers = zip(queries, near.predecessors, near.successors, near.distances, strict=True)
+        return state, [
+            NearestPoints(stream, start, end, int(query), int(below), int(above), int(distance), bound)
+            for query, below, above, distance in answers
+        ]
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count and describe what is late."""
+        if batch[:1] == QUERIES:
+            self.late_queries.inc()
+        else:
+            self.late.inc(len(PointBatch.join([batch]).points))
+        yield from late_records(self.steps, key.decode(), step, batch, FIELDS)

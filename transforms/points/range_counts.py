@@ -1,0 +1,264 @@
+"""Range counts: how many points lie in public ranges, at the end of every window, while points come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
+from privstream.transforms.points.point_transform import PointTransform
+from privstream.transforms.points.updates import (
+    QUERIES,
+    UPDATES,
+    Actions,
+    PointBatch,
+    decode_queries,
+    late_records,
+)
+from privstream.transforms.rows import RangeCount
+from privstream.transforms.timing.clocked import ClockedSteps, Keyed
+from privstream.transforms.timing.steps import Steps
+
+FIELDS = ("low", "high")
+
+
+class RangeCounts(PointTransform):
+    """Count points in public ranges at the end of windows, while points are inserted and deleted.
+
+    Input: events, or a dictionary of `events` and `queries`. Events are pairs (point, action) timestamped with their
+    event time, rows with `user` (the point), `item` (the action), `time` and perhaps `stream`, or Arrow record batches
+    with these columns. Queries are `RangeQuery` rows. Bounded or unbounded, in any order. Output: `RangeCount` rows;
+    with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+
+    The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
+    the updates of this window; each range once. `standing` ranges are answered at the end of every window. What comes
+    later, updates or queries, is never used: both become dead letters. With duplicates ignored, of the updates of one
+    point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+
+    Privacy:
+        Unit: one update (event); nothing is promised to a person with many events together. Neighbours:
+        `neighbouring`. (epsilon, delta): `guarantee`. Public: all arguments but `noise`, and which queries are asked
+        and when; they may depend on all earlier answers, and so may events.
+
+    Accuracy:
+        With probability 1 - beta, all answers of a stream are within their `error_bound`, for queries that do not
+        depend on answers.
+
+    Args:
+        epsilon: finite and > 0.
+        universe: points are 1 .. universe, at most 2^60.
+        window: length of a window in seconds.
+        start: seconds since 1970 UTC of the first window's start.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
+        delta: in [0, 1); must be > 0 for unbounded input.
+        allowed_lateness: seconds that a window stays open after its end.
+        standing: ranges (low, high) that are counted in every window.
+        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for; None
+            for all ranges in all windows.
+        duplicates: "ignored" for a set of points, or "counted"; see `RangeCounter`.
+        consistent: whether counts of a window agree with each other and are not negative; then without error bound.
+        insert_values, delete_values: actions that insert and delete. Without the first all others insert; without
+            the second nothing deletes.
+        streams: public names of the streams, each with points of its own; None if the events carry no stream.
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+
+    Example:
+        >>> counts = {"events": parked, "queries": asked} | RangeCounts(
+        ...     epsilon=1.0, universe=100_000, window=3600, start=0, end=86400, delete_values=("leave",),
+        ...     noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
+    """
+
+    row_type = RangeCount
+    query_fields = FIELDS
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        universe: int,
+        window: float,
+        start: float,
+        noise: NoiseSource,
+        end: float | None = None,
+        delta: float = 0.0,
+        allowed_lateness: float = 0,
+        standing: Sequence[tuple[int, int]] = (),
+        queries: int | None = None,
+        duplicates: str = "ignored",
+        consistent: bool = False,
+        insert_values: tuple[str, ...] | None = None,
+        delete_values: tuple[str, ...] = (),
+        streams: tuple[str, ...] | None = None,
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+    ) -> None:
+        checks.integer("universe", universe, minimum=1)
+        super().__init__(
+            universe=universe,
+            window=window,
+            start=start,
+            end=end,
+            allowed_lateness=allowed_lateness,
+            standing=standing,
+            actions=Actions(insert_values, delete_values),
+            streams=streams,
+            noise=noise,
+        )
+        self.beta = checks.probability("beta", beta)
+        self.queries = None if queries is None else checks.integer("queries", queries, minimum=0)
+        self._mechanism = RangeCounter(
+            epsilon=epsilon,
+            delta=delta,
+            universe=universe,
+            horizon=self.windows,
+            duplicates=duplicates,
+            consistent=consistent,
+            neighbouring=neighbouring,
+        )
+
+    @property
+    def mechanism(self) -> RangeCounter:
+        """The mechanism of one stream."""
+        return self._mechanism
+
+    @property
+    def keeps_noise_from_data(self) -> bool:
+        """Whether the noise does not depend on the data."""
+        return self.mechanism.delta == 0
+
+    def error(self, window: int) -> int:
+        """Return the error of answers at window 1, 2, .. without `consistent`."""
+        return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries)
+
+    def answering(self, noise: NoiseSource) -> beam.DoFn:
+        """Return the last stage."""
+        return CountRanges(
+            steps=self.steps,
+            stage=1,
+            mechanism=self.mechanism,
+            standing=self.standing,
+            queries=self.queries,
+            beta=self.beta,
+            noise=noise,
+        )
+
+
+def error_bound(mechanism: RangeCounter, window: int, beta: float, standing: int, queries: int | None) -> int:
+    """Return how far answers at a window are off at most: those of standing queries, and of so many others."""
+    if queries is None:
+        every = mechanism.universe * (mechanism.universe + 1) // 2
+        return mechanism.error_at(window, beta, answers=every, every_step=True)
+    share = beta / 2 if queries and standing else beta
+    bounds = [mechanism.error_at(window, share, answers=standing, every_step=True)] if standing else [0]
+    if queries:
+        bounds.append(mechanism.error_at(window, share, answers=queries, every_step=False))
+    return max(bounds)
+
+
+class CountRanges(ClockedSteps):
+    """Per stream: run the mechanism through every window, and count in the ranges that are asked."""
+
+    PENDING = BagStateSpec("count_ranges_pending", BytesCoder())  # updates and queries of open steps
+    HAND = ReadModifyWriteStateSpec("count_ranges_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("count_ranges_memory", BytesCoder())  # snapshot of the mechanism
+    DUE = TimerSpec("count_ranges_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        stage: int,
+        mechanism: RangeCounter,
+        standing: tuple[tuple[int, ...], ...],
+        queries: int | None,
+        beta: float,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.mechanism = mechanism
+        self.standing = standing
+        self.queries = queries
+        self.beta = beta
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "counts_published")
+        self.late_queries = Metrics.counter("privstream", "queries_late")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep updates and queries until their step is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> RangeState:
+        """Return the state before the first window."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, state: RangeState) -> bytes:
+        """Encode a state."""
+        return self.mechanism.snapshot(state)
+
+    def restore(self, data: bytes) -> RangeState:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def advance(
+        self, key: bytes, step: int, batches: list[bytes], state: RangeState
+    ) -> tuple[RangeState, Iterable[RangeCount]]:
+        """Make the updates of a window, then answer its queries."""
+        updates = PointBatch.join([batch for batch in batches if batch[:1] == UPDATES])
+        state = self.mechanism.update(state, updates.updates())
+        asked = decode_queries([batch for batch in batches if batch[:1] == QUERIES], len(FIELDS))
+        ranges = np.unique(np.concatenate([asked, np.array(self.standing, np.int64).reshape(-1, len(FIELDS))]), axis=0)
+        if not len(ranges):
+            return state, ()
+        stream = key.decode()
+        counts = self.mechanism.count(state, ranges[:, 0], ranges[:, 1], self.noise.derive("stream", stream))
+        bound = -1
+        if not self.mechanism.consistent:
+            bound = error_bound(self.mechanism, state.step, self.beta, len(self.standing), self.queries)
+        start, end = self.steps.bounds(step)
+        self.published.inc(len(counts))
+        return state, [
+            RangeCount(stream, start, end, low, high, count, bound)
+            for (low, high), count in zip(ranges.tolist(), counts.tolist(), strict=True)
+        ]
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count and describe what is late."""
+        if batch[:1] == QUERIES:
+            self.late_queries.inc()
+        else:
+            self.late.inc(len(PointBatch.join([batch]).points))
+        yield from late_records(self.steps, key.decode(), step, batch, FIELDS)

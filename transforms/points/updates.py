@@ -1,0 +1,268 @@
+"""From events and queries to records per stream and step: what the stages that answer about points take."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from privstream.mechanisms.points.dynamic_points import Updates
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.events.batching import LONGEST_RECORD, normalise
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.late import REASON
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.steps import Steps
+
+UPDATES, QUERIES = b"u", b"q"
+_NUMBER = r"^[+-]?[0-9]{1,18}$"
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What happens to a point: which texts insert it, and which delete it.
+
+    Attributes:
+        insert: texts that insert; None for all others than those that delete.
+        delete: texts that delete; without any, all events insert.
+    """
+
+    insert: tuple[str, ...] | None
+    delete: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, values in (("insert_values", self.insert), ("delete_values", self.delete)):
+            if isinstance(values, str) or any(not isinstance(value, str) for value in values or ()):
+                raise TypeError(f"{name} must be a tuple of texts, got {type(values).__name__}")
+        if set(self.insert or ()) & set(self.delete):
+            raise ValueError("insert_values and delete_values must have no text in common")
+
+
+@dataclass(frozen=True, eq=False)
+class PointBatch:
+    """Updates of one step: int64 points and microseconds, and whether a point is inserted."""
+
+    points: np.ndarray
+    times: np.ndarray
+    inserted: np.ndarray
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return UPDATES + pack("points", 1, vars(self) | {"inserted": self.inserted.astype(np.uint8)})
+
+    @classmethod
+    def join(cls, records: Sequence[bytes]) -> PointBatch:
+        """Decode and put together."""
+        found = [unpack("points", 1, record[1:]) for record in records]
+        empty: dict[str, Any] = {"points": np.empty(0, np.int64), "times": np.empty(0, np.int64)}
+        empty["inserted"] = np.empty(0, np.uint8)
+        columns = {name: np.concatenate([empty[name], *(each[name] for each in found)]) for name in empty}
+        return cls(columns["points"], columns["times"], columns["inserted"].astype(np.bool_))
+
+    def last_of_each(self) -> PointBatch:
+        """Keep the last update of each point; of those at one moment, an insertion."""
+        order = np.lexsort((self.inserted, self.times, self.points))
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = self.points[order[1:]] != self.points[order[:-1]]
+        rows = order[last]
+        return PointBatch(self.points[rows], self.times[rows], self.inserted[rows])
+
+    def updates(self) -> Updates:
+        """Return the updates in order of time, insertions after deletions of one moment."""
+        order = np.lexsort((self.points, self.inserted, self.times))
+        return Updates(self.points[order], self.inserted[order])
+
+
+class PackUpdates(beam.DoFn):
+    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
+
+    What lies outside of the public steps and streams is counted and left out, and so are points outside of the
+    universe and actions that mean nothing; points that are no numbers are dead letters. All that depends on the event
+    alone.
+
+    Args:
+        steps: windows.
+        streams: public names; ("",) if events carry none.
+        universe: points are 1 .. universe.
+        actions: which actions insert and delete.
+        reduce: whether of each point the last update of a step is enough.
+    """
+
+    def __init__(
+        self, *, steps: Steps, streams: tuple[str, ...], universe: int, actions: Actions, reduce: bool
+    ) -> None:
+        self.steps = steps
+        self.streams = streams
+        self.universe = universe
+        self.actions = actions
+        self.reduce = reduce
+        names = ("events", "events_malformed", "events_outside_run", "events_of_other_streams")
+        self.events, self.malformed, self.outside, self.other_streams = (
+            Metrics.counter("privstream", name) for name in names
+        )
+        self.other_points = Metrics.counter("privstream", "points_outside_universe")
+        self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Pack one batch."""
+        self.events.inc(batch.num_rows)
+        points, known = points_of(batch)
+        columns = {name: batch[name] for name in ("item", "time", "stream") if name in batch.schema.names}
+        columns["user"] = pa.repeat("-", batch.num_rows)
+        clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+        for row in np.flatnonzero(~known).tolist():
+            self.malformed.inc()
+            record = repr({name: batch[name][row].as_py() for name in batch.schema.names})[:LONGEST_RECORD]
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter("point must be a whole number", "event", "", record))
+        inserted, meant = self._actions(clean["item"])
+        streams = stream_numbers(clean["stream"], self.streams)
+        times = clean["time"].to_numpy()
+        steps = np.full(len(times), -1)
+        rows, found = self.steps.assign(times)
+        steps[rows] = found
+        within = (points >= 1) & (points <= self.universe)
+        self.outside.inc(int((steps < 0).sum()))
+        self.other_streams.inc(int((streams < 0).sum()))
+        self.other_points.inc(int((known & ~within).sum()))
+        self.other_actions.inc(int((~meant).sum()))
+        keep = np.flatnonzero((steps >= 0) & (streams >= 0) & known & within & meant)
+        for stream, step, group in grouped(streams[keep], steps[keep]):
+            chosen = keep[group]
+            updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
+            updates = updates.last_of_each() if self.reduce else updates
+            yield self.streams[stream].encode(), stepped(step, updates.to_bytes())
+
+    def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return which rows insert, and which mean anything."""
+        deleted = pc.is_in(items, pa.array(self.actions.delete, pa.string())).to_numpy(zero_copy_only=False)
+        if self.actions.insert is None:
+            return ~deleted, np.ones(len(items), np.bool_)
+        inserted = pc.is_in(items, pa.array(self.actions.insert, pa.string())).to_numpy(zero_copy_only=False)
+        return inserted, inserted | deleted
+
+
+class PackQueries(beam.DoFn):
+    """Turn queries into records for `ClockedSteps`; those that break a rule become dead letters. Queries are public.
+
+    Args:
+        steps: windows.
+        streams: public names; ("",) if queries carry none.
+        universe: points are 1 .. universe.
+        fields: names of the numbers of a query, in non-decreasing order.
+    """
+
+    def __init__(self, *, steps: Steps, streams: tuple[str, ...], universe: int, fields: tuple[str, ...]) -> None:
+        self.steps = steps
+        self.streams = streams
+        self.universe = universe
+        self.fields = fields
+        self.malformed = Metrics.counter("privstream", "queries_malformed")
+        self.outside = Metrics.counter("privstream", "queries_outside_run")
+
+    def process(self, query: Any) -> Iterator[Any]:
+        """Pack one query."""
+        try:
+            numbers, micros, stream = self._read(query)
+        except (TypeError, ValueError) as error:
+            self.malformed.inc()
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "query", "", repr(query)[:LONGEST_RECORD]))
+            return
+        steps = self.steps.assign(np.array([micros]))[1]
+        if len(steps):
+            yield stream.encode(), stepped(int(steps[0]), encode_query(numbers))
+        else:
+            self.outside.inc()
+
+    def _read(self, query: Any) -> tuple[tuple[int, ...], int, str]:
+        """Return the numbers, the time and the stream of a query, or raise with the rule that it breaks."""
+        for name in (*self.fields, "time"):
+            if not hasattr(query, name):
+                raise ValueError(f"query must have a field {name}")
+        numbers = check_query(tuple(getattr(query, name) for name in self.fields), self.fields, self.universe)
+        micros = getattr(query.time, "micros", None)
+        if not isinstance(micros, int) or abs(micros) >= 1 << 63:
+            raise ValueError("time must be a Timestamp")
+        stream = getattr(query, "stream", "")
+        if stream not in self.streams:
+            raise ValueError("stream must be one of the public streams")
+        return numbers, micros, stream
+
+
+def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) -> tuple[int, ...]:
+    """Return the numbers of a query, or raise with the rule that it breaks."""
+    for name, number in zip(fields, numbers, strict=True):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise TypeError(f"{name} must be an integer, got {type(number).__name__}")
+        if not 1 <= number <= universe:
+            raise ValueError(f"{name} must be in 1 .. {universe}, got {number}")
+    if list(numbers) != sorted(numbers):
+        raise ValueError(f"{fields[-1]} must be >= {fields[0]}, got {numbers[-1]} < {numbers[0]}")
+    return tuple(int(number) for number in numbers)
+
+
+def encode_query(numbers: Sequence[int]) -> bytes:
+    """Encode the numbers of a query."""
+    return QUERIES + np.array(numbers, "<i8").tobytes()
+
+
+def decode_queries(records: Sequence[bytes], size: int) -> np.ndarray:
+    """Return distinct queries in order, int64 (n, size)."""
+    found = np.frombuffer(b"".join(record[1:] for record in records), "<i8").reshape(-1, size)
+    return np.unique(found.astype(np.int64), axis=0)
+
+
+def points_of(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of events, int64, and which of them are numbers of at most 18 digits."""
+    if "user" not in batch.schema.names:
+        raise ValueError(f"events must have a column user, the point, got {', '.join(batch.schema.names)}")
+    column = batch["user"]
+    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        return column.fill_null(0).cast(pa.int64()).to_numpy(), valid
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    texts = column.cast(pa.string(), safe=True)
+    fits = pc.fill_null(pc.match_substring_regex(texts, _NUMBER), False)
+    numbers = pc.if_else(fits, pc.replace_substring_regex(texts, r"^\+", ""), "0").cast(pa.int64())
+    return numbers.to_numpy(), fits.to_numpy(zero_copy_only=False)
+
+
+def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
+    """Return the number of each row's stream; -1 if it is not a public one."""
+    if public == ("",):
+        if pc.any(pc.not_equal(names, "")).as_py():
+            raise ValueError("streams must be given when events carry a stream")
+        return np.zeros(len(names), np.int64)
+    found = pc.index_in(names, pa.array(public, pa.string()))
+    return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
+
+
+def grouped(streams: np.ndarray, steps: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Return stream, step and rows of each group."""
+    order = np.lexsort((steps, streams))
+    streams, steps = streams[order], steps[order]
+    edges = np.flatnonzero((streams[1:] != streams[:-1]) | (steps[1:] != steps[:-1])) + 1
+    for start, end in itertools.pairwise([0, *edges.tolist(), len(order)] if len(order) else []):
+        yield int(streams[start]), int(steps[start]), order[start:end]
+
+
+def late_records(steps: Steps, stream: str, step: int, record: bytes, fields: tuple[str, ...]) -> Iterator[Any]:
+    """Describe what came late: one dead letter for a query, or for the updates of a batch."""
+    start, end = steps.bounds(step)
+    place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
+    if record[:1] == QUERIES:
+        numbers = np.frombuffer(record[1:], "<i8").tolist()
+        text = ", ".join(f"{name} {number}" for name, number in zip(fields, numbers, strict=True))
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late query", place, text))
+        return
+    batch = PointBatch.join([record])
+    for point, inserted in zip(batch.points.tolist(), batch.inserted.tolist(), strict=True):
+        text = f"{'insert' if inserted else 'delete'} {point}"
+        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late event", place, text))

@@ -1,0 +1,1 @@
+"""Linear queries about a data set, answered online."""

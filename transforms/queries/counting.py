@@ -1,0 +1,86 @@
+"""The data set of private queries: how many people hold each item of the domain, one item per person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.events.batches import EventBatch, decode
+from privstream.transforms.events.batching import SplitEvents, normalise
+from privstream.transforms.events.bounding import bound_items
+from privstream.transforms.timing.receipts import Keyed, Parcel
+from privstream.transforms.timing.steps import Steps
+
+ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
+"""One step that holds every time from 1970 on for eighteen thousand years."""
+
+ONE_KEY = b""
+
+
+class SplitRecords(SplitEvents):
+    """Split the data set by people, whatever the times: those before 1970, and none at all, count as 1970."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """Split one Arrow batch."""
+        batch = normalise(batch)
+        times = pc.max_element_wise(batch["time"], pa.scalar(0, pa.int64()))
+        yield from super().process(batch.set_column(batch.schema.get_field_index("time"), "time", times))
+
+
+def without_digest(parcel: Parcel) -> Keyed:
+    """Keep the encoded batch of a parcel."""
+    key, (_, data) = parcel
+    return key, data
+
+
+class CountRecords(beam.DoFn):
+    """Per shard of people: choose one record of each person, and count them by item."""
+
+    def __init__(self, domain_size: int, selection: str, noise: NoiseSource) -> None:
+        self.domain_size = domain_size
+        self.selection = selection
+        self.noise = noise
+        self.records = Metrics.counter("privstream", "events_beyond_one_record")
+
+    def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
+        """Count one shard."""
+        events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
+        rows, _ = bound_items(
+            events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
+        )
+        self.records.inc(len(events.users) - len(rows))
+        yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
+
+
+class NoRecords(beam.DoFn):
+    """The counts of nobody."""
+
+    def __init__(self, domain_size: int) -> None:
+        self.domain_size = domain_size
+
+    def process(self, _: bytes) -> Iterator[Keyed]:
+        """Count nothing."""
+        yield ONE_KEY, encode_counts(np.zeros(self.domain_size, np.int64))
+
+
+def sum_records(element: tuple[bytes, Iterable[bytes]]) -> Keyed:
+    """Add up the counts of all shards."""
+    key, parts = element
+    total: np.ndarray = sum(map(decode_counts, parts), start=np.zeros((), np.int64))
+    return key, encode_counts(total)
+
+
+def encode_counts(counts: np.ndarray) -> bytes:
+    """Encode counts."""
+    return pack("record counts", 1, {"counts": counts.astype(np.int64)})
+
+
+def decode_counts(data: bytes) -> np.ndarray:
+    """Decode counts."""
+    return np.asarray(unpack("record counts", 1, data)["counts"])

@@ -1,0 +1,1 @@
+"""Windows as steps, and stateful stages that handle every step once, in order."""

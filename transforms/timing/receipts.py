@@ -1,0 +1,84 @@
+"""Receipts: which batches came before their step was decided, by the watermark alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+from privstream.transforms.events.batches import StepKey
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
+
+DIGEST_BYTES = 16
+NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
+
+Keyed = tuple[bytes, bytes]
+Parcel = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined receipts and nothing
+
+
+class WithReceipts(beam.PTransform[Any, Any]):
+    """Add to the encoded batches of each step key the digests of those that were in time.
+
+    A step is decided when the watermark reaches its decision time. Whether a batch came before that must depend on the
+    watermark alone, which is public. State cannot tell: a key without events looks the same before and after, so that
+    one person's event would decide whether those of others count. So the digest of each batch passes a GroupByKey in
+    a window that ends at the decision time, where the runner drops what is late.
+
+    A batch whose own timestamp is that late gets no receipt either. Where timestamps say when data arrived, a run that
+    goes back to a checkpoint, with a watermark that has fallen behind, decides the same way again.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def expand(self, batches: PCollection[Any]) -> PCollection[Any]:
+        """Pass the batches on, and their receipts when the watermark reaches the decision time."""
+        ends = self.steps.decision_time(0).micros % self.steps.period
+        windows = FixedWindows(Duration(micros=self.steps.period), Timestamp(micros=ends))
+        receipts = (
+            batches
+            | "SendReceipts" >> beam.ParDo(SendReceipts(self.steps)).with_output_types(Keyed)
+            | "UntilDecision"
+            >> beam.WindowInto(windows, trigger=DefaultTrigger(), accumulation_mode=AccumulationMode.DISCARDING)
+            | "DropLate" >> beam.GroupByKey()
+            | "JoinReceipts" >> beam.Map(join_receipts).with_output_types(Parcel)
+            | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        )
+        return cast(PCollection[Any], (batches, receipts) | "WithBatches" >> beam.Flatten())
+
+
+class SendReceipts(beam.DoFn):
+    """Send the digest of a batch into the window that ends at the decision of its step."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    def process(self, element: Parcel, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        """Send one receipt; a timestamp at the end of time says nothing."""
+        key, (digest, _) = element
+        end = self.steps.decision_time(StepKey.from_bytes(key).step)
+        if end <= timestamp < NO_TIME:
+            return
+        yield TimestampedValue((key, digest), end - Duration(micros=MILLISECOND))
+
+
+def join_receipts(element: tuple[bytes, Iterable[bytes]]) -> Parcel:
+    """Put the digests of one step key together."""
+    key, digests = element
+    return key, (b"".join(digests), b"")
+
+
+def digest(data: bytes) -> bytes:
+    """Return bytes that stand for an encoded batch."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def split_receipts(joined: Iterable[bytes]) -> set[bytes]:
+    """Return the digests in joined receipts."""
+    return {part[i : i + DIGEST_BYTES] for part in joined for i in range(0, len(part), DIGEST_BYTES)}

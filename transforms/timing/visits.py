@@ -1,0 +1,49 @@
+"""Steps of a known domain that must be decided although nobody may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apache_beam as beam
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.events.batches import EventBatch, StepKey, encode
+from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.steps import Steps
+
+
+class VisitAbsentHits(beam.DoFn):
+    """An empty batch for each step of a public stream in which an item is a hit even if nobody holds it.
+
+    All visits are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
+    simpler, but not every runner holds the watermark for them.
+
+    Args:
+        shard: a shard that no person has.
+    """
+
+    def __init__(
+        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, streams: tuple[str, ...], shard: int
+    ) -> None:
+        self.monitor = monitor
+        self.steps = steps
+        self.noise = noise
+        self.streams = streams
+        self.shard = shard
+
+    def process(self, _: bytes) -> Iterator[Parcel]:
+        """Look through all steps of the run, in every stream."""
+        nobody = encode(EventBatch.join([]))
+        for stream in self.streams:
+            for step in self.steps_of(stream):
+                yield StepKey(stream, step, self.shard).to_bytes(), (digest(nobody), nobody)
+
+    def steps_of(self, stream: str) -> Iterator[int]:
+        """Find the steps to visit."""
+        if self.steps.first is None or self.steps.end is None:
+            raise ValueError("start, and end or horizon, must be given to test a domain in every window")
+        noise = self.noise.derive("stream", stream)
+        step = self.monitor.next_absent_hit(self.steps.first, self.steps.end, noise)
+        while step is not None:
+            yield step
+            step = self.monitor.next_absent_hit(step + 1, self.steps.end, noise)

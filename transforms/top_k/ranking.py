@@ -1,0 +1,124 @@
+"""The stages of top-k: exact counts of holders in columns, and the ranking of each window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.events.batches import HolderBatch, StepKey, decode
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import REASON
+from privstream.transforms.rows import RankedItem
+from privstream.transforms.timing.clocked import ClockedSteps, Keyed, stepped
+from privstream.transforms.timing.steps import Steps
+
+
+class CountHolders(beam.DoFn):
+    """Count the holders of each item in a batch: each person is in one batch of a step, with an item at most once."""
+
+    def __init__(self) -> None:
+        self.counted = Metrics.counter("privstream", "holdings_counted")
+
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        """Count one batch."""
+        key, data = element
+        step_key = StepKey.from_bytes(key)
+        held = decode(HolderBatch, data).items
+        items, counts = np.unique(held, return_counts=True)
+        self.counted.inc(len(held))
+        yield step_key.stream.encode(), stepped(step_key.step, pack("counts", 1, {"items": items, "counts": counts}))
+
+
+def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions of items (uint64) and how many people hold them (int64)."""
+    fields: dict[str, Any] = unpack("counts", 1, data)
+    return fields["items"], fields["counts"]
+
+
+class RankItems(ClockedSteps):
+    """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
+
+    PENDING = BagStateSpec("rank_items_pending", BytesCoder())  # counts of open steps
+    HAND = ReadModifyWriteStateSpec("rank_items_hand", BytesCoder())  # encoded Hand
+    MEMORY = ReadModifyWriteStateSpec("rank_items_memory", BytesCoder())  # nothing
+    DUE = TimerSpec("rank_items_due", TimeDomain.WATERMARK)  # tagged by level
+
+    def __init__(
+        self, *, steps: Steps, noise: NoiseSource, stage: int, mechanism: MeasuredTopK, domain: Domain, beta: float
+    ) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.noise = noise
+        self.mechanism = mechanism
+        self.domain = domain
+        self.beta = beta
+        self.published = Metrics.counter("privstream", "ranks_published")
+
+    def process(
+        self,
+        element: Keyed,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Keep counts until their step is due."""
+        yield from self.keep(element, pending, hand, due)
+
+    @on_timer(DUE)
+    def on_due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        pending: Any = beam.DoFn.StateParam(PENDING),
+        hand: Any = beam.DoFn.StateParam(HAND),
+        memory: Any = beam.DoFn.StateParam(MEMORY),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        """Rank the steps that are due."""
+        yield from self.tick(key, time, pending, hand, memory, due)
+
+    def initial(self, key: bytes) -> None:
+        """Remember nothing."""
+
+    def snapshot(self, state: None) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def restore(self, data: bytes) -> None:
+        """Decode nothing."""
+
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[RankedItem]]:
+        """Rank the items of one step."""
+        totals = np.zeros(len(self.domain), np.int64)
+        for items, counts in map(read_counts, batches):
+            totals[items.astype(np.int64)] += counts
+        stream = key.decode()
+        found = self.mechanism.release(totals, self.noise.derive("stream", stream, "step", step), self.beta)
+        start, end = self.steps.bounds(step)
+        columns = (column.tolist() for column in found)
+        rows = [
+            RankedItem(stream, start, end, rank, self.domain[item], gap, estimate, bound)
+            for rank, (item, gap, estimate, bound) in enumerate(zip(*columns, strict=True), start=1)
+        ]
+        self.published.inc(len(rows))
+        return None, rows
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Describe late counts by stream, window and item."""
+        items, counts = read_counts(batch)
+        self.late.inc(int(counts.sum()))
+        start, end = self.steps.bounds(step)
+        stream = key.decode()
+        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
+        for item in items.tolist():
+            yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late counts", position, self.domain[item]))

@@ -1,0 +1,274 @@
+"""Top-k with gaps: events in, the items that most people hold in each window out, with how far each is ahead."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, cast
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.bounding import SELECTIONS, BoundItems
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.rows import RankedItem
+from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.steps import Steps
+from privstream.transforms.top_k.ranking import CountHolders, RankItems
+
+UNITS = ("person", "person_in_window")
+
+
+class TopKWithGap(beam.PTransform[Any, Any]):
+    """Publish, window by window, the `top` items of a public list that most people hold, their gaps and their counts.
+
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
+    `stream`, or Arrow record batches with these columns. Output: `RankedItem` rows, exactly `top` for each window from
+    `start` to `end` of each stream, whatever the data; with `with_dead_letters()`, a `Published` pair of rows and dead
+    letters. A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
+
+    Privacy:
+        Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
+        and all streams: then whoever comes back in n windows has n times the epsilon. Neighbours: `neighbouring`.
+        (epsilon, delta): `guarantee`. Enforced: each person holds at most `items_per_step` distinct items in a window
+        of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
+        `streams_per_person` streams. Public: all arguments but `noise`.
+
+    Accuracy:
+        In each window, with probability 1 - beta, no item that was left out has over `selection_error` more holders
+        than one that was published, and each estimate is within its error bound of the truth, given that all people
+        are within their limits. See `MeasuredTopK` for what estimates are where the noise decides what is published.
+
+    Args:
+        epsilon: finite and > 0.
+        window: length of a window in seconds.
+        start: seconds since 1970 UTC of the first window's start.
+        domain: the public list of items; all of them compete in every window, held or not.
+        top: number of items to publish in each window, fewer than there are in `domain`.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        end: seconds since 1970 UTC after which no window ends; None for ever, on unbounded input only.
+        delta: in [0, 1); above 0, less noise for people who take part in many windows.
+        unit: "person" or "person_in_window".
+        participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
+            None for all windows of the run.
+        allowed_lateness: seconds that a window stays open after its end.
+        items_per_step: items that one person holds in a window of a stream at most.
+        selection: which of a person's items count: the "last", the "first", or "random" ones.
+        streams: public names of the streams to rank, or None if the events carry no stream.
+        streams_per_person: streams that one person may appear in; None for all of `streams`.
+        measure_share: part of epsilon for measuring how many people hold the items that are published.
+        noise_law: "exponential" or "laplace", of the selection.
+        neighbouring: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statements.
+        shards: parallel shards of people. Changes no answer.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
+
+    Example:
+        >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
+        ...                       noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Ding et al., Free gap estimates (2022), Algorithm 3; docs/proofs/top_k_windows.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        window: float,
+        start: float,
+        domain: Domain,
+        top: int,
+        noise: NoiseSource,
+        end: float | None = None,
+        delta: float = 0.0,
+        unit: str = "person",
+        participation_cap: int | None = None,
+        allowed_lateness: float = 0,
+        items_per_step: int = 1,
+        selection: str = "last",
+        streams: tuple[str, ...] | None = None,
+        streams_per_person: int | None = None,
+        measure_share: float = 0.25,
+        noise_law: str = "exponential",
+        neighbouring: str = "add_remove",
+        beta: float = 0.05,
+        shards: int = 4,
+    ) -> None:
+        super().__init__()
+        checks.one_of("unit", unit, UNITS)
+        checks.one_of("selection", selection, SELECTIONS)
+        if not isinstance(domain, Domain):
+            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        if start is None:
+            raise ValueError("start must be given: every window from start on is published")
+        if checks.integer("top", top, minimum=1) >= len(domain):
+            raise ValueError(f"top must be < {len(domain)}, the number of items in domain, got {top}")
+        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
+            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        if streams is None and streams_per_person is not None:
+            raise ValueError("streams must be given with streams_per_person: every window of every stream is published")
+        self.unit = unit
+        self.domain = domain
+        self.noise = noise
+        self.selection = selection
+        self.streams = streams
+        self.beta = checks.probability("beta", beta)
+        self.shards = checks.integer("shards", shards, minimum=1)
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self._dead_letters = False
+        self._limit_contributions(participation_cap, streams_per_person)
+        self.mechanism = MeasuredTopK(
+            epsilon=epsilon,
+            delta=delta,
+            top=top,
+            releases=self._releases,
+            items_per_release=items_per_step,
+            measure_share=measure_share,
+            noise_law=noise_law,
+            neighbouring=neighbouring,
+        )
+
+    def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
+        """Find what one person can take part in, and what of that has to be limited by counting."""
+        if cap is not None:
+            checks.integer("participation_cap", cap, minimum=1)
+        if streams_per_person is not None:
+            checks.integer("streams_per_person", streams_per_person, minimum=1)
+        streams = len(self.streams or ("",))
+        if self.unit == "person_in_window":
+            for name, value in {"participation_cap": cap, "streams_per_person": streams_per_person}.items():
+                if value is not None:
+                    raise ValueError(f"{name} must not be given with unit person_in_window: it counts over the run")
+            self._windows: int | None = 1
+        else:
+            self._windows = None if self.steps.end is None else self.steps.end - cast(int, self.steps.first)
+        limited = streams_per_person is not None and streams_per_person < streams
+        self._streams_limit = streams_per_person if limited else None
+        possible = None if self._windows is None else self._windows * (self._streams_limit or streams)
+        self._participations = cap if possible is None or (cap is not None and cap < possible) else None
+        releases = possible if self._participations is None else self._participations
+        if releases is None:
+            raise ValueError("end or participation_cap must be given: what one person takes part in needs a bound")
+        self._releases = releases
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person, or one person in one window, is promised."""
+        made, limits = self.mechanism, []
+        stream = "" if self.streams is None else " of a stream"
+        held = f"Each person holds at most {_many(made.items_per_release, 'item')} in a window{stream}"
+        limits.append(f"{held}, the {self.selection} ones; each item counts once.")
+        if self._streams_limit is not None:
+            limits.append(f"Each person appears in at most {_many(self._streams_limit, 'stream')}.")
+        if self._participations is not None:
+            limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
+        in_window = self.unit == "person_in_window"
+        if in_window:
+            limits.append("Whoever takes part in n windows is promised n times these epsilon and delta.")
+        return replace(
+            made.guarantee,
+            unit="one person in one window" if in_window else "one person over the whole run",
+            limits=tuple(limits),
+            public=("all parameters", "the list of items", "the windows and streams, each of which is published"),
+            adaptivity="The events of each window may depend on everything published before it.",
+            horizon=None if in_window or self._participations is not None else self._windows,
+        )
+
+    @property
+    def selection_error(self) -> float:
+        """Holders by which an item that was left out exceeds a published one with probability at most beta."""
+        return self.mechanism.selection_error(len(self.domain), self.beta)
+
+    @property
+    def measure_error(self) -> float:
+        """The least that an error bound can be."""
+        return self.mechanism.measure_error(self.beta)
+
+    @property
+    def _ranking_noise(self) -> NoiseSource:
+        """The noise of the ranking: a run with other parameters shares none of it."""
+        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
+        limits = f"{self.unit} {self.selection} {self._participations} {self._streams_limit}"
+        return self.noise.derive("top-k windows", windows, limits, self.domain.digest)
+
+    def with_dead_letters(self) -> TopKWithGap:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+        """Build the stages."""
+        if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
+            raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
+        _ = self.mechanism.measurement  # once, at launch; workers receive it
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        limits = self._participations is not None or self._streams_limit is not None
+        split = SplitEvents(
+            **common,
+            shards=self.shards,
+            domain=self.domain,
+            positions=True,
+            streams=self.streams,
+            one_stream=self.streams is None,
+        )
+        bound = BoundItems(
+            **common,
+            stage=1,
+            items_per_step=self.mechanism.items_per_release,
+            selection=self.selection,
+            item_shards=1,
+            by_people=limits,
+            domain=self.domain,
+        )
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        parcels = stage(stage(everywhere, GatherRows(), pa.RecordBatch), split, Parcel)
+        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
+        held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
+        if limits:
+            limit = LimitPeople(
+                **common,
+                stage=2,
+                item_shards=1,
+                participations=self._participations,
+                streams=self._streams_limit,
+                domain=self.domain,
+            )
+            held = stage(held, limit, Keyed)
+        counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
+        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams or ("",))
+        rank = RankItems(
+            steps=self.steps,
+            noise=self._ranking_noise,
+            stage=3,
+            mechanism=self.mechanism,
+            domain=self.domain,
+            beta=self.beta,
+        )
+        rows = stage(clocked, rank, RankedItem)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
