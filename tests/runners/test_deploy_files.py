@@ -170,7 +170,7 @@ def test_each_alert_and_its_metrics_are_explained():
 def test_counters_that_are_explained_are_counted_somewhere():
     explained = set(re.findall(r"_operator_privstream_(\w+)", OPERATIONS))
     sources = [
-        path.read_text() for folder in ("transforms", "pipelines") for path in (REPOSITORY / folder).glob("*.py")
+        path.read_text() for folder in ("transforms", "pipelines") for path in (REPOSITORY / folder).rglob("*.py")
     ]
     counted = {name for text in sources for name in re.findall(r'counter\("privstream", "(\w+)"\)', text)}
     assert len(explained) > 3
