@@ -6,7 +6,7 @@ import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import ShiftingHeavyHitters
+from privstream.transforms import PredecessorQueries, RangeCounts, ShiftingHeavyHitters
 from privstream.transforms.timing.receipts import NO_TIME
 from runner_harness import on_every_runner, run
 
@@ -63,3 +63,39 @@ def test_a_batch_counts_if_it_arrived_before_the_decision(runner):
 @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
 def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
     assert found("fn_api", {"item": timestamp}) == ({"item"}, 0)
+
+
+POINTS = {"universe": 500, "window": WINDOW, "start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
+ON_A_CLOCK = {
+    "ranges": RangeCounts(**POINTS, epsilon=50, standing=[(1, 500)], noise=KeyedNoise(bytes(32), "arrival")),
+    "predecessor": PredecessorQueries(**POINTS, epsilon=900, standing=[450], noise=KeyedNoise(bytes(32), "arrival")),
+}
+
+
+def points(first: int, arrived: Timestamp) -> TimestampedValue:
+    users = [str(point) for point in range(first, first + 100)]
+    columns = {"user": users, "item": ["in"] * 100, "time": [5_000_000] * 100}
+    return TimestampedValue(pa.RecordBatch.from_pydict(columns), arrived)
+
+
+def answers(runner: str, name: str, arrived: dict[int, Timestamp]) -> tuple[list, int]:
+    def build(pipeline):
+        batches = pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(points).with_output_types(pa.RecordBatch)
+        published = batches | ON_A_CLOCK[name].with_dead_letters()
+        return {"rows": published.rows, "letters": published.dead_letters}
+
+    results = run(runner, build)
+    return sorted(results.elements("rows")), len(results.elements("letters"))
+
+
+@on_every_runner
+@pytest.mark.parametrize("name", ON_A_CLOCK)
+def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(runner, name):
+    decision = Timestamp(WINDOW + LATENESS)
+    early = {1: Timestamp(3), 101: decision - 0.001}
+    late = {201: decision + 0.001, 301: Timestamp(100)}
+    without, _ = answers("fn_api", name, early)
+    with_late, letters = answers(runner, name, early | late)
+    assert with_late == without
+    assert letters > 0
+    assert answers("fn_api", name, early | dict.fromkeys(late, Timestamp(3)))[0] != without

@@ -186,9 +186,10 @@ class AnswerPredecessors(ClockedSteps):
         pending: Any = beam.DoFn.StateParam(PENDING),
         hand: Any = beam.DoFn.StateParam(HAND),
         due: Any = beam.DoFn.TimerParam(DUE),
+        stamp: Any = beam.DoFn.TimestampParam,
     ) -> Iterator[Any]:
         """Keep updates and queries until their step is due."""
-        yield from self.keep(element, pending, hand, due)
+        yield from self.keep(element, pending, hand, due, stamp)
 
     @on_timer(DUE)
     def on_due(
