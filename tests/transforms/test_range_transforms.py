@@ -209,19 +209,22 @@ def drive(made, events, queries, chance, *, crashes):
     )
     stage.feed(call_all(StartClocks(made.streams), [b""]))
     waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
+
+    def arrive(most_events, now, early):
+        """Feed all until now, and some of what lies up to `early` ahead; equal events may come apart."""
+        come, left = [], []
+        for time, element in waiting:
+            (come if time <= now + chance.choice([0, early]) else left).append((time, element))
+        waiting[:] = left
+        arrow = as_arrow([e for _, e in come if type(e) is tuple], most_events)
+        stage.feed(call_all(fns["PackUpdates"], arrow))
+        stage.feed(call_all(fns["PackQueries"], [e for _, e in come if type(e) is not tuple]))
+
     watermark = START * SECOND
     while watermark < (END + 5) * SECOND:
-        ready = [e for t, e in waiting if t <= watermark + chance.choice([0, 50]) * SECOND]
-        waiting = [(t, e) for t, e in waiting if e not in ready]
-        stage.feed(
-            call_all(fns["PackUpdates"], as_arrow([e for e in ready if type(e) is tuple], chance.choice([1, 9])))
-        )
-        stage.feed(call_all(fns["PackQueries"], [e for e in ready if type(e) is not tuple]))
+        arrive(chance.choice([1, 9]), watermark, 50 * SECOND)
         watermark += chance.choice([1, 5, 10]) * SECOND
-        ready = [e for t, e in waiting if t <= watermark]
-        waiting = [(t, e) for t, e in waiting if e not in ready]
-        stage.feed(call_all(fns["PackUpdates"], as_arrow([e for e in ready if type(e) is tuple])))
-        stage.feed(call_all(fns["PackQueries"], [e for e in ready if type(e) is not tuple]))
+        arrive(100, watermark, 0)
         stage.advance(watermark)
     return stage
 
@@ -403,12 +406,12 @@ class TestArguments:
             RangeQuery(1, 301, time), RangeQuery(9, 3, time), RangeQuery(1, True, time), RangeQuery(1, 2, 5),
             RangeQuery(1, 2, time, "west"), RangeQuery(2, 3, Timestamp(5)), RangeQuery(3, 4, time),
         ]  # fmt: skip
-        results = run("fn_api", made, [], [beam.Row(low=1, time=time), *asked])
+        results = run("fn_api", made, [], [PredecessorQuery(1, time), *asked])
         assert sorted(letter.reason for letter in results.elements("dead")) == [
             "high must be >= low, got 3 < 9",
             "high must be an integer, got bool",
             "high must be in 1 .. 300, got 301",
-            "query must have a field high",
+            "query must have a field low",
             "stream must be one of the public streams",
             "time must be a Timestamp",
         ]
