@@ -6,7 +6,8 @@ from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import Published, ShiftingHeavyHitters
+from privstream.transforms.events.private_transform import Published
+from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
 from privstream.transforms.histograms.continual_histogram import ContinualHistogram
 from privstream.transforms.histograms.threshold_flags import ThresholdFlags
 from privstream.transforms.points.predecessor_queries import PredecessorQueries

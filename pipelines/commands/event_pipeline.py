@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import apache_beam as beam
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.commands.endless import end_path, guarantee_path, is_endless, prepare, reader, writers
 from privstream.pipelines.runners import launch
@@ -19,6 +18,7 @@ from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.transforms import DeadLetter
+from privstream.transforms.events.private_transform import PrivateTransform
 
 PLACES = (
     "command",
@@ -38,19 +38,6 @@ BEYOND = {
     "events_of_other_streams": "events of streams that are not in --streams",
     "events_outside_domain": "events of items that are not in --domain",
 }
-
-
-class PrivateTransform(Protocol):
-    """A transform from events to rows that are private."""
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """What is promised."""
-        ...
-
-    def with_dead_letters(self) -> Any:
-        """Return the same transform with a `Published` pair of rows and dead letters as its output."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
-from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform, check_streams
+from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
 from privstream.transforms.alerts.threshold_tests import AlertPlan
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import Published
+from privstream.transforms.events.private_transform import Stage, check_streams
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
@@ -142,15 +142,14 @@ class MeasurementAlerts(AlertTransform):
             curve=PureDp(self.epsilon),
         )
 
-    def expand(self, measurements: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, measurements: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         plan = self.plan
-        dead: list[PCollection[Any]] = []
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)
-        receipted = self._stage(everywhere, check, Parcel, dead) | "WithReceipts" >> WithReceipts(self.steps)
+        receipted = stage(everywhere, check, Parcel) | "WithReceipts" >> WithReceipts(self.steps)
         keep = KeepMeasurements(steps=self.steps, stage=1)
-        kept = self._stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed, dead)
+        kept = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed)
         clocked = kept | "WithClock" >> WithClock(self.steps, plan.keys)
         tests = TestMeasurements(plan=plan, steps=self.steps, stage=2, noise=self.noise)
-        return self._published(self._stage(clocked, tests, Alert, dead), dead)
+        return stage(clocked, tests, Alert)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -19,10 +18,9 @@ from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
 from privstream.transforms.events.batching import GatherRows, SplitEvents
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
@@ -31,16 +29,12 @@ from privstream.transforms.timing.steps import Steps
 BUDGETS = ("shared", "per_rule")
 
 
-class AlertTransform(beam.PTransform[Any, Any]):
+class AlertTransform(PrivateTransform):
     """What the transforms that publish alerts share: their windows, their plan, and what it promises."""
 
     steps: Steps
     plan: AlertPlan
     noise: NoiseSource
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._dead_letters = False
 
     @property
     def windows(self) -> int | None:
@@ -58,23 +52,6 @@ class AlertTransform(beam.PTransform[Any, Any]):
         if windows is None:
             raise ValueError("windows must be given for a run without an end")
         return self.plan.mechanism.accuracy(self.plan.tests(windows), self.plan.beta)
-
-    def with_dead_letters(self) -> AlertTransform:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def _stage(self, source: PCollection[Any], fn: beam.DoFn, output: Any, dead: list[Any]) -> PCollection[Any]:
-        """Add a stage, and its dead letters to the others."""
-        typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-        outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-        dead.append(outputs[DEAD_LETTERS])
-        return cast(PCollection[Any], outputs[ROWS])
-
-    def _published(self, rows: PCollection[Any], dead: list[Any]) -> PCollection[Any] | Published:
-        """Return the rows, and the dead letters where they are asked for."""
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
 
 class SparseVectorAlerts(AlertTransform):
@@ -218,10 +195,9 @@ class SparseVectorAlerts(AlertTransform):
             curve=PureDp(self.epsilon),
         )
 
-    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         plan = self.plan
-        dead: list[PCollection[Any]] = []
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
         split = SplitEvents(
@@ -234,27 +210,16 @@ class SparseVectorAlerts(AlertTransform):
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, stage=1, noise=self.noise, by_people=plan.by_stream)
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = self._stage(self._stage(everywhere, GatherRows(), pa.RecordBatch, dead), split, Parcel, dead)
+        parcels = stage(stage(everywhere, GatherRows(), pa.RecordBatch), split, Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
-        met = self._stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed, dead)
+        met = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
         if plan.by_stream:
             limit = LimitPeople(
                 steps=self.steps, noise=self.noise, stage=2, item_shards=1, streams=self.streams_per_person
             )
-            met = self._stage(met, limit, Keyed, dead)
+            met = stage(met, limit, Keyed)
         count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
         counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
         tests = TestCounts(plan=plan, steps=self.steps, stage=3, noise=self.noise)
-        return self._published(self._stage(clocked, tests, Alert, dead), dead)
-
-
-def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return public names of streams; without them there is one, without a name."""
-    if streams is None:
-        return ("",)
-    if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
-        raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
-    if not all(isinstance(stream, str) for stream in streams):
-        raise TypeError("streams must be texts")
-    return tuple(streams)
+        return stage(clocked, tests, Alert)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,15 +18,14 @@ from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import Keyed, WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 
 
-class SetCardinality(beam.PTransform[Any, Any]):
+class SetCardinality(PrivateTransform):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
@@ -137,7 +135,6 @@ class SetCardinality(beam.PTransform[Any, Any]):
             beta=beta,
         )
         self.noise = noise
-        self._dead_letters = False
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -155,13 +152,7 @@ class SetCardinality(beam.PTransform[Any, Any]):
         """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
         return self.mechanism.error(window, updates)
 
-    def with_dead_letters(self) -> SetCardinality:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
             raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of timers")
@@ -170,14 +161,6 @@ class SetCardinality(beam.PTransform[Any, Any]):
                 "delta must be > 0 in mode counter when the input is unbounded: with delta = 0 noise does not depend "
                 "on the data, and a job that is restored and sees other events in time would show the exact difference"
             )
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
         people = self.noise.derive("people in a set")
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
@@ -195,8 +178,7 @@ class SetCardinality(beam.PTransform[Any, Any]):
         changes = stage(said, track, Keyed)
         clocked = changes | "WithClock" >> WithClock(self.steps, self.moves.streams, apart=False)
         publish = PublishCardinality(steps=self.steps, stage=3, mechanism=self.mechanism, noise=self._noise())
-        rows = stage(clocked, publish, CardinalityEstimate)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(clocked, publish, CardinalityEstimate)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""

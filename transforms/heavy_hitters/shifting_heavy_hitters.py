@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -16,9 +15,9 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.heavy_hitters.item_tests import TestItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.rows import HeavyHitter
@@ -26,18 +25,10 @@ from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.visits import VisitAbsentHits
 
-ROWS = "rows"
 MOST_STEPS = 2**53
 
 
-class Published(NamedTuple):
-    """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
-
-    rows: PCollection[Any]
-    dead_letters: PCollection[Any]
-
-
-class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
+class ShiftingHeavyHitters(PrivateTransform):
     """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
@@ -121,15 +112,13 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         checks.one_of("selection", selection, SELECTIONS)
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
-        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
-            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        check_streams(streams)
         self.noise = noise
         self.selection = selection
         self.domain = domain
         self.streams = streams
         self.streams_per_person = streams_per_person
         self.shards = checks.integer("shards", shards, minimum=1)
-        self._dead_letters = False
         steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
         for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
             if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
@@ -192,25 +181,11 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
         """Tests of one item in one window, in one stream, for which the accuracy is stated."""
         return self.monitor.calibrated.budget.tests
 
-    def with_dead_letters(self) -> ShiftingHeavyHitters:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         domain = self.domain if self._tests_domain else None
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         keyed = tuple[bytes, bytes]
         split = SplitEvents(
             **common,
@@ -251,5 +226,4 @@ class ShiftingHeavyHitters(beam.PTransform[Any, Any]):
             )
             held = stage(held, limit, keyed)
         candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
-        rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import apache_beam as beam
 import pyarrow as pa
@@ -17,9 +16,8 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import Keyed, WithClock
@@ -30,7 +28,7 @@ UNITS = ("event", "user")
 MOST_CONTRIBUTIONS = 65_535
 
 
-class CategoryTransform(beam.PTransform[Any, Any]):
+class CategoryTransform(PrivateTransform):
     """Events with public categories in; something private about their counts, after every window, out."""
 
     row_type: type
@@ -55,8 +53,7 @@ class CategoryTransform(beam.PTransform[Any, Any]):
         super().__init__()
         if not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
-        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
-            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        check_streams(streams)
         if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
         if not isinstance(separator, str) or not separator:
@@ -72,7 +69,6 @@ class CategoryTransform(beam.PTransform[Any, Any]):
         )
         self.shards = checks.integer("shards", shards, minimum=1)
         self._source = noise
-        self._dead_letters = False
 
     @property
     @abstractmethod
@@ -120,13 +116,7 @@ class CategoryTransform(beam.PTransform[Any, Any]):
             public=tuple(public),
         )
 
-    def with_dead_letters(self) -> Self:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0:
             raise ValueError(
@@ -135,14 +125,6 @@ class CategoryTransform(beam.PTransform[Any, Any]):
             )
         if self.unit == "user" and isinstance(events.pipeline.runner, BundleBasedDirectRunner):
             raise ValueError("runner must not be BundleBasedDirectRunner for unit user: its clocks run ahead of timers")
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         if self.categories.limit > 1:
             everywhere = everywhere | "JoinLists" >> beam.Map(join_lists)
@@ -159,8 +141,7 @@ class CategoryTransform(beam.PTransform[Any, Any]):
             bounded = stage(receipted, BoundRows(**common, stage=1, limit=in_window), Keyed)
             counts, last = stage(bounded, LimitRows(**common, stage=2, limit=limit), Keyed), 3
         clocked = counts | "WithClock" >> WithClock(self.steps, self.categories.streams, apart=self.unit == "event")
-        rows = stage(clocked, self.publisher(last, self._noise()), self.row_type)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(clocked, self.publisher(last, self._noise()), self.row_type)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the counts depend on, beside the events."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import apache_beam as beam
 import pyarrow as pa
@@ -15,8 +14,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
 from privstream.transforms.timing.clocked import Keyed, WithClock
 from privstream.transforms.timing.steps import Steps
@@ -24,7 +22,7 @@ from privstream.transforms.timing.steps import Steps
 MOST_STANDING = 100_000
 
 
-class PointTransform(beam.PTransform[Any, Any]):
+class PointTransform(PrivateTransform):
     """Updates of points on one input and public queries on another; answers at the end of each window."""
 
     row_type: type
@@ -44,8 +42,7 @@ class PointTransform(beam.PTransform[Any, Any]):
         noise: NoiseSource,
     ) -> None:
         super().__init__()
-        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
-            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        check_streams(streams)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
@@ -54,7 +51,6 @@ class PointTransform(beam.PTransform[Any, Any]):
         self.universe = universe
         self.standing = self._checked(standing)
         self.noise = noise
-        self._dead_letters = False
 
     @property
     @abstractmethod
@@ -87,13 +83,7 @@ class PointTransform(beam.PTransform[Any, Any]):
             public=("all arguments but the noise", "the number of windows", "which queries are asked, and when"),
         )
 
-    def with_dead_letters(self) -> Self:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]]) -> PCollection[Any] | Published:
+    def build(self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
         if set(given) - {"events", "queries"} or "events" not in given:
@@ -103,14 +93,6 @@ class PointTransform(beam.PTransform[Any, Any]):
                 "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
                 "a job that is restored and sees other events in time would show the exact difference"
             )
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
         events = given["events"] | "EventsInOneWindow" >> beam.WindowInto(GlobalWindows())
@@ -122,8 +104,7 @@ class PointTransform(beam.PTransform[Any, Any]):
         clocked = records | "WithClock" >> WithClock(self.steps, self.streams)
         windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         actions = f"{self.actions.insert} {self.actions.delete}"
-        rows = stage(clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type)
 
     def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""

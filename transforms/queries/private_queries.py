@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -15,9 +14,8 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage
 from privstream.transforms.queries.answering import AnswerQueries, KeyQueries
 from privstream.transforms.queries.counting import (
     ALL_TIME,
@@ -33,7 +31,7 @@ from privstream.transforms.timing.receipts import Keyed, Parcel
 SELECTIONS = ("last", "first")
 
 
-class PrivateQueries(beam.PTransform[Any, Any]):
+class PrivateQueries(PrivateTransform):
     """Answer linear queries about a data set, online and in order of event time, from a hypothesis that learns.
 
     Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
@@ -120,7 +118,6 @@ class PrivateQueries(beam.PTransform[Any, Any]):
             integer=not real_weights,
             neighbouring=neighbouring,
         )
-        self._dead_letters = False
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -154,25 +151,11 @@ class PrivateQueries(beam.PTransform[Any, Any]):
             return 1
         return self.mechanism.records_needed(self.queries, self.beta)
 
-    def with_dead_letters(self) -> PrivateQueries:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, inputs: Mapping[str, PCollection[Any]]) -> PCollection[Any] | Published:
+    def build(self, inputs: Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         data, queries = inputs["events"], inputs["queries"]
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         size = len(self.domain)
         noise = self.noise.derive("private queries", self.domain.digest, self.selection)
         split = SplitRecords(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
@@ -200,5 +183,4 @@ class PrivateQueries(beam.PTransform[Any, Any]):
         )
         answering = AnswerQueries(mechanism=self.mechanism, noise=noise, queries=self.queries, beta=self.beta)
         apart = (together, asked) | "DataAndQueries" >> beam.Flatten() | "ApartFromOthers" >> beam.Reshuffle()
-        rows = stage(apart, answering, QueryAnswer)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(apart, answering, QueryAnswer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,10 +16,9 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ROWS, Published
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.clocked import Keyed, WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -30,7 +28,7 @@ from privstream.transforms.top_k.ranking import CountHolders, RankItems
 UNITS = ("person", "person_in_window")
 
 
-class TopKWithGap(beam.PTransform[Any, Any]):
+class TopKWithGap(PrivateTransform):
     """Publish, window by window, the `top` items of a public list that most people hold, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
@@ -116,8 +114,7 @@ class TopKWithGap(beam.PTransform[Any, Any]):
             raise ValueError("start must be given: every window from start on is published")
         if checks.integer("top", top, minimum=1) >= len(domain):
             raise ValueError(f"top must be < {len(domain)}, the number of items in domain, got {top}")
-        if streams is not None and (isinstance(streams, str) or not streams or len(set(streams)) < len(streams)):
-            raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+        check_streams(streams)
         if streams is None and streams_per_person is not None:
             raise ValueError("streams must be given with streams_per_person: every window of every stream is published")
         self.unit = unit
@@ -128,7 +125,6 @@ class TopKWithGap(beam.PTransform[Any, Any]):
         self.beta = checks.probability("beta", beta)
         self.shards = checks.integer("shards", shards, minimum=1)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
-        self._dead_letters = False
         self._limit_contributions(participation_cap, streams_per_person)
         self.mechanism = MeasuredTopK(
             epsilon=epsilon,
@@ -204,26 +200,12 @@ class TopKWithGap(beam.PTransform[Any, Any]):
         limits = f"{self.unit} {self.selection} {self._participations} {self._streams_limit}"
         return self.noise.derive("top-k windows", windows, limits, self.domain.digest)
 
-    def with_dead_letters(self) -> TopKWithGap:
-        """Return the same transform with `Published` as its output."""
-        other = copy.copy(self)
-        other._dead_letters = True
-        return other
-
-    def expand(self, events: PCollection[Any]) -> PCollection[Any] | Published:
+    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
             raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
         _ = self.mechanism.measurement  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        dead: list[PCollection[Any]] = []
-
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
-            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
-            dead.append(outputs[DEAD_LETTERS])
-            return cast(PCollection[Any], outputs[ROWS])
-
         limits = self._participations is not None or self._streams_limit is not None
         split = SplitEvents(
             **common,
@@ -266,8 +248,7 @@ class TopKWithGap(beam.PTransform[Any, Any]):
             domain=self.domain,
             beta=self.beta,
         )
-        rows = stage(clocked, rank, RankedItem)
-        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+        return stage(clocked, rank, RankedItem)
 
 
 def _many(number: int, noun: str) -> str:

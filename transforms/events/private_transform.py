@@ -1,0 +1,70 @@
+"""What all transforms from events to private rows are: stages, each of which may set records aside, and a promise."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+
+ROWS = "rows"
+
+Stage = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
+"""Adds a stage after a collection: given its function and the type of what it emits, returns that."""
+
+
+class Published(NamedTuple):
+    """Both outputs of a pipeline: what is published, and what could not be used (which is not for publication)."""
+
+    rows: PCollection[Any]
+    dead_letters: PCollection[Any]
+
+
+class PrivateTransform(beam.PTransform[Any, Any]):
+    """Events in, rows that are private out, and dead letters where they are asked for."""
+
+    _dead_letters = False
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> PrivacyGuarantee:
+        """What is promised, over the whole run and all streams."""
+
+    @abstractmethod
+    def build(self, events: Any, stage: Stage) -> PCollection[Any]:
+        """Build the stages; return the rows."""
+
+    def with_dead_letters(self) -> Self:
+        """Return the same transform with `Published` as its output."""
+        other = copy.copy(self)
+        other._dead_letters = True
+        return other
+
+    def expand(self, events: Any) -> PCollection[Any] | Published:
+        """Build the stages, and gather what they set aside."""
+        dead: list[PCollection[Any]] = []
+
+        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+            typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
+            outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
+            dead.append(outputs[DEAD_LETTERS])
+            return cast(PCollection[Any], outputs[ROWS])
+
+        rows = self.build(events, stage)
+        return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return public names of streams; without them there is one, without a name."""
+    if streams is None:
+        return ("",)
+    if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
+        raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
+    if not all(isinstance(stream, str) for stream in streams):
+        raise TypeError("streams must be texts")
+    return tuple(streams)
