@@ -19,10 +19,10 @@ import pyarrow as pa
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms import SeededNoise, SetCardinality
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, TrackMembers
 from privstream.transforms.cardinality.moves import SplitMoves, last_moves
-from privstream.transforms.events.batches import EventBatch, HolderBatch, Names, StepKey, decode
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
 STEPS, UPDATES = 1024, 100_000

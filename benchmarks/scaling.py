@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.events.batches import HolderBatch, Names, StepKey
+from privstream.transforms.batches import HolderBatch, Names, StepKey
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps

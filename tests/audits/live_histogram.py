@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import SEED
 

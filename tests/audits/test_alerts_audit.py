@@ -13,7 +13,7 @@ from privstream.transforms import AlertRule, Measurement, MeasurementAlerts, Spa
 from privstream.transforms.alerts.counts import ONE_RUN, CountMeeting, MeetRules
 from privstream.transforms.alerts.measurements import KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.events.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import pytest
 from empirical_privacy import lower_epsilon
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, PrivateQueries
-from privstream.transforms.events.batches import EventBatch, Names, encode
+from privstream.transforms.batches import EventBatch, Names, encode
 from privstream.transforms.queries.answering import AnswerQueries, SparseQuery
 from privstream.transforms.queries.counting import CountRecords, decode_counts
 

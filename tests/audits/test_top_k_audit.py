@@ -10,7 +10,7 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.events.batches import EventBatch, Names, StepKey
+from privstream.transforms.batches import EventBatch, Names, StepKey
 from privstream.transforms.events.bounding import BoundItems
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 

@@ -32,9 +32,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SetCardinality
+from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import last_moves
-from privstream.transforms.events.batches import StepKey
 from privstream.transforms.events.batching import SCHEMA
 from privstream.transforms.timing.clocked import StartClocks
 from runner_harness import on_every_runner

@@ -14,7 +14,8 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from privstream.transforms.timing.clocked import CHUNK, SEED, ClockedSteps, Keyed, WithClock, stepped
+from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.clocked import CHUNK, SEED, ClockedSteps, WithClock, stepped
 from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import SnapshotError
-from privstream.transforms.events.batches import (
+from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Names,

@@ -20,7 +20,7 @@ from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import StepKey
 from privstream.transforms.events.batching import SCHEMA
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.people import first_rows

@@ -15,8 +15,8 @@ from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.batches import EventBatch, StepKey, decode
 from privstream.transforms.events import batching
-from privstream.transforms.events.batches import EventBatch, StepKey, decode
 from privstream.transforms.events.batching import SCHEMA, GatherRows, SplitEvents, normalise
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.steps import Steps

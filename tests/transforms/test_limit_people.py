@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.events.batches import HolderBatch, Names, StepKey, decode
+from privstream.transforms.batches import HolderBatch, Names, StepKey, decode
 from privstream.transforms.events.limiting import Contributions, LimitPeople
 from privstream.transforms.timing.steps import Steps
 

@@ -7,7 +7,7 @@ import pytest
 import tiny_runner
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.events.batches import HolderBatch, Names, StepKey, seal
+from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.timing import ordered

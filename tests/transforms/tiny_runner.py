@@ -24,7 +24,7 @@ from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import StepKey
 from privstream.transforms.events.batching import SCHEMA
 
 

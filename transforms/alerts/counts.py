@@ -15,9 +15,10 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.inputs import AlertInputs
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.events.batches import (
+from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
+    Keyed,
     Names,
     StepKey,
     decode,
@@ -28,7 +29,7 @@ from privstream.transforms.events.batches import (
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.receipts import Keyed, Parcel
+from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.steps import Steps
 
 ONE_RUN = b""

@@ -8,9 +8,9 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.events.bounding import BATCH, RECEIPT
-from privstream.transforms.timing.receipts import DIGEST_BYTES, Keyed, Parcel, split_receipts
+from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, split_receipts
 from privstream.transforms.timing.steps import Steps
 
 

@@ -17,10 +17,11 @@ from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasu
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
 from privstream.transforms.alerts.threshold_tests import AlertPlan
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import Stage, check_streams
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 
 

@@ -18,12 +18,12 @@ from privstream.transforms.alerts.counts import ONE_RUN
 from privstream.transforms.alerts.inputs import AlertInputs
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import Measurement
 from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.receipts import Keyed, Parcel, digest
+from privstream.transforms.timing.receipts import Parcel, digest
 from privstream.transforms.timing.steps import Steps
 
 LARGEST = 2**53
@@ -116,11 +116,7 @@ class KeepMeasurements(AlertInputs):
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe a late measurement."""
         self.late.inc()
-        start, end = self.steps.bounds(key.step)
-        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (
-            f", stream {key.stream}" if key.stream else ""
-        )
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late measurement", position, ""))
+        yield late_letter(self.steps, key.step, "late measurement", "", key.stream)
 
 
 class TestMeasurements(TestAlerts):

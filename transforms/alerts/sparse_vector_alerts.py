@@ -17,13 +17,14 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Keyed, Parcel, WithReceipts
+from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 
 BUDGETS = ("shared", "per_rule")

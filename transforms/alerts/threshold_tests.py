@@ -12,7 +12,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
@@ -21,11 +20,10 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import decode_counts
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.batches import Keyed
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import ClockedSteps
-from privstream.transforms.timing.receipts import Keyed
 from privstream.transforms.timing.steps import Steps
 
 NEVER = -1
@@ -209,9 +207,7 @@ class TestAlerts(ClockedSteps):
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count a late batch, and describe it in the dead-letter output."""
         self.late.inc()
-        start, end = self.steps.bounds(step)
-        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late count", position, ""))
+        yield late_letter(self.steps, step, "late count", "")
 
 
 class TestCounts(TestAlerts):

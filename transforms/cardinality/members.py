@@ -16,10 +16,11 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import FOR_EVER, Moves
-from privstream.transforms.events.batches import HolderBatch, StepKey
 from privstream.transforms.events.bounding import first_of_run, place_in_run
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
@@ -184,6 +185,10 @@ class TrackMembers(OrderedSteps):
             for start, total in zip(starts, totals.tolist(), strict=True)
             if total
         ]
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late batches, which no runner that keeps its watermark lets happen."""
+        yield late_letter(self.steps, key.step, "late events", f"{len(batch.users)} people")
 
     def restore(self, segments: list[bytes]) -> Members:
         """Put the log together."""

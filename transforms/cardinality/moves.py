@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import (
+from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Names,
@@ -28,8 +27,7 @@ from privstream.transforms.events.batches import (
 )
 from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
 from privstream.transforms.timing.steps import Steps, to_micros
 
@@ -230,9 +228,7 @@ class LastMoves(beam.DoFn):
 
     def _late(self, step: int, items: np.ndarray) -> Iterator[Any]:
         """Describe late events by stream, window and kind, with how many there were."""
-        start, end = self.steps.bounds(step)
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
             name = self.moves.streams[item >> 1]
-            place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {name}" if name else "")
             record = f"{KINDS[item & 1]} ({number} events)"
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late events", place, record))
+            yield late_letter(self.steps, step, "late events", record, name)

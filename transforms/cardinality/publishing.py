@@ -9,17 +9,16 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.cardinality.state import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import CHANGE
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Keyed, Outputs
+from privstream.transforms.timing.clocked import ClockedSteps, Outputs
 from privstream.transforms.timing.steps import Steps
 
 NO_BOUND = -1
@@ -78,9 +77,7 @@ class PublishCardinality(ClockedSteps):
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""
         self.late.inc()
-        start, end = self.steps.bounds(step)
-        place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late change", place, ""))
+        yield late_letter(self.steps, step, "late change", "")
 
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState

@@ -14,13 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.private_transform import PrivateTransform, Stage
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 

@@ -15,7 +15,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import EventBatch, Names, StepKey, encode, string_buffers
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.receipts import Parcel, digest

@@ -12,7 +12,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, split_receipts

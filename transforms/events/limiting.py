@@ -15,9 +15,10 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batches import HolderBatch, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -62,7 +63,8 @@ class LimitPeople(OrderedSteps):
         streams: int | None = None,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, stage=stage, domain=domain)
+        super().__init__(steps=steps, stage=stage)
+        self.domain = domain
         self.noise = noise
         self.item_shards = item_shards
         self.participations = participations
@@ -138,6 +140,10 @@ class LimitPeople(OrderedSteps):
             admitted[rows[over]] = False
             participations = _mentions(people[admitted])
         return admitted, [participations, memberships, streams]
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late holdings by item."""
+        return late_events(self.steps, key, batch, self.domain)
 
     def restore(self, segments: list[bytes]) -> Contributions:
         """Add up the log."""

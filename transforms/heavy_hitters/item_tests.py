@@ -13,7 +13,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import HolderBatch, StepKey, decode, seal
+from privstream.transforms.batches import HolderBatch, StepKey, decode, seal
 from privstream.transforms.timing.steps import Steps
 
 

@@ -13,8 +13,9 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import HolderBatch, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import late_events
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
@@ -33,7 +34,8 @@ class MonitorStream(OrderedSteps):
     def __init__(
         self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
     ) -> None:
-        super().__init__(steps=steps, stage=stage, domain=domain)
+        super().__init__(steps=steps, stage=stage)
+        self.domain = domain
         self.monitor = monitor
         self.noise = noise
         self.hits = Metrics.counter("privstream", "hits_published")
@@ -84,6 +86,10 @@ class MonitorStream(OrderedSteps):
         ]
         segment = charges.to_bytes() if len(charges) else None
         return Handled(ledger.charge(charges), segment, rows)
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late holdings by item."""
+        return late_events(self.steps, key, batch, self.domain)
 
     def restore(self, segments: list[bytes]) -> UserCounters:
         """Add up the log."""

@@ -20,10 +20,10 @@ from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.heavy_hitters.item_tests import TestItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.heavy_hitters.visits import VisitAbsentHits
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.visits import VisitAbsentHits
 
 MOST_STEPS = 2**53
 

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.timing.clocked import Keyed, stepped
+from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
 LISTED = "\x1f"  # between the categories of a list that has been made one text

@@ -15,12 +15,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
-from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import (
+from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Names,
@@ -26,8 +25,7 @@ from privstream.transforms.events.batches import (
     string_buffers,
 )
 from privstream.transforms.events.bounding import place_in_run
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
@@ -190,6 +188,11 @@ class LimitRows(OrderedSteps):
         counts = list(count(self.categories, streams, np.full(len(streams), step), positions))
         return Handled(ledger.charge(charges), charges.to_bytes() if len(charges) else None, counts)
 
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late rows by stream and category."""
+        columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
+        return late_counts(self.steps, self.categories, key.step, columns, counts)
+
     def restore(self, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
         return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
@@ -204,10 +207,8 @@ def late_counts(
     steps: Steps, categories: Categories, step: int, columns: np.ndarray, counts: np.ndarray, stream: int = 0
 ) -> Iterator[Any]:
     """Describe late events by stream, window and category, with how many there were; columns may run over streams."""
-    start, end = steps.bounds(step)
     for column, number in zip(columns.tolist(), counts.tolist(), strict=True):
         beyond, position = divmod(column, len(categories.domain))
         name = categories.streams[stream + beyond]
-        place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {name}" if name else "")
         record = f"{categories.domain[position]} ({number} events)"
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late events", place, record))
+        yield late_letter(steps, step, "late events", record, name)

@@ -15,12 +15,13 @@ from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.histograms.query import Histogram
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Keyed
 from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.histograms.events import Categories, decode_counts
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.histograms.questions import Question
 from privstream.transforms.rows import HistogramEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Keyed, Outputs
+from privstream.transforms.timing.clocked import ClockedSteps, Outputs
 from privstream.transforms.timing.steps import Steps
 
 CELLS_AT_ONCE = 1 << 20  # steps times columns

@@ -14,12 +14,13 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.publishing import CountedSteps
 from privstream.transforms.rows import CategoryFlag
-from privstream.transforms.timing.clocked import Keyed, Outputs
+from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Steps
 
 

@@ -13,10 +13,11 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
-from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.steps import Steps
 
 MOST_STANDING = 100_000

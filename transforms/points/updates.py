@@ -17,7 +17,7 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.events.batching import LONGEST_RECORD, normalise
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
@@ -255,14 +255,12 @@ def grouped(streams: np.ndarray, steps: np.ndarray) -> Iterator[tuple[int, int, 
 
 def late_records(steps: Steps, stream: str, step: int, record: bytes, fields: tuple[str, ...]) -> Iterator[Any]:
     """Describe what came late: one dead letter for a query, or for the updates of a batch."""
-    start, end = steps.bounds(step)
-    place = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
     if record[:1] == QUERIES:
         numbers = np.frombuffer(record[1:], "<i8").tolist()
         text = ", ".join(f"{name} {number}" for name, number in zip(fields, numbers, strict=True))
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late query", place, text))
+        yield late_letter(steps, step, "late query", text, stream)
         return
     batch = PointBatch.join([record])
     for point, inserted in zip(batch.points.tolist(), batch.inserted.tolist(), strict=True):
         text = f"{'insert' if inserted else 'delete'} {point}"
-        yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late event", place, text))
+        yield late_letter(steps, step, "late event", text, stream)

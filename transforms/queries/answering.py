@@ -26,11 +26,11 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     LinearQueries,
     OnlineMultiplicativeWeights,
 )
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.queries.counting import ONE_KEY, decode_counts
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.receipts import Keyed
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
 QUERY = b"q"

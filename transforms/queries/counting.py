@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batches import EventBatch, decode
+from privstream.transforms.batches import EventBatch, Keyed, decode
 from privstream.transforms.events.batching import SplitEvents, normalise
 from privstream.transforms.events.bounding import bound_items
-from privstream.transforms.timing.receipts import Keyed, Parcel
+from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.steps import Steps
 
 ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)

@@ -13,6 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import PrivateTransform, Stage
@@ -26,7 +27,7 @@ from privstream.transforms.queries.counting import (
     without_digest,
 )
 from privstream.transforms.rows import QueryAnswer
-from privstream.transforms.timing.receipts import Keyed, Parcel
+from privstream.transforms.timing.receipts import Parcel
 
 SELECTIONS = ("last", "first")
 

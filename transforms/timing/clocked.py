@@ -16,10 +16,10 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
-Keyed = tuple[bytes, bytes]
 Outputs = Iterable[tuple[int, Any]]
 
 SEED = b""

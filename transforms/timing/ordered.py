@@ -15,9 +15,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batches import HolderBatch, StepKey, sealed_key, unseal
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.batches import HolderBatch, StepKey, sealed_key, unseal
 from privstream.transforms.timing.steps import Steps
 
 CACHED_KEYS = 64
@@ -92,10 +90,9 @@ class OrderedSteps(beam.DoFn):
     confuses timers of one name), and passes them on to `keep` and `handle_due`.
     """
 
-    def __init__(self, *, steps: Steps, stage: int, domain: Domain | None = None) -> None:
+    def __init__(self, *, steps: Steps, stage: int) -> None:
         self.steps = steps
         self.stage = stage
-        self.domain = domain
         self.late = Metrics.counter("privstream", "events_late")
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._cache: OrderedDict[bytes, Memory] = OrderedDict()
@@ -103,6 +100,10 @@ class OrderedSteps(beam.DoFn):
     @abstractmethod
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Any) -> Handled:
         """Handle one step: a function of the arguments alone."""
+
+    @abstractmethod
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe a late batch in the dead-letter output."""
 
     @abstractmethod
     def restore(self, segments: list[bytes]) -> Any:
@@ -120,7 +121,7 @@ class OrderedSteps(beam.DoFn):
         if step <= now.decided:
             batch = unseal(record)
             self.late.inc(len(batch.users))
-            yield from late_events(self.steps, sealed_key(record), batch, self.domain)
+            yield from self.describe_late(sealed_key(record), batch)
             return
         pending.add(record)
         timer.set(self.steps.decision_time(step, self.stage), dynamic_timer_tag=str(step))  # some runners keep all

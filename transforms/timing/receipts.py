@@ -11,13 +11,12 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
-from privstream.transforms.events.batches import StepKey
+from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 
 DIGEST_BYTES = 16
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
-Keyed = tuple[bytes, bytes]
 Parcel = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined receipts and nothing
 
 

@@ -9,18 +9,16 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batches import HolderBatch, StepKey, decode
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import REASON
+from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import ClockedSteps, Keyed, stepped
+from privstream.transforms.timing.clocked import ClockedSteps, stepped
 from privstream.transforms.timing.steps import Steps
 
 
@@ -117,8 +115,5 @@ class RankItems(ClockedSteps):
         """Describe late counts by stream, window and item."""
         items, counts = read_counts(batch)
         self.late.inc(int(counts.sum()))
-        start, end = self.steps.bounds(step)
-        stream = key.decode()
-        position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
         for item in items.tolist():
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, "late counts", position, self.domain[item]))
+            yield late_letter(self.steps, step, "late counts", self.domain[item], key.decode())

@@ -14,13 +14,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import Keyed, WithClock
+from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.ranking import CountHolders, RankItems

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
 
-DIGEST_BYTES = 16
+Keyed = tuple[bytes, bytes]
+"""What travels from stage to stage: a record under a key."""
 
 
 class StepKey(NamedTuple):
@@ -147,11 +147,6 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     found: dict[str, Any] = unpack(kind.__name__, 1, data)
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
-
-
-def digest(data: bytes) -> bytes:
-    """Return bytes that stand for an encoded batch."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def seal(key: StepKey, batch: HolderBatch) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.batches import EventBatch, StepKey, encode
+from privstream.transforms.batches import EventBatch, StepKey, encode
 from privstream.transforms.timing.receipts import Parcel, digest
 from privstream.transforms.timing.steps import Steps
 
