@@ -9,9 +9,9 @@ from _quest import item_counts
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from privstream.mechanisms.free_gap.gap_noise import GapLaw
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 
 EPSILON = 0.7

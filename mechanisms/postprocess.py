@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import GapLaw, excess_quantile
+from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile
 from scipy import special
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,5 @@
-"""The noise of the free gap mechanisms: its laws, its checks, and how far a gap may be above the truth."""
+"""The noise of the free gap mechanisms: its laws and its checks."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,9 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.continuous import Exponential, Gumbel, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.gaps import GapLaw, mean
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import smallest
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, IntegersOrReals, check_shared
-
-GapLaw = Exponential | Laplace | Geometric | DiscreteLaplace
 
 LAWS = ("exponential", "laplace")
 
@@ -22,11 +19,6 @@ def make_law(name: str, scale: float, *, integer: bool) -> GapLaw:
     if name == "exponential":
         return Geometric(scale) if integer else Exponential(scale)
     return DiscreteLaplace(scale) if integer else Laplace(scale)
-
-
-def mean(law: GapLaw) -> float:
-    """Return the mean of a noise law."""
-    return law.mean if isinstance(law, Geometric | Exponential) else 0.0
 
 
 def noisy(values: IntegersOrReals, law: GapLaw | Gumbel, labels: Labels, noise: NoiseSource) -> IntegersOrReals:
@@ -66,70 +58,3 @@ def upper_deviation(law: GapLaw, beta: float) -> float:
 def lower_deviation(law: GapLaw, beta: float) -> float:
     """Return how far noise falls below its mean with probability at most beta."""
     return mean(law) if isinstance(law, Geometric | Exponential) else law.tail_quantile(beta)
-
-
-def excess_quantile(query: GapLaw, threshold: GapLaw, beta: float) -> float:
-    """Return the least t, rounded up, such that a gap exceeds the truth by more than t with probability <= beta.
-
-    The error of a gap is the query's noise minus the threshold's, each less its mean.
-    """
-    checks.probability("beta", beta)
-    if type(query) is not type(threshold):
-        raise TypeError(f"laws must be of one kind, got {type(query).__name__} and {type(threshold).__name__}")
-    reach = 2 * (query.scale + threshold.scale) * (2 - math.log(min(beta, 1 - beta))) + 2
-
-    def accept(x: float) -> bool:
-        return difference_tail(query, threshold, x) <= beta
-
-    if isinstance(query, Geometric | DiscreteLaplace):
-        low, high = -math.ceil(reach), math.ceil(reach)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if accept(middle) else (middle, high)
-        return high - mean(query) + mean(threshold)
-    return smallest(lambda x: accept(x - reach), 0.0, 2 * reach) - reach - mean(query) + mean(threshold)
-
-
-def difference_tail(query: GapLaw, threshold: GapLaw, x: float) -> float:
-    """Return Pr[A - B > x] for the noise A of a query and B of a threshold, at an integer x if they are integers."""
-    if isinstance(query, Geometric | Exponential):
-        return _one_sided_tail(query, threshold, x)
-    if isinstance(query, Laplace):
-        tail = _laplace_tail(1 / query.scale, 1 / threshold.scale, abs(x))
-        return tail if x >= 0 else 1 - tail
-    start = x + 1 if x >= 0 else -x
-    tail = _discrete_laplace_tail(1 / query.scale, 1 / threshold.scale, start)
-    return tail if x >= 0 else 1 - tail
-
-
-def _one_sided_tail(query: GapLaw, threshold: GapLaw, x: float) -> float:
-    a, c = query.scale, threshold.scale
-    if isinstance(query, Exponential):
-        return a / (a + c) * math.exp(-x / a) if x >= 0 else 1 - c / (a + c) * math.exp(x / c)
-    # Geometric: Pr[A - B >= m] = (1 - q)/(1 - pq) p^m and Pr[A - B <= -m] = (1 - p)/(1 - pq) q^m for m >= 0.
-    total = -math.expm1(-1 / a - 1 / c)
-    if x >= 0:
-        return math.expm1(-1 / c) / -total * math.exp(-(x + 1) / a)
-    return 1 - math.expm1(-1 / a) / -total * math.exp(x / c)
-
-
-def _laplace_tail(a: float, c: float, x: float) -> float:
-    """Return Pr[A - B > x], x >= 0, for Laplace variables of scales 1/a and 1/c; stable where a and c are close."""
-    difference = c - a
-    if difference < 0:
-        return _laplace_tail(c, a, x)
-    relative = -math.expm1(-difference * x) / difference if difference else x
-    return math.exp(-a * x) * (0.5 + a * a * relative / (2 * (a + c)))
-
-
-def _discrete_laplace_tail(a: float, c: float, m: float) -> float:
-    """Return Pr[A - B >= m], m >= 0, for discrete Laplace variables of scales 1/a and 1/c (docs/proofs/free_gap.md)."""
-    if c < a:
-        return _discrete_laplace_tail(c, a, m)
-    p, q, p1, q1 = math.exp(-a), math.exp(-c), -math.expm1(-a), -math.expm1(-c)
-    relative = math.expm1(-(c - a) * (m + 1)) / math.expm1(-(c - a)) if c > a else m + 1
-    # 1 + p + q - p^2 - p q - q^2, without cancellation for large scales.
-    mixed = p1 * (1 + p) + (p + q) * q1
-    first = p * mixed / (1 + p) / (1 + q)
-    second = p1**2 * relative / (1 + q)
-    return math.exp(-a * m) * (first + second) / -math.expm1(-a - c)

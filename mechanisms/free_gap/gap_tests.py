@@ -9,16 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.errors import BudgetSpent, SnapshotError
-from privstream.mechanisms.free_gap.gap_noise import (
-    GapLaw,
-    excess_quantile,
-    lower_deviation,
-    make_law,
-    mean,
-    noisy,
-    upper_deviation,
-    vector,
-)
+from privstream.mechanisms.free_gap.gap_noise import lower_deviation, make_law, noisy, upper_deviation, vector
+from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile, mean
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sparse_vector.hidden_threshold import (

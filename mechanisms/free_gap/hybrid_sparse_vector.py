@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, mean, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, noisy, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, leaders
 from privstream.mechanisms.free_gap.gap_tests import GapTests, optimal_share
 from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
+from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import GapLaw, check_parameters, make_law, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
 from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
+from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import GapLaw, check_parameters, make_law, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
 from privstream.mechanisms.noise.continuous import Exponential
 from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee

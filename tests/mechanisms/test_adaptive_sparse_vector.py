@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_noise import mean, noisy
+from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.gap_tests import optimal_share
 from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
 from scipy import stats

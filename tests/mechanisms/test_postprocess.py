@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.free_gap.gap_noise import difference_tail, excess_quantile, mean
 from privstream.mechanisms.noise.continuous import Exponential, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.gaps import difference_tail, excess_quantile, mean
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance, gap_lower_bound, gap_p_value
 from scipy import integrate
