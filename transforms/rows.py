@@ -290,7 +290,8 @@ class NearestPoints(NamedTuple):
         successor: a point at or above it, up to which there is something from the query on, but not much; 0 if there
             is not much above at all.
         distance: from the query to the nearer one of both; -1 if there is neither.
-        error_bound: "not much": so many at most, with a stated probability for all rows of a stream together.
+        error_bound: "not much": so many points at most, beside others at the predecessor or successor itself, with a
+            stated probability for all rows of a stream together.
     """
 
     stream: str

@@ -22,8 +22,8 @@ from privstream.mechanisms.snapshots import pack, unpack
 class DynamicPredecessor:
     """Finds points near to queries, below and above, while points are inserted and deleted, by counting in ranges.
 
-    The answer to q is an x at which the noisy count of [x, q] passes alpha, the error of the counts: it is above alpha
-    for x and not for x + 1. It is found by bisection; where the count of [1, q] is not above alpha, there is none.
+    The answer to q is an x at which the noisy count of [x, q] passes alpha, the error of this count: it is above its
+    alpha for x and not for x + 1. It is found by bisection; where the count of [1, q] is not above, there is none.
 
     Privacy:
         That of `RangeCounter` with the same parameters, of whose answers this is a function; `guarantee`. Public: all
@@ -31,8 +31,9 @@ class DynamicPredecessor:
 
     Accuracy:
         With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
-        between x and q, and at most `error(step)` = 2 alpha + 1 of them in a set (with duplicates counted, at most
-        2 alpha and what x itself weighs); where there is no answer there are at most 2 alpha points on that side.
+        between x and q, and at most `errors` of them, which is 2 alpha + 1 for the range from x + 1 (with duplicates
+        counted, so many beside what x itself weighs); where there is no answer there are at most as many on that side.
+        `error(step)` is no less, whatever the answer.
 
     Attributes: see `RangeCounter`; `queries`: number of queries in the whole run that the accuracy is stated for, or
         None for all points at all steps; `beta`: failure probability of the accuracy.
@@ -85,8 +86,17 @@ class DynamicPredecessor:
 
     def alpha(self, step: int) -> int:
         """Return the error of the counts that are asked for at `step`: of any range that begins or ends at a query."""
-        ranges = 2 * self.universe * (self.universe if self.queries is None else self.queries)
-        return self.counter.error_at(step, self.beta, answers=ranges, every_step=self.queries is None)
+        return self.counter.error_at(step, self.beta, **self._ranges)
+
+    def alphas(self, step: int, low: ArrayLike, high: ArrayLike) -> Integers:
+        """Return the same for each of these ranges alone, by the number of its noises."""
+        return self.counter.errors_at(step, low, high, self.beta, **self._ranges)
+
+    @property
+    def _ranges(self) -> dict[str, Any]:
+        """How many ranges begin or end at a query, at each step or in the whole run."""
+        number = 2 * self.universe * (self.universe if self.queries is None else self.queries)
+        return {"answers": number, "every_step": self.queries is None}
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""
@@ -112,20 +122,23 @@ class DynamicPredecessor:
         asked = checked_points("queries", queries, self.universe)
         if state.step == 0:
             nothing = np.full(len(asked), NO_POINT, np.int64)
-            return Neighbours.of(asked, nothing, nothing.copy())
-        alpha = self.alpha(state.step)
+            return Neighbours.of(asked, nothing, nothing.copy(), nothing.copy())
         source = noise.derive("dynamic predecessor", parameters_of(self))
+
+        def between(points: Integers) -> tuple[NDArray[np.bool_], Integers, Integers]:
+            """Return which points lie in the universe, and from where to where the ranges to the queries go."""
+            inside = (points >= 1) & (points <= self.universe)
+            return inside, np.minimum(points, asked)[inside], np.maximum(points, asked)[inside]
 
         def passed(points: Integers) -> NDArray[np.bool_]:
             """Tell whether the counts between points and queries are above alpha; no point is a point beyond."""
-            inside = (points >= 1) & (points <= self.universe)
-            low, high = np.minimum(points, asked)[inside], np.maximum(points, asked)[inside]
+            inside, low, high = between(points)
             result = np.zeros(len(points), np.bool_)
-            result[inside] = self.counter.count(state, low, high, source) > alpha
+            result[inside] = self.counter.count(state, low, high, source) > self.alphas(state.step, low, high)
             return result
 
-        def nearest(edge: int, direction: int) -> Integers:
-            """Return where the count passes alpha on the way from the queries to `edge`."""
+        def nearest(edge: int, direction: int) -> tuple[Integers, Integers]:
+            """Return where the count passes alpha on the way from the queries to `edge`, and how much lies before."""
             reached = np.full(len(asked), edge, np.int64)
             found = passed(reached)
             missed = asked - direction
@@ -134,9 +147,15 @@ class DynamicPredecessor:
                 hit = passed(middle)
                 reached = np.where(far & hit, middle, reached)
                 missed = np.where(far & ~hit, middle, missed)
-            return np.where(found, reached, NO_POINT)
+            missed = np.where(found, missed, edge)
+            errors = np.ones(len(asked), np.int64)
+            some = missed != asked - direction
+            inside, low, high = between(missed)
+            errors[some] += 2 * self.alphas(state.step, low[some[inside]], high[some[inside]])
+            return np.where(found, reached, NO_POINT), errors
 
-        return Neighbours.of(asked, nearest(1, -1), nearest(self.universe, 1))
+        below, above = nearest(1, -1), nearest(self.universe, 1)
+        return Neighbours.of(asked, below[0], above[0], np.maximum(below[1], above[1]))
 
     def snapshot(self, state: RangeState) -> bytes:
         """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""

@@ -12,10 +12,11 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.points.dyadic_ranges import tree_height
+from privstream.mechanisms.points.dyadic_ranges import bounds, tree_height
 from privstream.mechanisms.points.dynamic_points import (
     DUPLICATES,
     LARGEST_UNIVERSE,
+    Integers,
     PointCounts,
     Updates,
     changes,
@@ -59,8 +60,9 @@ class IncrementalPredecessor:
 
     Accuracy:
         With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
-        point between x and q and at most `error(step)` of them, and where there is no answer there are at most
-        `error(step)` points on that side. Time per step: O(log) per point, amortised, and a draw per active interval.
+        point between x and q and at most `errors` of them (with duplicates counted, so many beside what x itself
+        weighs); where there is no answer there are at most as many on that side. `error(step)` is no less, whatever
+        the answer. Time per step: O(log) per point, amortised, and a draw per active interval.
 
     Attributes:
         epsilon: finite and > 0.
@@ -153,10 +155,6 @@ class IncrementalPredecessor:
             everything = min(everything, 2 * (self._height + 1) * checks.integer("points", points, minimum=0) + 1)
         return self.bounds.error(step, everything)
 
-    def error_at(self, state: IncrementalState) -> int:
-        """Return the error at a state, for the intervals that have been activated; may be published."""
-        return self.bounds.error(max(1, state.step), state.finished.activated)
-
     def initial_state(self) -> IncrementalState:
         """Return the state before the first step: no points."""
         return IncrementalState(step=0, points=PointCounts(), finished=TreeState.nothing(), heavy=TreeState.nothing())
@@ -184,24 +182,24 @@ class IncrementalPredecessor:
         added, weights = changes(points, inserted, state.points, self.duplicates)
         held = state.points.add(added, weights)
         source = noise.derive("incremental predecessor", self._parameters)
-        bounds, heavy = self.bounds, state.heavy
-        if bounds.heavy is not None:
-            heavy, _ = bounds.heavy.grow(
+        plan, heavy = self.bounds, state.heavy
+        if plan.heavy is not None:
+            heavy, _ = plan.heavy.grow(
                 heavy,
                 added - 1,
                 weights,
                 held,
                 step,
-                lambda births: bounds.heavy_thresholds(births, step),
+                lambda births: plan.heavy_thresholds(births, step),
                 source.derive("heavy"),
             )
-        finished, _ = bounds.finished.grow(
+        finished, _ = plan.finished.grow(
             state.finished,
             added - 1,
             weights,
             held,
             step,
-            lambda births: bounds.finished_thresholds(births, step),
+            lambda births: plan.finished_thresholds(births, step),
             source.derive("finished"),
         )
         return IncrementalState(step=step, points=held, finished=finished, heavy=heavy)
@@ -216,7 +214,19 @@ class IncrementalPredecessor:
         ends = nearest_starts(size + 1 - asked, *trees, mirrored=True)
         predecessors = np.where(starts == NOTHING, NO_POINT, starts + 1)
         successors = np.where(ends == NOTHING, NO_POINT, np.minimum(size - ends, self.universe))
-        return Neighbours.of(asked, predecessors, successors)
+        errors = np.maximum(
+            self._errors(state, np.maximum(starts, 0), asked),
+            self._errors(state, asked - 1, np.where(ends == NOTHING, size, size - ends)),
+        )
+        return Neighbours.of(asked, predecessors, successors, errors)
+
+    def _errors(self, state: IncrementalState, starts: Integers, ends: Integers) -> Integers:
+        """Return how many points [start, end), counted from 0, can hold, if no interval within it is finished."""
+        step, active = max(1, state.step), state.finished
+        first, after = bounds(active.numbers, self._height)
+        sums = np.concatenate([[0], np.cumsum(self.bounds.finished_thresholds(active.births, step))])
+        low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
+        return self.bounds.way_errors(step, active.activated, high - low, sums[high] - sums[low])
 
     def snapshot(self, state: IncrementalState) -> bytes:
         """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""

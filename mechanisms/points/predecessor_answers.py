@@ -33,17 +33,19 @@ class Neighbours:
         predecessors: some x <= q with a point in [x, q] and few of them; 0 if there are few points up to q.
         successors: some x >= q with a point in [q, x] and few of them; 0 if there are few points from q on.
         distances: from q to the nearer of both, which is no less than to the nearest point; -1 if there is neither.
+        errors: how many points are "few", on either side, with the probability that the mechanism states; no secret.
     """
 
     predecessors: Integers
     successors: Integers
     distances: Integers
+    errors: Integers
 
     @classmethod
-    def of(cls, queries: Integers, predecessors: Integers, successors: Integers) -> Neighbours:
+    def of(cls, queries: Integers, predecessors: Integers, successors: Integers, errors: Integers) -> Neighbours:
         """Add the distances."""
         far = np.iinfo(np.int64).max
         below = np.where(predecessors == NO_POINT, far, queries - predecessors)
         above = np.where(successors == NO_POINT, far, successors - queries)
         nearest = np.minimum(below, above)
-        return cls(predecessors, successors, np.where(nearest == far, NO_DISTANCE, nearest))
+        return cls(predecessors, successors, np.where(nearest == far, NO_DISTANCE, nearest), errors)

@@ -76,9 +76,18 @@ class PredecessorBounds:
         return np.full(len(births), int(self.heavy.threshold(np.array([self._heavy_failure(step)]))[0]))
 
     def error(self, step: int, activated: int) -> int:
-        """Return alpha for a step up to which so many intervals have been activated to be finished."""
-        base, noises, log_failure = self._parts(step, activated)
-        return base + noises.quantile(log_failure)
+        """Return how many points are few at a step up to which so many intervals have been activated to be finished."""
+        base, noises, log_failure = self._parts(self._block_end(step), activated)
+        return 1 + base + noises.quantile(log_failure)
+
+    def way_errors(self, step: int, activated: int, numbers: Integers, thresholds: Integers) -> Integers:
+        """Return the same for answers on whose ways so many unfinished intervals lie, with these sums of K."""
+        (raises, _), (lowers, _) = self.finished.margin_law
+        log_failure = self._log_share - self._log_answers(self._block_end(step)) - self._log_ways
+        sizes, place = np.unique(numbers, return_inverse=True)
+        margins = [NoiseSum(((raises, n),), ((lowers, n),)).quantile(log_failure) if n else 0 for n in sizes.tolist()]
+        bounds = 1 + thresholds + np.array(margins, np.int64)[place]
+        return np.asarray(bounds if self.heavy is None else np.minimum(bounds, self.error(step, activated)))
 
     def rough_error(self) -> float:
         """Return about the error of a typical step, fast."""
@@ -88,25 +97,37 @@ class PredecessorBounds:
         return base + mean + math.sqrt(-2 * log_failure * variance)
 
     def _parts(self, step: int, activated: int) -> tuple[int, NoiseSum, float]:
-        """Return the sum of thresholds on the way of a query, the noises that come on top, and their ln beta."""
+        """Return the sum of thresholds on the longest way of a query, the noises on top, and their ln beta."""
         most = self._longest_way
         last = np.array([max(0, activated - 1)])
         high = int(self.finished_thresholds(last, step)[0])
-        answers = self._log_answers(step) + math.log(2 * self.universe) + 2 * math.log(self.height + 1) + math.log(2)
+        answers = self._log_answers(step) + self._log_ways
         raising, lowering = self.finished.margin_law
         if self.heavy is None:
             total = most * high
             parts = [(raising, lowering, most)]
         else:
             low = int(self.heavy_thresholds(last, step)[0])
-            total = (self.group + 1) * high + (most - 2) * low
-            answers += 2 * math.log(self.height + 1) + _log_subsets(most, self.group)
-            parts = [(raising, lowering, self.group + 1), (*self.heavy.margin_law, most - 2)]
+            rest = max(0, most - 2)
+            total = (self.group + 1) * high + rest * low
+            answers += 2 * math.log(self.height + 2) + _log_subsets(most, self.group)
+            parts = [(raising, lowering, self.group + 1), (*self.heavy.margin_law, rest)]
         noises = NoiseSum(
             tuple((up[0], number) for up, _, number in parts if number),
             tuple((down[0], number) for _, down, number in parts if number),
         )
         return total, noises, self._log_share - answers
+
+    def _block_end(self, step: int) -> int:
+        """Return the next power of two, or the horizon: so few quantiles are computed."""
+        block = 1 << (step - 1).bit_length()
+        return block if self.horizon is None else min(block, self.horizon)
+
+    @property
+    def _log_ways(self) -> float:
+        """Return ln of how many sets of unfinished intervals an answer may have on its way, on both sides."""
+        ends = 1 if self.group == 1 else 2  # a finished interval, or a heavy one
+        return math.log(2 * ends * (self.height + 2)) + (self.height + 1) * math.log(2)
 
     @property
     def _longest_way(self) -> int:
@@ -116,7 +137,7 @@ class PredecessorBounds:
     @property
     def _log_share(self) -> float:
         """Return ln of the part of beta for each kind of failure."""
-        return math.log(self.beta / (2 if self.group == 1 else 3))
+        return math.log(self.beta / (2 if self.group == 1 else 4))
 
     def _log_step_share(self, step: int) -> float:
         """Return ln of the part of a failure probability that falls to a step."""
@@ -135,9 +156,9 @@ class PredecessorBounds:
         cover = longest_cover(self.height)
         every = math.log(self.universe) + math.log(self.universe + 1) - math.log(2)  # [x, q]
         if self.queries is not None:
-            pairs = math.log(self.queries)
+            pairs = math.log(2 * self.queries)
         elif self.horizon is not None:
-            pairs = min(every, math.log(self.universe) + math.log(self.horizon))
+            pairs = min(every, math.log(2 * self.universe) + math.log(self.horizon))
         else:
             pairs = every
         log_false = (self._log_share - pairs - _log_subsets(cover, self.group, exactly=True)) / self.group

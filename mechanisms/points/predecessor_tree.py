@@ -94,7 +94,7 @@ class ThresholdTree:
             """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
             return (1 + 1 / ratio) * (self.typical - math.log1p(ratio) + ratio - 1)
 
-        best: Any = optimize.minimize_scalar(margin, bounds=(0.5, 50.0), method="bounded")
+        best: Any = optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded")
         ratio = round(float(best.x), 3)
         mu = (1 + 1 / ratio) / level * (1 + 1e-12)
         return mu, ratio * mu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -190,28 +191,40 @@ class RangeCounter:
             answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
             every_step: whether so many at each step.
         """
+        last = self._block_end(step)
+        return self.sum_error(last, self._log_share(step, beta, answers, every_step))
+
+    def errors_at(
+        self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
+    ) -> Integers:
+        """Return for each of these ranges what its answer at `step` is off by at most, int64 (n,); see `error_at`."""
+        numbers, _ = self._cover(*self._checked_ranges(low, high))
+        sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
+        log_beta = self._log_share(step, beta, answers, every_step)
+        limit = self.sum_error(self._block_end(step), log_beta)
+        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
+        sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
+        return np.array([min(limit, _sum_quantile(parts, log_beta)) for parts in sums], np.int64)[place]
+
+    def _block_end(self, step: int) -> int:
+        """Return the next power of two, or the horizon."""
+        return min(1 << (self._step_number(step) - 1).bit_length(), self.horizon or LARGEST_HORIZON)
+
+    def _log_share(self, step: int, beta: float, answers: int, every_step: bool) -> float:
+        """Return ln of the failure probability of one answer at a step."""
         doublings = (self._step_number(step) - 1).bit_length()
-        last = 1 << doublings if self.horizon is None else min(1 << doublings, self.horizon)
         rest = math.log(checks.integer("answers", answers, minimum=1))
         if every_step and self.horizon is not None:
             rest += math.log(self.horizon)
         elif every_step:
             rest += doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
-        return self.sum_error(last, math.log(checks.probability("beta", beta)) - rest)
+        return math.log(checks.probability("beta", beta)) - rest
 
     def sum_error(self, step: int, log_beta: float) -> int:
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
         intervals = longest_cover(self.levels - 1)
-        return max(self._sum_quantile(counts, intervals, log_beta) for counts in self._noise.counts(step))
-
-    @staticmethod
-    def _sum_quantile(counts: list[tuple[Law, int]], intervals: int, log_beta: float) -> int:
-        """Return what the sum of so many noises for each of so many intervals exceeds, on either side, so rarely."""
-        gaussian = [(law, intervals * number) for law, number in counts if isinstance(law, DiscreteGaussian)]
-        if gaussian:
-            return gaussian_quantile(gaussian, log_beta)
-        laplace = [(law.scale, intervals * number) for law, number in counts if isinstance(law, DiscreteLaplace)]
-        return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+        sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
+        return max(_sum_quantile(parts, log_beta) for parts in sums)
 
     def initial_state(self) -> RangeState:
         """Return the state before the first step: no points."""
@@ -266,7 +279,6 @@ class RangeCounter:
         if state.step == 0 or not len(starts):
             return np.zeros(len(starts), np.int64)
         source = noise.derive("range counter", self._parameters)
-        height = self.levels - 1
 
         def drawn(intervals: Integers) -> Integers:
             return self._noise.draw(intervals, state.step, state.history, source)
@@ -274,23 +286,28 @@ class RangeCounter:
         if self.consistent:
 
             def noisy(intervals: Integers) -> Integers:
-                first, after = bounds(intervals, height)
+                first, after = bounds(intervals, self.levels - 1)
                 return state.points.below(after + 1) - state.points.below(first + 1) + drawn(intervals)
 
             return consistent_counts(
                 starts - 1,
                 ends - 1,
                 universe=self.universe,
-                height=height,
+                height=self.levels - 1,
                 noisy=noisy,
                 is_set=self.duplicates == "ignored",
             )
-        last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
-        numbers, intervals = cover(starts - 1, last, height)
+        numbers, intervals = self._cover(starts, ends)
         distinct, place = np.unique(intervals, return_inverse=True)
         sums = np.zeros(len(starts), np.int64)
         np.add.at(sums, numbers, drawn(distinct)[place])
         return np.asarray(sums + state.points.below(ends) - state.points.below(starts))
+
+    def _cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+        """Return the dyadic intervals of [start, end): the number of the range, and that of the interval, of each."""
+        height = self.levels - 1
+        last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
+        return cover(starts - 1, last, height)
 
     def _checked_ranges(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
         """Return the first point of each range, and the first one after it."""
@@ -322,6 +339,21 @@ class RangeCounter:
     def _parameters(self) -> bytes:
         """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
         return parameters_of(self)
+
+
+def _sum_quantile(parts: list[tuple[Law, int]], log_beta: float) -> int:
+    """Return what the sum of so many noises of each law exceeds, on either side, with probability e^log_beta."""
+    gaussian = [(law, number) for law, number in parts if isinstance(law, DiscreteGaussian)]
+    if gaussian:
+        return gaussian_quantile(gaussian, log_beta)
+    laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
+    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
+
+
+def _rounded_up(number: int) -> int:
+    """Return the next number of noises with four leading binary digits, so that few quantiles are computed."""
+    rest = max(0, number.bit_length() - 4)
+    return -(-number >> rest) << rest
 
 
 def parameters_of(mechanism: Any) -> bytes:

@@ -16,6 +16,7 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.noise.sums import NoiseSum
 from privstream.mechanisms.points.dyadic_ranges import bounds, cover, tree_height
 from privstream.mechanisms.points.predecessor_bounds import PredecessorBounds
 from privstream.mechanisms.points.predecessor_tree import ThresholdTree, TreeState
@@ -132,12 +133,16 @@ class TestThresholds:
         assert 0.02 / 2 < total < 0.05 / 2
 
     def test_heavy_groups_fail_rarely_enough(self):
-        for queries, horizon, pairs in ((None, 100, (1 << 16) * 100), (50, 100, 50), (None, None, (1 << 16) * 32768.5)):
+        for queries, horizon, pairs in (
+            (None, 100, (2 << 16) * 100),
+            (50, 100, 100),
+            (None, None, (1 << 16) * 32768.5),
+        ):
             plan = PredecessorBounds(
                 epsilon=1.0, universe=1 << 16, lasting=False, horizon=horizon, queries=queries, beta=0.03, group=4
             )
             false = math.exp(plan._heavy_failure(1) - plan._log_step_share(1))
-            assert false**4 * math.comb(30, 4) * pairs <= 0.01 * (1 + 1e-9)
+            assert false**4 * math.comb(30, 4) * pairs <= 0.03 / 4 * (1 + 1e-9)
             assert false <= 0.25
 
 
@@ -191,13 +196,13 @@ class TestBoth:
                 points = np.minimum(universe, 1 + (rng.random(size // 4) ** 2 * universe).astype(np.int64))
                 state, near = mechanism.step(state, PredecessorStep(Updates(points), queries), noise)
                 held = state.points
-                limit = mechanism.error(state.step)
                 none = near.predecessors == 0
                 down = held.below(queries + 1) - held.below(near.predecessors)
                 up = held.below(np.where(near.successors == 0, universe, near.successors) + 1) - held.below(queries)
                 assert down[~none].min(initial=1) >= 1
                 assert up[near.successors > 0].min(initial=1) >= 1
-                assert max(down.max(), up.max()) <= limit
+                assert np.all(np.maximum(down, up) <= near.errors)
+                assert near.errors.max() <= mechanism.error(state.step)
             assert np.count_nonzero(near.predecessors) > 100
 
     def test_before_any_step_and_without_points(self, kind):
@@ -319,11 +324,48 @@ class TestIncremental:
         assert near.predecessors.tolist() == [123_456_789, 0]
         assert near.successors.tolist() == [0, 123_456_789]
 
-    def test_error_counts_what_has_been_activated(self):
+    def test_errors_are_those_of_the_unfinished_intervals_on_the_way(self):
+        """Worst case by hand: every unfinished interval between x and q holds all that its noise lets it hide."""
+        mechanism = IncrementalPredecessor(epsilon=20.0, universe=1000, duplicates="counted", group=1, horizon=40)
+        state, rng = mechanism.initial_state(), np.random.default_rng(6)
+        for _ in range(20):
+            points = 1 + (rng.random(300) ** 3 * 1000).astype(np.int64)
+            state = mechanism.update(state, Updates(points), SeededNoise(1))
+        tree, plan, queries = state.finished, mechanism.bounds, np.arange(1, 1001)
+        near = mechanism.answer(state, queries)
+        first, after = bounds(tree.numbers, 10)
+        thresholds = plan.finished_thresholds(tree.births, state.step)
+        failure = math.log(0.05 / 2) - math.log(40 * 1000) - math.log(2 * 12 * 2048)  # answers; sides, cuts, last ones
+        raising, lowering = plan.finished.margin_law
+        assert raising[0] == lowering[0]
+
+        def few(start, end):
+            among = (first < end) & (after > start)
+            number = int(np.count_nonzero(among))
+            margin = NoiseSum(((raising[0], number),), ((lowering[0], number),)).quantile(failure) if number else 0
+            return 1 + int(thresholds[among].sum()) + margin
+
+        for q, x, y, error in zip(queries, near.predecessors, near.successors, near.errors, strict=True):
+            assert error == max(few(max(0, x - 1), q), few(q - 1, y or 1 << 10))
+        assert near.errors.max() > 2 * near.errors.min()
+
+    @pytest.mark.parametrize("group", [1, 3])
+    def test_errors_of_answers_are_at_most_that_of_any_answer(self, group):
+        mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=group)
+        state = mechanism.initial_state()
+        assert mechanism.answer(state, [5]).errors.tolist() == [1]
+        rng = np.random.default_rng(1)
+        for step in range(1, 4):
+            state = mechanism.update(state, Updates(rng.integers(1, 1 << 20, 60_000)), SeededNoise(1))
+            errors = mechanism.answer(state, rng.integers(1, 1 << 20, 200)).errors
+            assert 1 < errors.min() < errors.max() <= mechanism.error(step)
+        assert errors.max() < mechanism.error(3) / 2
+
+    def test_fewer_points_mean_a_smaller_error(self):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100)
-        state = mechanism.update(mechanism.initial_state(), Updates([5]), SeededNoise(1))
-        assert mechanism.error_at(state) < mechanism.error(100, 1000) < mechanism.error(100)
+        assert mechanism.error(100, 1000) < mechanism.error(100)
         assert mechanism.error(100, 10**9) == mechanism.error(100)
+        assert IncrementalPredecessor(epsilon=1.0, universe=1, horizon=5, group=2).error(1) > 0
 
     def test_a_group_is_chosen_and_declared_queries_help(self):
         chosen = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).bounds
@@ -379,6 +421,20 @@ class TestDynamic:
         unknown = DynamicPredecessor(epsilon=1.0, universe=1 << 10)
         assert unknown.alpha(3) <= unknown.alpha(4) < unknown.alpha(100)
         assert DynamicPredecessor(epsilon=1.0, universe=1 << 10, queries=9).alpha(4) < unknown.alpha(4)
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_errors_are_twice_the_alpha_of_what_was_not_above_it(self, delta):
+        mechanism = DynamicPredecessor(epsilon=3.0, delta=delta, universe=1 << 12, horizon=8)
+        points, queries = np.arange(1, 4001), np.arange(1, (1 << 12) + 1, 37)
+        _, near = mechanism.step(
+            mechanism.initial_state(), PredecessorStep(Updates(points), queries), SeededNoise(1)
+        )
+        assert np.count_nonzero(near.predecessors) > 5 < np.count_nonzero(near.predecessors == 0)
+        for q, x, y, error in zip(queries, near.predecessors, near.successors, near.errors, strict=True):
+            sides = [(x + 1, q) if x else (1, q), (q, y - 1) if y else (q, 1 << 12)]
+            alphas = [int(mechanism.alphas(1, [low], [high])[0]) for low, high in sides if low <= high]
+            assert error == 1 + 2 * max(alphas, default=0) <= mechanism.error(1)
+        assert near.errors.max() > near.errors.min()
 
     def test_gaussian_is_more_accurate_here(self):
         pure = DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=1000)

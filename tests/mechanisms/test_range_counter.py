@@ -364,6 +364,35 @@ class TestError:
             worst = max(worst, np.abs(mechanism.count(state, low, high, SeededNoise(2))).max())
         assert limit / 4 < worst <= limit
 
+    @pytest.mark.parametrize("horizon", [None, 40])
+    def test_that_of_a_range_is_the_quantile_of_its_own_noises(self, horizon):
+        mechanism = RangeCounter(epsilon=1.0, universe=64, horizon=horizon)
+        low, high, sizes = [1, 2, 2, 2], [64, 2, 3, 63], [1, 1, 2, 10]
+        for step in (1, 7, 11, 40):
+            found = mechanism.errors_at(step, low, high, 0.05, answers=3, every_step=False)
+            for size, bound in zip(sizes, found.tolist(), strict=True):
+                laws = [mechanism._noise.epoch(node.epoch).law for node in mechanism._noise.nodes(step)]
+                exact = NoiseSum.laplace([(law.scale, size) for law in laws]).quantile(math.log(0.05 / 3 / 2))
+                assert exact <= bound <= 1.07 * exact
+                if size * len(laws) < 16 and len(set(laws)) == 1:
+                    assert bound == exact
+            assert found.max() <= mechanism.error_at(step, 0.05, answers=3, every_step=False)
+        with pytest.raises(ValueError, match="high must be >= low"):
+            mechanism.errors_at(1, [2], [1], 0.05, answers=1, every_step=True)
+        assert mechanism.errors_at(1, [], [], 0.05, answers=1, every_step=True).tolist() == []
+
+    def test_answers_of_a_range_pass_its_error_as_often_as_stated(self):
+        """One answer each of many runs; noise that is wider by 30% would pass it too often."""
+        mechanism = RangeCounter(epsilon=1.0, universe=64, horizon=40)
+        state = run(mechanism, [([], [])] * 11)
+        low, high = [2, 2, 1], [63, 3, 64]
+        bounds = mechanism.errors_at(11, low, high, 0.2, answers=1, every_step=False)
+        answers = np.array([mechanism.count(state, low, high, SeededNoise(seed)) for seed in range(2500)])
+        for passed in (np.abs(answers) > bounds).mean(axis=0):
+            assert 0.1 < passed < 0.2 + 6.5 * math.sqrt(0.16 / 2500)
+        wider = np.abs(np.rint(1.3 * answers)) > bounds
+        assert np.any(wider.mean(axis=0) > 0.2 + 6.5 * math.sqrt(0.16 / 2500))
+
     def test_it_grows_with_everything(self):
         mechanism = RangeCounter(epsilon=1.0, universe=1 << 16)
         assert mechanism.error(10, 0.05) < mechanism.error(1000, 0.05) < mechanism.error(1000, 0.001)

@@ -17,10 +17,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
-from privstream.transforms.points.range_counts import RangeCounts, error_bound
+from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
 from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch, points_of
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 from privstream.transforms.timing.clocked import StartClocks
@@ -111,21 +110,16 @@ def expected(made, events, queries):
                 state = made.mechanism.update(state, updates)
                 low, high = np.array(numbers, np.int64).reshape(-1, 2).T
                 counts = made.mechanism.count(state, low, high, noise)
-                bound = -1 if made.mechanism.consistent else made.error(number + 1)
-                rows += [RangeCount(*head, *q, int(c), bound) for q, c in zip(numbers, counts, strict=True)]
+                stated = made.beta, len(made.standing), made.queries
+                bounds = error_bounds(made.mechanism, number + 1, np.array(numbers).reshape(-1, 2), *stated)
+                assert max(bounds, default=0) <= made.error(number + 1)
+                bounds = [-1] * len(bounds) if made.mechanism.consistent else bounds
+                rows += [RangeCount(*head, *q, int(c), b) for q, c, b in zip(numbers, counts, bounds, strict=True)]
                 continue
             points = np.array(numbers, np.int64).reshape(-1)
             state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
-            incremental = isinstance(made.mechanism, IncrementalPredecessor)
-            bound = made.mechanism.error_at(state) if incremental else made.error(number + 1)
-            found = zip(
-                points.tolist(),
-                near.predecessors.tolist(),
-                near.successors.tolist(),
-                near.distances.tolist(),
-                strict=True,
-            )
-            rows += [NearestPoints(*head, *each, bound) for each in found]
+            columns = points, near.predecessors, near.successors, near.distances, near.errors
+            rows += [NearestPoints(*head, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
     return sorted(rows)
 
 
@@ -453,6 +447,13 @@ class TestArguments:
         assert made.error(12) == pytest.approx(every, rel=0.1)
         few = error_bound(made.mechanism, 12, 0.05, 2, 0)
         assert few == made.mechanism.error_at(12, 0.05, answers=2, every_step=True) < made.error(12)
+        ranges = np.array([[1, UNIVERSE], [2, UNIVERSE - 2]])
+        whole, several = error_bounds(made.mechanism, 12, ranges, 0.05, 2, 0)
+        assert whole < several / 2 <= few / 2
+        both = error_bounds(made.mechanism, 12, ranges, 0.05, 2, 1000)
+        options = {"answers": 1000, "every_step": False}
+        assert both == made.mechanism.errors_at(12, *ranges.T, 0.025, **options).tolist()
+        assert error_bounds(made.mechanism, 12, ranges, 0.05, 0, 0) == [0, 0]
         assert transform("predecessors").error(12, 100) <= transform("predecessors").error(12)
 
 

@@ -16,10 +16,11 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.transforms.batches import Keyed
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.updates import QUERIES, UPDATES, Actions, PointBatch, decode_queries, late_records
 from privstream.transforms.rows import NearestPoints
-from privstream.transforms.timing.clocked import ClockedSteps, Keyed
+from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("point",)
@@ -144,7 +145,7 @@ class PredecessorQueries(PointTransform):
         return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
 
     def error(self, window: int, points: int | None = None) -> int:
-        """Return the error at window 1, 2, .., with at most so many distinct points inserted."""
+        """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""
         if isinstance(self.mechanism, IncrementalPredecessor):
             return self.mechanism.error(window, points)
         return self.mechanism.error(window)
@@ -226,17 +227,10 @@ class AnswerPredecessors(ClockedSteps):
         state, near = self.mechanism.step(state, given, self.noise.derive("stream", stream))
         if not len(queries):
             return state, ()
-        if isinstance(self.mechanism, IncrementalPredecessor):
-            bound = self.mechanism.error_at(state)
-        else:
-            bound = self.mechanism.error(state.step)
         start, end = self.steps.bounds(step)
         self.published.inc(len(queries))
-        answers = zip(queries, near.predecessors, near.successors, near.distances, strict=True)
-        return state, [
-            NearestPoints(stream, start, end, int(query), int(below), int(above), int(distance), bound)
-            for query, below, above, distance in answers
-        ]
+        answers = zip(queries, near.predecessors, near.successors, near.distances, near.errors, strict=True)
+        return state, [NearestPoints(stream, start, end, *(int(number) for number in numbers)) for numbers in answers]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe what is late."""

@@ -14,6 +14,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
+from privstream.transforms.batches import Keyed
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.updates import (
     QUERIES,
@@ -24,10 +25,11 @@ from privstream.transforms.points.updates import (
     late_records,
 )
 from privstream.transforms.rows import RangeCount
-from privstream.transforms.timing.clocked import ClockedSteps, Keyed
+from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("low", "high")
+NO_BOUND = -1
 
 
 class RangeCounts(PointTransform):
@@ -142,7 +144,7 @@ class RangeCounts(PointTransform):
         return self.mechanism.delta == 0
 
     def error(self, window: int) -> int:
-        """Return the error of answers at window 1, 2, .. without `consistent`."""
+        """Return what no error bound at window 1, 2, .. exceeds, without `consistent`."""
         return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries)
 
     def answering(self, noise: NoiseSource) -> beam.DoFn:
@@ -160,14 +162,30 @@ class RangeCounts(PointTransform):
 
 def error_bound(mechanism: RangeCounter, window: int, beta: float, standing: int, queries: int | None) -> int:
     """Return how far answers at a window are off at most: those of standing queries, and of so many others."""
+    shares = _shares(mechanism, beta, standing, queries)
+    return max((mechanism.error_at(window, share, **options) for share, options in shares), default=0)
+
+
+def error_bounds(
+    mechanism: RangeCounter, window: int, ranges: np.ndarray, beta: float, standing: int, queries: int | None
+) -> list[int]:
+    """Return the same for each of these ranges, int64 (n, 2)."""
+    bounds = np.zeros(len(ranges), np.int64)
+    for share, options in _shares(mechanism, beta, standing, queries):
+        bounds = np.maximum(bounds, mechanism.errors_at(window, ranges[:, 0], ranges[:, 1], share, **options))
+    found: list[int] = bounds.tolist()
+    return found
+
+
+def _shares(
+    mechanism: RangeCounter, beta: float, standing: int, queries: int | None
+) -> list[tuple[float, dict[str, Any]]]:
+    """Return which parts of beta are for how many answers, at each step or in the whole run."""
     if queries is None:
-        every = mechanism.universe * (mechanism.universe + 1) // 2
-        return mechanism.error_at(window, beta, answers=every, every_step=True)
+        return [(beta, {"answers": mechanism.universe * (mechanism.universe + 1) // 2, "every_step": True})]
     share = beta / 2 if queries and standing else beta
-    bounds = [mechanism.error_at(window, share, answers=standing, every_step=True)] if standing else [0]
-    if queries:
-        bounds.append(mechanism.error_at(window, share, answers=queries, every_step=False))
-    return max(bounds)
+    counts = ((standing, True), (queries, False))
+    return [(share, {"answers": number, "every_step": every_step}) for number, every_step in counts if number]
 
 
 class CountRanges(ClockedSteps):
@@ -246,14 +264,15 @@ class CountRanges(ClockedSteps):
             return state, ()
         stream = key.decode()
         counts = self.mechanism.count(state, ranges[:, 0], ranges[:, 1], self.noise.derive("stream", stream))
-        bound = -1
+        bounds = [NO_BOUND] * len(ranges)
         if not self.mechanism.consistent:
-            bound = error_bound(self.mechanism, state.step, self.beta, len(self.standing), self.queries)
+            stated = self.beta, len(self.standing), self.queries
+            bounds = error_bounds(self.mechanism, state.step, ranges, *stated)
         start, end = self.steps.bounds(step)
         self.published.inc(len(counts))
         return state, [
             RangeCount(stream, start, end, low, high, count, bound)
-            for (low, high), count in zip(ranges.tolist(), counts.tolist(), strict=True)
+            for (low, high), count, bound in zip(ranges.tolist(), counts.tolist(), bounds, strict=True)
         ]
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
