@@ -12,54 +12,55 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.help_page import Parser
 
 Commands = Mapping[str, tuple["str | Commands", str]]
 
 PLANS: Commands = {
-    "predecessor": ("plan.predecessor", "how near to a query what is found will be"),
-    "ranges": ("plan.ranges", "how far counts of points in ranges will be off"),
-    "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
     "heavy-hitters": ("plan.heavy_hitters", "from how many people on an item is found"),
-    "histogram": ("plan.histogram", "how far live counts of categories are off"),
-    "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
-    "queries": ("plan.queries", "how precise answers to linear queries are"),
     "top-k": ("plan.top_k", "how right a ranking and its counts are"),
+    "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
+    "histogram": ("plan.histogram", "how far live counts of categories are off"),
+    "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
+    "ranges": ("plan.ranges", "how far counts of points in ranges will be off"),
+    "predecessor": ("plan.predecessor", "how near to a query what is found will be"),
+    "queries": ("plan.queries", "how precise answers to linear queries are"),
 }
 PLOTS: Commands = {
-    "predecessor": ("plot.predecessor", "what is near to each point, and what was nearest"),
-    "ranges": ("plot.ranges", "how many points lie in each range, with error bounds, and the true numbers"),
-    "cardinality": ("plot.cardinality", "how many people are in a set, with error bounds, and the true numbers"),
     "heavy-hitters": ("plot.heavy_hitters", "the items of each window, and what was missed"),
-    "histogram": ("plot.histogram", "live counts with their error bounds, and the true counts"),
-    "alerts": ("plot.alerts", "alerts with their bounds, and the true numbers"),
-    "queries": ("plot.queries", "answers with their error bounds, or their errors"),
     "top-k": ("plot.top_k", "the items on top of each window, and the true numbers"),
+    "alerts": ("plot.alerts", "alerts with their bounds, and the true numbers"),
+    "histogram": ("plot.histogram", "live counts with their error bounds, and the true counts"),
+    "cardinality": ("plot.cardinality", "how many people are in a set, with error bounds, and the true numbers"),
+    "ranges": ("plot.ranges", "how many points lie in each range, with error bounds, and the true numbers"),
+    "predecessor": ("plot.predecessor", "what is near to each point, and what was nearest"),
+    "queries": ("plot.queries", "answers with their error bounds, or their errors"),
 }
 SIMULATIONS: Commands = {
-    "predecessor": ("simulate.predecessor", "trades at price levels, and levels to ask for"),
-    "ranges": ("simulate.ranges", "cars in a car park, and parts of it to ask for"),
-    "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
     "heavy-hitters": ("simulate.heavy_hitters", "what a city searches for, with trends that rise and fall"),
-    "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
-    "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
-    "queries": ("simulate.queries", "where people live and how old they are, and questions about that"),
     "top-k": ("simulate.top_k", "what a city searches for, and the list of all that it could"),
+    "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
+    "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
+    "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
+    "ranges": ("simulate.ranges", "cars in a car park, and parts of it to ask for"),
+    "predecessor": ("simulate.predecessor", "trades at price levels, and levels to ask for"),
+    "queries": ("simulate.queries", "where people live and how old they are, and questions about that"),
 }
 COMMANDS: Commands = {
-    "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
-    "cardinality": ("commands.cardinality", "tell how many people are in a set now, while they come and go"),
     "demo": ("commands.demo", "try everything out: simulate, watch privately, show what was found"),
-    "flags": ("commands.flags", "tell which public categories have passed their thresholds"),
     "heavy-hitters": ("commands.heavy_hitters", "report the items that many people hold, window by window"),
+    "top-k": ("commands.top_k", "rank public items by how many people hold them, window by window"),
+    "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
     "histogram": ("commands.histogram", "count events of public categories, live"),
+    "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
+    "flags": ("commands.flags", "tell which public categories have passed their thresholds"),
+    "cardinality": ("commands.cardinality", "tell how many people are in a set now, while they come and go"),
+    "ranges": ("commands.ranges", "count points in public ranges, while points come and go"),
+    "predecessor": ("commands.predecessor", "find what is near to public points, while points come and go"),
+    "queries": ("commands.queries", "answer linear queries about a data set, one after the other"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
-    "predecessor": ("commands.predecessor", "find what is near to public points, while points come and go"),
-    "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
-    "ranges": ("commands.ranges", "count points in public ranges, while points come and go"),
-    "queries": ("commands.queries", "answer linear queries about a data set, one after the other"),
     "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
-    "top-k": ("commands.top_k", "rank public items by how many people hold them, window by window"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
@@ -69,9 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 on success, 1 if the run failed, 2 if it was not started for a usage error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    parser = argparse.ArgumentParser(
-        prog="privstream", description="Differentially private monitoring of event streams.", allow_abbrev=False
-    )
+    parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.")
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
     chosen = _add(parser, COMMANDS, given, "command")
@@ -94,7 +93,7 @@ def _add(
     added = parser.add_subparsers(dest=name, required=True, metavar="COMMAND")
     chosen = None
     for word, (what, text) in commands.items():
-        one = added.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+        one = added.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if given[:1] != [word]:
             continue
         if not isinstance(what, str):

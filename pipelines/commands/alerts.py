@@ -30,7 +30,6 @@ any event. Rules, and the file with them, are public.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = RULES
     options.add_files(parser)
     options.add_windows(parser, clock=True)
@@ -54,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="streams that one person counts in; each stream then has a budget (default: any, and one budget for all)",
     )
-    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
+    options.add_shards(parser)
 
 
 def add_alerts(budget: argparse._ArgumentGroup) -> None:

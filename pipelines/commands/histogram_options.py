@@ -31,9 +31,7 @@ def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     public = parser.add_argument_group("public knowledge")
     public.add_argument("--domain", required=True, metavar="PATH", help="file with the categories, one per line")
     public.add_argument("--streams", metavar="A,B,..", help="streams, each counted by itself; if events have a stream")
-    parser.add_argument(
-        "--shards", type=int, default=4, help="parallel shards of users; changes no answer (default: 4)"
-    )
+    options.add_shards(parser)
     return budget
 
 

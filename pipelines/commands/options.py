@@ -16,10 +16,15 @@ def add_files(parser: argparse.ArgumentParser, *, user: str = "person", item: st
     """Add: where events come from, and where rows go; `user` and `item` say what these fields are."""
     files = parser.add_argument_group("input and output")
     files.add_argument(
-        "--input", required=True, help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic"
+        "--input",
+        required=True,
+        metavar="PATH",
+        help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic",
     )
-    files.add_argument("--output", required=True, help="rows: .avro .parquet .jsonl, or - for a table")
-    files.add_argument("--dead_letter", help="records that could not be used, as JSON lines; guard it like the input")
+    files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
+    files.add_argument(
+        "--dead_letter", metavar="PATH", help="records that could not be used, as JSON lines; guard it like the input"
+    )
     files.add_argument("--input_format", choices=("avro", "parquet", "jsonl", "csv"), help="default: by ending")
     files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
     files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
@@ -109,7 +114,13 @@ def add_public(parser: argparse.ArgumentParser, *, domain: bool | None) -> None:
         )
     public.add_argument("--streams", metavar="A,B,..", help="public streams to watch (default: all, if that can be)")
     public.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
-    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
+    add_shards(parser)
+
+
+def add_shards(parser: argparse.ArgumentParser) -> None:
+    """Add how the work is shared out, which changes no answer."""
+    running = parser.add_argument_group("running")
+    running.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
 
 
 def streams(arguments: argparse.Namespace) -> tuple[str, ...] | None:

@@ -18,7 +18,6 @@ LINES = '  {"point": 50}\n  {"point": 50, "time": "2024-01-01T12:00:00Z", "strea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = FORMAT + LINES
     options.add_files(parser, user="point, a whole number", item="action")
     options.add_windows(parser, clock=True)

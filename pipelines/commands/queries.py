@@ -27,7 +27,6 @@ the domain are public. Each person counts with one item.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = QUERIES
     options.add_files(parser)
     budget = options.add_budget(parser, unit="a person over all queries", delta=None)
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     answers.add_argument("--selection", default="last", help="which item of a person counts: last (default) or first")
     answers.add_argument("--real_weights", action="store_true", help="weights may lie between 0 and 1; see sharp edges")
-    parser.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
+    options.add_shards(parser)
 
 
 def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:

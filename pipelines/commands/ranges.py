@@ -22,21 +22,19 @@ LINES = '  {"low": 1, "high": 50}\n  {"low": 1, "high": 50, "time": "2024-01-01T
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = FORMAT + LINES
     options.add_files(parser, user="point, a whole number", item="action")
     options.add_windows(parser, clock=True)
     budget = options.add_budget(parser, unit="an event", delta=None)
     budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
     options.add_key(parser)
-    add_points(parser)
-    parser.add_argument(
+    add_points(parser).add_argument(
         "--consistent", action="store_true", help="counts of a window agree, none is negative; without error bounds"
     )
 
 
-def add_points(parser: argparse.ArgumentParser) -> None:
-    """Add: what points are, what happens to them, and what is asked about them."""
+def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add: what points are, what happens to them, and what is asked about them; return the group."""
     points = parser.add_argument_group("points")
     points.add_argument("--universe", type=int, required=True, metavar="U", help="points are 1 .. U")
     points.add_argument("--insert_values", metavar="A,B,..", help="actions that insert a point (default: any other)")
@@ -54,6 +52,7 @@ def add_points(parser: argparse.ArgumentParser) -> None:
         help="bound the errors of so many answers (default: of all that there can be)",
     )
     points.add_argument("--streams", metavar="A,B,..", help="public streams, each with points of its own")
+    return points
 
 
 def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:

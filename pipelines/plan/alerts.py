@@ -14,8 +14,8 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.alerts import add_alerts
+from privstream.pipelines.plan.page import add_json, reasons, show
 from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS
-from rich.console import Console
 from rich.table import Table
 
 NUMBERS = """\
@@ -33,7 +33,6 @@ SHARED, PER_RULE, SPARSE, COUNTS = "shared budget", "budget per rule", "sparse v
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
     budget = parser.add_argument_group("privacy, for each person over the whole run")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about a person, > 0")
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--both_directions", action="store_true", help="some rules say at least and some at most: more noise if shared"
     )
     tests.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -136,7 +135,7 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     title = f"epsilon {arguments.epsilon:g}: {arguments.rules:,} rules in {arguments.windows:,} windows" + (
         f" of {arguments.streams:,} streams" if arguments.streams > 1 else ""
     )
-    table = Table(title=title)
+    table = Table()
     table.add_column("method")
     for column in ("margin", "alerts", "estimate stddev"):
         table.add_column(column, justify="right")
@@ -144,19 +143,15 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
         if name == SPARSE:
             table.add_section()
         table.add_row(name, *_cells(found))
-    console = Console()
-    console.print(table)
-    for name, found in answer.items():
-        if "reason" in found:
-            console.print(f"{name}: {found['reason']}", highlight=False)
+    sentences = reasons(answer)
     chosen = answer[PER_RULE if arguments.budget == "per_rule" else SHARED]
     if "margin" in chosen:
-        sentence = (
+        sentences.append(
             f"With --budget {arguments.budget}, set thresholds {math.ceil(chosen['margin']):,} people below what must "
             f"be noticed, and as many above what is usual. Tests without an alert cost nothing: more windows raise the "
             f"margin with their logarithm only."
         )
-        console.print(sentence, highlight=False, soft_wrap=not console.is_terminal)
+    show(title, table, sentences)
 
 
 def _cells(found: dict[str, Any]) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality.set_cardinality import UNITS, SetCardinality
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
-from rich.console import Console
+from privstream.pipelines.plan.page import add_json, attempt, bound, reasons, show
 from rich.table import Table
 
 NUMBERS = """\
@@ -26,7 +25,6 @@ Options = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
     budget = parser.add_argument_group("privacy")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about the unit, > 0")
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--visits_per_person", type=int, default=1, metavar="N", help="for mode counter (default: 1)")
     run.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -95,7 +93,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
         "counter, T unknown": lambda: error(**shared, unit="event"),
     }
     answers = {
-        unit: {name: _attempt(one) for name, one in them.items()}
+        unit: {name: attempt(one) for name, one in them.items()}
         for unit, them in zip(UNITS, (users, events), strict=True)
     }
     return {"windows": windows, "max_updates": updates, **answers}
@@ -105,35 +103,21 @@ def _visits(number: int) -> str:
     return f"{number:,} visit{'s' * (number > 1)}"
 
 
-def _attempt(predict: Callable[[], int]) -> dict[str, Any]:
-    """Return the error, or, if there is none with these parameters, why."""
-    try:
-        return {"error_bound": predict()}
-    except ValueError as error:
-        return {"error_bound": None, "reason": str(error)}
-
-
 def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     """Print a table, and what it says."""
     windows = "unbounded" if arguments.windows is None else f"{arguments.windows:,}"
     budget = f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g}"
     title = f"{budget}; {windows} windows, {arguments.max_updates:,} updates"
-    table = Table(title=title)
+    table = Table()
     table.add_column("unit")
     table.add_column("mode")
     table.add_column("all estimates are within", justify="right")
     for unit in UNITS:
         for i, (name, found) in enumerate(answer[unit].items()):
-            bound = found["error_bound"]
-            table.add_row("" if i else unit, name, "-" if bound is None else f"{bound:,}")
+            table.add_row("" if i else unit, name, bound(found))
         table.add_section()
-    console = Console()
-    console.print(table)
-    for unit in UNITS:
-        for name, found in answer[unit].items():
-            if "reason" in found:
-                console.print(f"{name}: {found['reason']}", highlight=False, soft_wrap=not console.is_terminal)
-    console.print(_sentence(arguments, answer), highlight=False, soft_wrap=not console.is_terminal)
+    why = [reason for unit in UNITS for reason in reasons(answer[unit])]
+    show(title, table, [*why, _sentence(arguments, answer)])
 
 
 def _sentence(arguments: argparse.Namespace, answer: dict[str, Any]) -> str:

@@ -16,8 +16,8 @@ from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, DEFAUL
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
+from privstream.pipelines.plan.page import add_json, reasons, show
 from privstream.pipelines.plan.standard_methods import histogram_per_step, sparse
-from rich.console import Console
 from rich.table import Table
 
 DEFAULT_STEPS = 1_000
@@ -42,7 +42,6 @@ With --json, detection_threshold is what is called `found from` here, and what c
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
     budget = parser.add_argument_group("privacy, for each person over the whole run")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about a person, > 0")
@@ -78,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     standard.add_argument(
         "--steps", type=int, help=f"steps of the whole stream (default: the horizon, else {DEFAULT_STEPS:,})"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -161,10 +160,9 @@ def _attempt(calibrate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _print(budget: MonitorBudget, items: str, answer: dict[str, Any]) -> None:
     """Print a table, and what it says."""
-    console = Console()
     methods = {name: answer[name] for name in CALIBRATIONS} | answer["baselines"]
     title = f"epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.max_hits:,} hits per person, {items}"
-    table = Table(title=title)
+    table = Table()
     table.add_column("method")
     for column in ("noise scale", "threshold", "found from"):
         table.add_column(column, justify="right")
@@ -175,12 +173,10 @@ def _print(budget: MonitorBudget, items: str, answer: dict[str, Any]) -> None:
             table.add_section()
         cells = [_number(found[key]) for key in ("noise_scale", "threshold", "detection_threshold")]
         table.add_row(NAMES[name], *cells, *([_number(found.get("count_stddev"))] if budget.count_share else []))
-    console.print(table)
-    reasons = [f"{NAMES[name]}: {found['reason']}" for name, found in methods.items() if "reason" in found]
+    why = reasons({NAMES[name]: found for name, found in methods.items()})
     rising = ["These are the thresholds of the first step; they rise slowly, with the logarithm of time."]
-    sentences = [*reasons, *(rising if items == UNENDING else []), _best(budget, methods), _sharpest(budget, answer)]
-    for sentence in sentences:
-        console.print(sentence, highlight=False, soft_wrap=not console.is_terminal)
+    sentences = [*why, *(rising if items == UNENDING else []), _best(budget, methods), _sharpest(budget, answer)]
+    show(title, table, sentences)
 
 
 def _number(value: float | None) -> str:

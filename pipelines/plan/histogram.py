@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,9 @@ from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands import histogram_options
 from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
+from privstream.pipelines.plan.page import add_json, attempt, bound, reasons, show
 from privstream.transforms.histograms.histogram_transform import UNITS
 from privstream.transforms.histograms.questions import questions, watched
-from rich.console import Console
 from rich.table import Table
 
 MODES = ("direct", "anchored", "paper")
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--largest", type=int, metavar="COUNT", help="largest count that is expected (default: T)")
     run.add_argument("--queries", default="histogram", metavar="A,B,..", help="as of `histogram` (default: histogram)")
     run.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -85,8 +84,8 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     budget = shape | {"horizon": arguments.windows, "beta": arguments.beta, "largest": arguments.largest}
     HistogramQueries(**budget)  # checks everything once
     largest = arguments.largest or arguments.windows or 100_000
-    modes = {mode: _attempt(partial(_mode_error, mode, budget, choices, largest)) for mode in MODES}
-    counters = {name: _attempt(partial(_counter_error, kind, shape, arguments)) for name, kind in COUNTERS.items()}
+    modes = {mode: attempt(partial(_mode_error, mode, budget, choices, largest)) for mode in MODES}
+    counters = {name: attempt(partial(_counter_error, kind, shape, arguments)) for name, kind in COUNTERS.items()}
     return {"largest": largest, "modes": modes, "counters": counters}
 
 
@@ -105,34 +104,22 @@ def _counter_error(kind: type[ContinualCounter], shape: dict[str, Any], argument
     return kind(**shape, horizon=arguments.windows).error(arguments.windows, arguments.beta)
 
 
-def _attempt(predict: Callable[[], int]) -> dict[str, Any]:
-    """Return the error, or, if there is none with these parameters, why."""
-    try:
-        return {"error_bound": predict()}
-    except ValueError as error:
-        return {"error_bound": None, "reason": str(error)}
-
-
 def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
-    """Print two tables, and what they say."""
-    console = Console()
+    """Print a table, and what it says."""
     windows = "unbounded" if arguments.windows is None else f"{arguments.windows:,}"
     unit = "event" if arguments.unit == "event" else f"user with {arguments.max_contributions:,} categories in all"
-    table = Table(
-        title=f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g} for one {unit}; "
+    title = (
+        f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g} for one {unit}; "
         f"{arguments.categories:,} categories, {windows} windows"
     )
+    table = Table()
     table.add_column("all numbers are within, together")
     table.add_column("error", justify="right")
     for name, found in answer["modes"].items():
-        table.add_row(f"mode {name}", _number(found["error_bound"]))
+        table.add_row(f"mode {name}", bound(found))
     table.add_section()
     for name, found in answer["counters"].items():
-        table.add_row(f"counter: {name}", _number(found["error_bound"]))
-    console.print(table)
-    for name, found in {**answer["modes"], **answer["counters"]}.items():
-        if "reason" in found:
-            console.print(f"{name}: {found['reason']}", highlight=False, soft_wrap=not console.is_terminal)
+        table.add_row(f"counter: {name}", bound(found))
     able = {name: found["error_bound"] for name, found in answer["modes"].items() if found["error_bound"] is not None}
     best = min(able, key=lambda name: able[name])
     text = (
@@ -141,11 +128,7 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
         "give in mode direct, which takes the k-ary tree for delta = 0, else the buffered Toeplitz counter, and "
         "the one for unknown horizon without an end."
     )
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+    show(title, table, [*reasons({**answer["modes"], **answer["counters"]}), text])
 
 
 COMMAND = Command(

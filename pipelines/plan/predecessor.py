@@ -10,7 +10,8 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.plan.ranges import DEFAULT_WINDOWS, add_budget_and_run, attempt, show
+from privstream.pipelines.plan.page import attempt
+from privstream.pipelines.plan.ranges import DEFAULT_WINDOWS, add_budget_and_run, print_errors
 
 NUMBERS = """\
 The error is a number of points: with probability 1 - beta, in all answers together, no more points lie between a query
@@ -21,10 +22,8 @@ Insertions only need less noise, and the universe matters less. With delta > 0 o
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
-    add_budget_and_run(parser)
-    parser.add_argument(
+    add_budget_and_run(parser).add_argument(
         "--answers", type=int, metavar="N", help="answers in the whole run (default: all points, in all windows)"
     )
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         answer = plan(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    show(arguments, answer, "points between, at most")
+    print_errors(arguments, answer, "points between, at most")
 
 
 def plan(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines.command import Command, UsageError
-from rich.console import Console
+from privstream.pipelines.plan.page import add_json, show
 from rich.table import Table
 
 NUMBERS = """\
@@ -32,7 +32,6 @@ ALPHAS = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
     budget = parser.add_argument_group("privacy, for each person over all queries")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about a person, > 0")
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alpha", type=float, help="error, as a part of --records, that is corrected (default: the best)"
     )
     what.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -150,10 +149,11 @@ def _histogram(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     """Print a table, and what it says."""
-    table = Table(
-        title=f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g}: {arguments.queries:,} queries about "
+    title = (
+        f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g}: {arguments.queries:,} queries about "
         f"{arguments.records:,} people, {arguments.domain_size:,} items"
     )
+    table = Table()
     table.add_column("method")
     for column in ("error bound", "alpha", "measurements", "people needed"):
         table.add_column(column, justify="right")
@@ -164,9 +164,7 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
         cells += [f"{found[key]:,g}" if key in found else "-" for key in ("alpha",)]
         cells += [f"{found[key]:,}" if key in found else "-" for key in ("measurements", "records_needed")]
         table.add_row(name, *cells)
-    console = Console()
-    console.print(table)
-    console.print(_verdict(arguments, answer), highlight=False, soft_wrap=not console.is_terminal)
+    show(title, table, [_verdict(arguments, answer)])
 
 
 def _verdict(arguments: argparse.Namespace, answer: dict[str, Any]) -> str:

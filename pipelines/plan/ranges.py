@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
-from rich.console import Console
+from privstream.pipelines.plan.page import add_json, attempt, bound, reasons, show
 from rich.table import Table
 
 NUMBERS = """\
@@ -26,16 +26,14 @@ DEFAULT_WINDOWS = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
-    add_budget_and_run(parser)
-    parser.add_argument(
+    add_budget_and_run(parser).add_argument(
         "--ranges", type=int, required=True, metavar="N", help="ranges that are asked for in each window"
     )
 
 
-def add_budget_and_run(parser: argparse.ArgumentParser) -> None:
-    """Add the options that plans about points have in common."""
+def add_budget_and_run(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that plans about points have in common; return the group about the run."""
     budget = parser.add_argument_group("privacy")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about an update, > 0")
     budget.add_argument("--delta", type=float, default=0.0, help="probability of leaking more (default: 0, never)")
@@ -46,7 +44,8 @@ def add_budget_and_run(parser: argparse.ArgumentParser) -> None:
         "--windows", type=horizon_steps, required=True, metavar="T", help=f"number of windows, or {UNBOUNDED}"
     )
     run.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
+    return run
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         answer = plan(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    show(arguments, answer, "all counts are within")
+    print_errors(arguments, answer, "all counts are within")
 
 
 def plan(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -90,36 +89,22 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"windows": windows, "errors": {name: attempt(method) for name, method in methods.items()}}
 
 
-def attempt(predict: Callable[[], int]) -> dict[str, Any]:
-    """Return the error, or, if there is none with these parameters, why."""
-    try:
-        return {"error_bound": predict()}
-    except ValueError as error:
-        return {"error_bound": None, "reason": str(error)}
-
-
-def show(arguments: argparse.Namespace, answer: dict[str, Any], column: str) -> None:
+def print_errors(arguments: argparse.Namespace, answer: dict[str, Any], column: str) -> None:
     """Print an answer as one JSON object, or as a table and what it says."""
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
         return
     budget = f"epsilon {arguments.epsilon:g}, delta {arguments.delta:g}"
     points = f"points 1 .. {arguments.universe:,} ({math.ceil(math.log2(arguments.universe)) + 1} levels)"
-    table = Table(title=f"{budget}\n{points}, {answer['windows']:,} windows")
+    table = Table()
     table.add_column("method")
     table.add_column(column, justify="right")
     for name, found in answer["errors"].items():
-        bound = found["error_bound"]
-        table.add_row(name, "-" if bound is None else f"{bound:,}")
-    console = Console()
-    console.print(table)
-    for name, found in answer["errors"].items():
-        if "reason" in found:
-            console.print(f"{name}: {found['reason']}", highlight=False, soft_wrap=not console.is_terminal)
+        table.add_row(name, bound(found))
     able = {name: found["error_bound"] for name, found in answer["errors"].items() if found["error_bound"] is not None}
-    if able:
-        best = min(able, key=lambda name: able[name])
-        console.print(f"Best: {best}, within {able[best]:,}.", highlight=False, soft_wrap=not console.is_terminal)
+    best = min(able, key=lambda name: able[name], default=None)
+    sentence = [] if best is None else [f"Best: {best}, within {able[best]:,}."]
+    show(f"{budget}; {points}, {answer['windows']:,} windows", table, [*reasons(answer["errors"]), *sentence])
 
 
 COMMAND = Command(

@@ -10,7 +10,7 @@ from typing import Any
 from privstream.mechanisms import MeasuredTopK, checks
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.top_k import PERSON, add_shares
-from rich.console import Console
+from privstream.pipelines.plan.page import add_json, show
 from rich.table import Table
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
@@ -26,7 +26,6 @@ numbers in the answer, in people:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = NUMBERS
     budget = parser.add_argument_group("privacy")
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about the unit, > 0")
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--items_per_step", type=int, default=1, help="items of one person in a window (default: 1)")
     run.add_argument("--streams_per_person", type=int, default=1, help="streams of one person (default: 1)")
     run.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -97,13 +96,13 @@ def _errors(mechanism: MeasuredTopK, items: int, beta: float) -> dict[str, Any]:
 
 def _print(arguments: argparse.Namespace, mechanism: MeasuredTopK, answer: dict[str, Any]) -> None:
     """Print a table, and what it says."""
-    console = Console()
     unit = "a person in the whole run" if arguments.unit == PERSON else "a person in one window"
     windows = "" if arguments.windows is None else f", {arguments.windows:,} windows"
-    table = Table(
-        title=f"epsilon {mechanism.epsilon:g}, delta {mechanism.delta:g} for {unit}; "
+    title = (
+        f"epsilon {mechanism.epsilon:g}, delta {mechanism.delta:g} for {unit}; "
         f"top {mechanism.top:,} of {arguments.items:,} items{windows}"
     )
+    table = Table()
     table.add_column("share for counts")
     for column in ("mixed up within", "count within", "stddev", "without gaps"):
         table.add_column(column, justify="right")
@@ -112,14 +111,13 @@ def _print(arguments: argparse.Namespace, mechanism: MeasuredTopK, answer: dict[
         cells = [f"{found[name]:,.0f}" for name in ("selection_error", "least_error_bound")]
         cells += [f"{found[name]:,.1f}" for name in ("estimate_stddev", "stddev_without_gaps")]
         table.add_row(f"{found['measure_share']:g}" + (" (asked for)" if asked else ""), *cells)
-    console.print(table)
     asked = next(found for found in answer["shares"] if found["measure_share"] == answer["measure_share"])
     cut = 1 - (asked["estimate_stddev"] / asked["stddev_without_gaps"]) ** 2
     text = (
         f"In a window, with probability {1 - arguments.beta:g}, items are not mixed up that differ by over "
         f"{asked['selection_error']:,.0f} people; gaps, which cost nothing, cut the variance of counts by {cut:.0%}."
     )
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
+    show(title, table, [text])
 
 
 COMMAND = Command(

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def add_simulation(parser: argparse.ArgumentParser, *, truth: str) -> None:
-    """Add the options of a simulation; `truth` says what the truth is."""
-    parser.add_argument("--users", type=int, required=True, metavar="N", help="number of people")
+def add_simulation(parser: argparse.ArgumentParser, *, truth: str, users: str = "number of people") -> None:
+    """Add the options of a simulation; `truth` and `users` say what these are."""
+    parser.add_argument("--users", type=int, required=True, metavar="N", help=users)
     parser.add_argument("--seed", type=int, required=True, metavar="S", help="the same seed gives the same events")
     parser.add_argument("--output", required=True, metavar="PATH", help="events: .avro .parquet .jsonl or .csv")
     parser.add_argument("--truth", metavar="PATH", help=f"{truth}: .avro .parquet or .jsonl")

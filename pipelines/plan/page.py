@@ -1,0 +1,41 @@
+"""How plans are printed: a title, a table, and what it says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of a form for machines."""
+    parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def attempt(predict: Callable[[], int]) -> dict[str, Any]:
+    """Return the error, or, if there is none with these parameters, why."""
+    try:
+        return {"error_bound": predict()}
+    except ValueError as error:
+        return {"error_bound": None, "reason": str(error)}
+
+
+def reasons(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return why there are no numbers, for the lines of a table that have none."""
+    return [f"{name}: {found['reason']}" for name, found in answers.items() if "reason" in found]
+
+
+def bound(found: Mapping[str, Any]) -> str:
+    """Write an error bound for people."""
+    return "-" if found["error_bound"] is None else f"{found['error_bound']:,}"
+
+
+def show(title: str, table: Table, sentences: Iterable[str]) -> None:
+    """Print a page; its lines are wrapped on a terminal and left whole elsewhere."""
+    console = Console(highlight=False)
+    for text in (Text(title, style="bold"), table, *map(Text, sentences)):
+        console.print(text, soft_wrap=isinstance(text, Text) and not console.is_terminal)
