@@ -1,6 +1,7 @@
 """Attacks on the marks of the incremental predecessor: the exact law of when intervals are marked; broken noise falls.
 
-Noises of different intervals are independent, so the losses of the intervals of a point add up: root and leaf alike.
+Noises of different intervals are independent, so the losses of the intervals of a point add up: root and leaf alike,
+and those of finished and of heavy intervals, if the noises of both are independent too.
 """
 
 import dataclasses
@@ -102,3 +103,73 @@ def test_a_set_that_pays_for_the_larger_noise_alone_falls():
     found = worst_loss(tree("counted"), more_for_ever=False)
     print(f"\nthe larger cost alone: {found:.4f} against 2")
     assert found > 1.2 * 2
+
+
+def plan_of(duplicates):
+    """Return finished and heavy intervals of a mechanism that has both."""
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, duplicates=duplicates, group=2).bounds
+
+
+def loss_of_both(plan, *, more_for_ever):
+    """Return the largest loss of a point by all marks together."""
+    return sum(worst_loss(made, more_for_ever=more_for_ever) for made in (plan.finished, plan.heavy))
+
+
+class OneNoiseForBoth:
+    """A source of which finished and heavy intervals get the same noise."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def derive(self, *path):
+        return OneNoiseForBoth(self.source.derive(*("finished" if part == "heavy" else part for part in path)))
+
+    def words(self, labels, lanes=1):
+        return self.source.words(labels, lanes)
+
+
+class TestHeavyIntervals:
+    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+    def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self, duplicates):
+        found = loss_of_both(plan_of(duplicates), more_for_ever=duplicates == "counted")
+        print(f"\n{duplicates}: {found:.4f} of 2")
+        assert 0.75 * 2 < found <= 2
+
+    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+    def test_all_of_epsilon_for_each_kind_falls(self, duplicates):
+        """As published: epsilon for finished and epsilon for heavy intervals."""
+        plan = dataclasses.replace(plan_of(duplicates), heavy_share=1.0)
+        alone = dataclasses.replace(plan_of(duplicates), group=1)
+        found = sum(worst_loss(made, more_for_ever=duplicates == "counted") for made in (plan.heavy, alone.finished))
+        print(f"\n{duplicates}, epsilon twice: {found:.4f} against 2")
+        assert found > 1.4 * 2
+
+    def test_the_joint_law_of_the_code_is_the_product(self):
+        """When the root is finished and when it is heavy, in many runs; one noise for both would be told."""
+        mechanism = IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=4, duplicates="counted", group=2)
+        plan, births, steps = mechanism.bounds, np.zeros(1, np.int64), (1, 2, 3)
+        high = [int(plan.finished_thresholds(births, step)[0]) for step in steps]
+        low = [int(plan.heavy_thresholds(births, step)[0]) for step in steps]
+        counts = np.cumsum([(low[0] + high[0]) // 2, 2, 2])
+        laws = [mark_law(made, counts, k) for made, k in ((plan.finished, high), (plan.heavy, low))]
+        law = np.outer(*laws)
+
+        def far_off(source_of, runs):
+            """Return by how many standard deviations the frequencies are off, at most."""
+            joint = np.zeros(law.shape)
+            for seed in range(runs):
+                state, when = mechanism.initial_state(), [3, 3]
+                for step, size in enumerate(np.diff(counts, prepend=0).tolist()):
+                    state = mechanism.update(state, Updates(np.full(size, 1)), source_of(seed))
+                    for kind, made in enumerate((state.finished, state.heavy)):
+                        when[kind] = min(when[kind], step if 1 in made.marked else 3)
+                joint[tuple(when)] += 1
+            likely = law * runs > 200
+            return (np.abs(joint / runs - law) / np.sqrt(law * (1 - law) / runs))[likely].max()
+
+        true, shared = (
+            far_off(SeededNoise, RUNS // 2),
+            far_off(lambda seed: OneNoiseForBoth(SeededNoise(seed)), RUNS // 2),
+        )
+        print(f"\njoint law off by {true:.1f}, with one noise for both by {shared:.1f} standard deviations")
+        assert true < 7 < shared
