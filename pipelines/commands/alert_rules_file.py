@@ -51,12 +51,4 @@ def _rule(text: bytes) -> AlertRule:
         raise ValueError("line must be one JSON object") from None
     if not isinstance(found, dict):
         raise ValueError("line must be one JSON object")
-    unknown = sorted(set(found) - set(FIELDS))
-    if unknown:
-        raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(unknown)}")
-    if "name" not in found:
-        raise ValueError("rule must have a name")
-    items = found.get("items")
-    if items is not None and not isinstance(items, list):
-        raise TypeError("items must be a list")
-    return AlertRule(**found | {"items": None if items is None else tuple(items)})
+    return AlertRule.from_fields(found)

@@ -1,4 +1,4 @@
-"""The transform in Beam YAML: real pipelines on FnApiRunner, and what is refused before one runs."""
+"""The transforms in Beam YAML: real pipelines on FnApiRunner, and what is refused before one runs."""
 
 import argparse
 import csv
@@ -18,14 +18,17 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml import main, yaml_transform
 from apache_beam.yaml.yaml_provider import load_providers
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.commands import options
-from privstream.transforms import Domain, HeavyHitter, ShiftingHeavyHitters
+from privstream.pipelines.commands import alerts, cardinality, flags, heavy_hitters, histogram, options, top_k
+from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters
 from privstream.transforms import __path__ as installed
 from privstream.transforms.events.event_rows import to_micros
-from privstream.transforms.yaml_provider import YamlShiftingHeavyHitters
+from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.yaml import offers
+from privstream.transforms.yaml.keys import ADDED
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
+LOGGERS = "privstream.transforms.yaml"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10}
@@ -55,17 +58,19 @@ def run(transforms: list[dict[str, Any]]) -> None:
         build(pipeline, transforms)
 
 
-def run_on_rows(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> list[list[dict[str, Any]]]:
+def run_on_rows(
+    folder: Path, rows: list[dict[str, Any]], config: dict[str, Any], name: str = "ShiftingHeavyHitters"
+) -> list[list[dict[str, Any]]]:
     """What comes out, sorted, and what is refused if the configuration names an output for it."""
-    hitters = {"type": "ShiftingHeavyHitters", "input": "Create", "config": config}
-    outputs = {"found": "ShiftingHeavyHitters"}
+    private = {"type": name, "input": "Create", "config": config}
+    outputs = {"found": name}
     if "error_handling" in config:
-        outputs["refused"] = f"ShiftingHeavyHitters.{config['error_handling']['output']}"
+        outputs["refused"] = f"{name}.{config['error_handling']['output']}"
     sinks = [
         {"type": "WriteToJson", "name": name, "input": source, "config": {"path": str(folder / name)}}
         for name, source in outputs.items()
     ]
-    run([{"type": "Create", "config": {"elements": rows}}, hitters, *sinks])
+    run([{"type": "Create", "config": {"elements": rows}}, private, *sinks])
     return [read_json(folder, name) for name in outputs]
 
 
@@ -75,30 +80,37 @@ def read_json(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def direct(events: list[tuple[str, str, int, str]], **arguments: Any) -> list[dict[str, Any]]:
-    """The rows of the transform called from Python, as Beam YAML writes them."""
-    with_streams = arguments.get("streams_per_person") is not None
-    rows = [
-        beam.Row(user=user, item=item, time=Timestamp(time), stream=stream if with_streams else "")
-        for user, item, time, stream in events
-    ]
+    """The rows of heavy hitters called from Python, as Beam YAML writes them."""
+    if arguments.get("streams_per_person") is None:
+        events = [(user, item, time, "") for user, item, time, _ in events]
+    return published(events, ShiftingHeavyHitters(**(BUDGET | {"noise": KeyedNoise(KEY)} | arguments)))
+
+
+def published(events: list[tuple[str, str, int, str]], transform: PrivateTransform) -> list[dict[str, Any]]:
+    """The rows of a transform called from Python, as Beam YAML writes them."""
+    rows = [beam.Row(user=user, item=item, time=Timestamp(time), stream=stream) for user, item, time, stream in events]
     COLLECTED.clear()
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        hitters = ShiftingHeavyHitters(**(BUDGET | {"noise": KeyedNoise(KEY)} | arguments))
-        pipeline | beam.Create(rows) | hitters | beam.Map(collect)
+        pipeline | beam.Create(rows) | transform | beam.Map(collect)
     return sorted(map(as_written, COLLECTED), key=str)
 
 
-COLLECTED: list[HeavyHitter] = []
+COLLECTED: list[Any] = []
 
 
-def collect(row: HeavyHitter) -> None:
+def collect(row: Any) -> None:
     COLLECTED.append(row)
 
 
-def as_written(row: HeavyHitter) -> dict[str, Any]:
-    """A row as WriteToJson writes it, with ten decimals."""
-    times = {"window_start": row.window_start.to_rfc3339(), "window_end": row.window_end.to_rfc3339()}
-    return row._asdict() | times | {"count_stddev": round(row.count_stddev, 10)}
+def as_written(row: Any) -> dict[str, Any]:
+    """A row as WriteToJson writes it: times as text, numbers with ten decimals."""
+    return {name: plain(value) for name, value in row._asdict().items()}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        return value.to_rfc3339()
+    return round(value, 10) if isinstance(value, float) else value
 
 
 @pytest.fixture
@@ -177,10 +189,10 @@ def test_rows_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path, ke
 
 def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t, _ in crowd(people=400)]
-    with caplog.at_level(logging.INFO, "privstream.transforms.yaml_provider"):
+    with caplog.at_level(logging.INFO, LOGGERS):
         [found] = run_on_rows(tmp_path, rows, BUDGET)
     assert [row["item"] for row in found].count("tea") == 2
-    said = [record for record in caplog.records if record.name == "privstream.transforms.yaml_provider"]
+    said = [record for record in caplog.records if record.name.startswith(LOGGERS)]
     assert [record.levelno for record in said] == [logging.WARNING, logging.INFO]
     assert "random" in said[0].message
     assert ShiftingHeavyHitters(**BUDGET, noise=KeyedNoise(KEY)).guarantee.paragraph() in said[1].message
@@ -188,7 +200,7 @@ def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog
 
 def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", KEY.decode())
-    noise = YamlShiftingHeavyHitters(**BUDGET, noise_key_variable="PRIVSTREAM_TEST_KEY", run_id="r").hitters.noise
+    noise = offers.SHIFTING_HEAVY_HITTERS(**BUDGET, noise_key_variable="PRIVSTREAM_TEST_KEY", run_id="r").made.noise
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
@@ -231,31 +243,127 @@ def test_what_is_wrong_is_said_before_anything_runs(config: dict[str, Any], mess
 @pytest.mark.parametrize("value", ["bad", {"out": "bad"}, {"output": "good"}, {"output": None}])
 def test_error_handling_names_one_output(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^error_handling(\.output)? must be"):
-        YamlShiftingHeavyHitters(**BUDGET, error_handling=value)
+        offers.SHIFTING_HEAVY_HITTERS(**BUDGET, error_handling=value)
 
 
-def test_keys_and_defaults_are_those_of_the_command_and_of_the_transform() -> None:
-    parser = argparse.ArgumentParser(add_help=False)
-    for add in (options.add_events, options.add_privacy, options.add_heavy_hitters):
-        add(parser)
-    command = {action.dest: action for action in parser._actions}
-    for name in ("input", "output", "dead_letter", "input_format"):
-        del command[name]
-    keys = inspect.signature(YamlShiftingHeavyHitters).parameters
+DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240, "shards": 2}
+ITEMS = ["coffee", "tea", "water"]
+RULES = [{"name": "tea", "at_least": 10, "items": ["tea"]}, {"name": "quiet", "at_most": 5}]
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "TopKWithGap": (
+        {"domain": ITEMS, "top": 1, "streams": ["a", "b"]},
+        {"domain": Domain(ITEMS), "top": 1, "streams": ("a", "b"), "streams_per_person": 1},
+    ),
+    "SparseVectorAlerts": (
+        {"rules": RULES},
+        {"rules": [AlertRule(name="tea", at_least=10, items=("tea",)), AlertRule(name="quiet", at_most=5)]},
+    ),
+    "ContinualHistogram": (
+        {"domain": ITEMS, "queries": ["histogram", "max"], "streams": ["b", "a"], "separator": ";",
+         "categories_per_row": 2},
+        {"domain": Domain(ITEMS), "queries": ["histogram", "max"], "streams": ("b", "a"), "separator": ";",
+         "categories_per_row": 2},
+    ),
+    "ThresholdFlags": (
+        {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, "unit": "user", "max_contributions": 2},
+        {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, "unit": "user", "max_contributions": 2},
+    ),
+    "SetCardinality": (
+        {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "mode": "direct"},
+        {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "mode": "direct"},
+    ),
+}  # fmt: skip
+OFFERS = {offer.transform.__name__: offer for offer in vars(offers).values() if isinstance(offer, offers.Offer)}
+COMMANDS = {
+    "ShiftingHeavyHitters": heavy_hitters.COMMAND,
+    "TopKWithGap": top_k.COMMAND,
+    "SparseVectorAlerts": alerts.COMMAND,
+    "ContinualHistogram": histogram.COMMAND,
+    "ThresholdFlags": flags.COMMAND,
+    "SetCardinality": cardinality.COMMAND,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: str, name: str) -> None:
+    config, arguments = CASES[name]
+    in_streams = "streams" in config
+    events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
+    rows = [{"who": u, "item": i, "time": iso(t), **({"stream": s} if in_streams else {})} for u, i, t, s in events]
+    bad = {
+        "time must be ISO 8601 text or a number": rows[0] | {"time": "yesterday"},
+        "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
+    }
+    config = DAY | config | {"user_field": "who", "noise_key_file": key_file, "error_handling": {"output": "bad"}}
+    found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
+    if not in_streams:
+        events = [(user, item, time, "") for user, item, time, _ in events]
+    made = OFFERS[name].transform(**DAY | arguments, noise=KeyedNoise(KEY))
+    assert found == published(events, made)
+    assert len(found) >= (1 if name == "SparseVectorAlerts" else 4)
+    assert {row["reason"] for row in refused} == set(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
+        ("TopKWithGap", {"streams": None}, "streams must be given when the events have a stream"),
+        ("TopKWithGap", {"stream_field": ""}, "streams must not be given when the events have no stream"),
+        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a list of mappings"),
+        ("SparseVectorAlerts", {"rules": [{"name": "x", "above": 3}]}, "fields must be name, at_least, at_most, items"),
+        ("SparseVectorAlerts", {"rules": [{"at_least": 3}]}, "rule must have a name"),
+        ("SparseVectorAlerts", {"rules": [RULES[0] | {"items": "tea"}]}, "items must be a list, got str"),
+        ("ContinualHistogram", {"queries": "max"}, "queries must be a list, got str"),
+        ("ThresholdFlags", {"thresholds": {"tea": 3}}, "thresholds must name every category of the domain"),
+        ("ThresholdFlags", {"categories_per_row": 2, "separator": ""}, "separator must be a text"),
+        ("SetCardinality", {"leave_values": "out"}, "leave_values must be a list, got str"),
+        ("SetCardinality", {"start": None}, "start must be given, got null"),
+        ("SetCardinality", {"period": 30}, "unexpected argument 'period'"),
+    ],
+)
+def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config: dict[str, Any], message: str) -> None:
+    row = {"item": "tea", "time": iso(START), "user": "u"} | ({"stream": "a"} if "streams" in CASES[name][0] else {})
+    private = {"type": name, "input": "Create", "config": DAY | CASES[name][0] | config}
+    with pytest.raises(ValueError, match=name) as raised:
+        build(beam.Pipeline(), [{"type": "Create", "config": {"elements": [row]}}, private])
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_keys_and_defaults_are_those_of_the_command(name: str) -> None:
+    """Beside files: what is read and written are other transforms here."""
+    parser, files = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    COMMANDS[name].add_arguments(parser)
+    options.add_files(files)
+    elsewhere = {action.dest for action in files._actions} - ADDED.keys()
+    command = {action.dest: action for action in parser._actions if action.dest not in elsewhere}
+    keys = inspect.signature(OFFERS[name]).parameters
     assert keys.keys() - {"error_handling"} == command.keys()
-    for name, action in command.items():
-        assert (keys[name].default is inspect.Parameter.empty) == action.required
-        assert action.required or keys[name].default == action.default
-    shared = inspect.signature(ShiftingHeavyHitters).parameters
+    for key, action in command.items():
+        default = keys[key].default
+        assert (default is inspect.Parameter.empty) == action.required
+        assert action.required or (",".join(default) if isinstance(default, tuple) else default) == action.default
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
+    keys = inspect.signature(OFFERS[name]).parameters
+    shared = inspect.signature(OFFERS[name].transform).parameters
     assert shared.keys() - keys.keys() == {"noise"}
-    assert all(keys[name].default == shared[name].default for name in shared.keys() - {"noise", "horizon"})
+    assert keys.keys() - shared.keys() == ADDED.keys()
+    others = {"horizon": inspect.Parameter.empty, "separator": None}
+    assert all(keys[key].default == others.get(key, shared[key].default) for key in shared.keys() - {"noise"})
 
 
-def test_every_key_is_described() -> None:
+def test_every_transform_of_the_listing_has_every_key_described() -> None:
     [provider] = load_providers(LISTING)
-    fields = provider.config_schema("ShiftingHeavyHitters").fields
-    assert {field.name for field in fields} == inspect.signature(YamlShiftingHeavyHitters).parameters.keys()
-    assert all(field.description for field in fields)
+    assert set(provider.provided_transforms()) == OFFERS.keys() == COMMANDS.keys() == {*CASES, "ShiftingHeavyHitters"}
+    for name, offer in OFFERS.items():
+        fields = provider.config_schema(name).fields
+        assert {field.name for field in fields} == inspect.signature(offer).parameters.keys()
+        assert all(field.description for field in fields)
+        assert provider.description(name).startswith(offer.transform.__doc__.partition("\n")[0])
 
 
 @pytest.mark.parametrize(

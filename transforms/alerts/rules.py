@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from privstream.mechanisms import checks
 
@@ -47,6 +49,20 @@ class AlertRule:
         object.__setattr__(self, "items", tuple(self.items))
         if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
             raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> AlertRule:
+        """Make a rule of what is written of it: fields by name, items as a list."""
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        unknown = sorted(set(fields) - set(names))
+        if unknown:
+            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(unknown)}")
+        if "name" not in fields:
+            raise ValueError("rule must have a name")
+        items = fields.get("items")
+        if items is not None and not isinstance(items, list | tuple):
+            raise TypeError("items must be a list")
+        return cls(**{**fields, "items": None if items is None else tuple(items)})
 
     @property
     def threshold(self) -> float:

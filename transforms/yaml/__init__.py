@@ -1,0 +1,1 @@
+"""The transforms in Beam YAML."""

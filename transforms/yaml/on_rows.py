@@ -1,0 +1,125 @@
+"""A private transform on rows: fields with any names in, fields with plain values out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection, Row
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import named_fields_from_element_type
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import checks
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.event_rows import EVENTS, PER_SECOND, Event, ReadRows
+from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.top_k.top_k_with_gap import UNITS
+from privstream.transforms.yaml.keys import GOOD, error_output, noise
+
+STREAM = "stream"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class OnRows(beam.PTransform[Any, Any]):
+    """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
+
+    Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps.
+
+    Args:
+        transform: the transform.
+        row_type: what it publishes.
+        arguments: of the transform, but for the noise.
+        added: what a configuration says beside them; see `keys.ADDED`.
+        all_streams: whether the transform takes streams that are not named.
+        one_stream: whether a person is in one stream where rows have one, unless `streams_per_person` says more.
+    """
+
+    def __init__(
+        self,
+        transform: type[PrivateTransform],
+        row_type: type[tuple[Any, ...]],
+        *,
+        arguments: Mapping[str, Any],
+        added: Mapping[str, Any],
+        all_streams: bool,
+        one_stream: bool,
+    ) -> None:
+        super().__init__(transform.__name__)
+        unit = added["time_unit"]
+        self.time_unit = None if unit is None else checks.one_of("time_unit", unit, tuple(PER_SECOND))
+        self.fields = {name: added[name] for name in ("user_field", "item_field", "time_field")}
+        self.stream_field = added["stream_field"]
+        self.error_output = error_output(added["error_handling"])
+        self.row_type = row_type
+        self.all_streams = all_streams
+        self.one_stream = one_stream and arguments.get("unit") != UNITS[1]
+        secret = noise(added["noise_key_file"], added["noise_key_variable"], added["run_id"])
+        self.arguments = {**arguments, "noise": secret}
+        self.made = transform(**self.arguments)
+
+    def expand(self, rows: PCollection[Any]) -> Any:
+        """Build the stages around the transform."""
+        stream = self._stream(_field_names(rows))
+        made = self._for_stream(stream)
+        _LOGGER.info("%s", made.guarantee.paragraph())
+        read = beam.ParDo(ReadRows(**self.fields, stream_field=stream, time_unit=self.time_unit))
+        events = (
+            rows
+            | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+            | "ReadRows"
+            >> read.with_output_types(Event, **{DEAD_LETTERS: DeadLetter}).with_outputs(DEAD_LETTERS, main=EVENTS)
+        )
+        published = events[EVENTS] | self.label >> made.with_dead_letters()
+        plain = {name: str if hint is Timestamp else hint for name, hint in get_type_hints(self.row_type).items()}
+        found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text).with_output_types(
+            RowTypeConstraint.from_fields(list(plain.items()))
+        )
+        if self.error_output is None:
+            return found
+        dead = (events[DEAD_LETTERS], published.dead_letters) | "AllDeadLetters" >> beam.Flatten()
+        return {GOOD: found, self.error_output: dead}
+
+    def _stream(self, names: list[str]) -> str | None:
+        """Return the field with the stream, or None, after checking that all fields are there."""
+        wanted = dict(self.fields)
+        if self.stream_field:
+            wanted["stream_field"] = self.stream_field
+        elif self.stream_field is None and STREAM in names and STREAM not in wanted.values():
+            wanted["stream_field"] = STREAM
+        for key, name in wanted.items():
+            if name not in names:
+                raise ValueError(f"{key} must be a field of the input, got {name!r}; its fields are {', '.join(names)}")
+        return wanted.get("stream_field")
+
+    def _for_stream(self, stream: str | None) -> PrivateTransform:
+        """Return the transform for rows with or without a stream."""
+        if stream is None:
+            for name in ("streams", "streams_per_person"):
+                if self.arguments.get(name) is not None:
+                    raise ValueError(f"{name} must not be given when the events have no stream")
+            return self.made
+        if not self.all_streams and self.arguments.get("streams") is None:
+            raise ValueError("streams must be given when the events have a stream; an empty stream_field ignores it")
+        if self.one_stream and self.arguments.get("streams_per_person") is None:
+            return type(self.made)(**self.arguments | {"streams_per_person": 1})
+        return self.made
+
+
+def _with_times_as_text(row: Any) -> Row:
+    """Write the times of a row as text."""
+    return Row(
+        **{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in row._asdict().items()}
+    )
+
+
+def _field_names(rows: PCollection[Any]) -> list[str]:
+    """Return the fields of rows."""
+    element: Any = rows.element_type
+    try:
+        return [name for name, _ in named_fields_from_element_type(element)]
+    except TypeError:
+        raise TypeError(f"input must be rows with a schema, got {element}") from None
