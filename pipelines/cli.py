@@ -47,7 +47,7 @@ SIMULATIONS: Commands = {
     "queries": ("simulate.queries", "where people live and how old they are, and questions about that"),
 }
 COMMANDS: Commands = {
-    "demo": ("commands.demo", "try everything out: simulate, watch privately, show what was found"),
+    "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
     "heavy-hitters": ("commands.heavy_hitters", "report the items that many people hold, window by window"),
     "top-k": ("commands.top_k", "rank public items by how many people hold them, window by window"),
     "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
