@@ -1,6 +1,7 @@
 """Imports point one way, mechanisms stand without Beam, and tests run on what is installed."""
 
 import ast
+import graphlib
 import importlib
 import json
 import os
@@ -62,6 +63,35 @@ def test_dependencies_point_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
     below = PACKAGES[: PACKAGES.index(package) + 1]
     assert own_packages(path) <= set(below)
+
+
+def rooms(layer: Path) -> dict[str, set[str]]:
+    """Which rooms of a layer each of its rooms imports from; a module outside of rooms is one by itself."""
+    known = {path.stem for path in layer.iterdir()}
+    found: dict[str, set[str]] = {}
+    for path in layer.rglob("*.py"):
+        names = [name.split(".") for name in imported_modules(path)]
+        own = [parts[2] for parts in names if parts[:2] == ["privstream", layer.name] and len(parts) > 2]
+        room = path.relative_to(layer).with_suffix("").parts[0]
+        found.setdefault(room, set()).update(name if name in known else "__init__" for name in own)
+    return {room: others - {room} for room, others in found.items()}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_rooms_of_a_layer_form_no_cycle(package: str) -> None:
+    graphlib.TopologicalSorter(rooms(ROOT / package)).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("other", ["from privstream.layer.a.x import y", "from privstream.layer import Y"])
+def test_a_cycle_of_rooms_is_recognised(tmp_path: Path, other: str) -> None:
+    layer = tmp_path / "layer"
+    for room in ("a", "b"):
+        (layer / room).mkdir(parents=True)
+    (layer / "a" / "x.py").write_text("from privstream.layer import b\nfrom privstream.layer.a import z")
+    (layer / "b" / "x.py").write_text(other)
+    (layer / "__init__.py").write_text("from privstream.layer.a.x import Y")
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(rooms(layer)).prepare()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=identify)
