@@ -103,7 +103,7 @@ def accuracy(counts: RangeCounts) -> dict[str, Any]:
         "failure_probability": counts.beta,
         "windows": windows,
         "sentence": f"With probability {1 - counts.beta:g}, all counts of a stream{span} are within {error:,} of the "
-        "truth, for queries that do not depend on answers.",
+        "truth, for queries that do not depend on answers; each row says its own bound, by its range.",
     }
 
 

@@ -16,7 +16,9 @@ from privstream.pipelines.plan.ranges import DEFAULT_WINDOWS, add_budget_and_run
 NUMBERS = """\
 The error is a number of points: with probability 1 - beta, in all answers together, no more points lie between a query
 and the predecessor or successor that is told for it, and one does; where none is told, no more lie on that side.
-Insertions only need less noise, and the universe matters less. With delta > 0 only deletions gain.
+That is for the worst data; each answer comes with a bound of its own, which is far smaller for insertions only: there
+it counts the intervals on the way of the query that have not been found to hold points. With delta > 0 only deletions
+gain.
 """
 
 
