@@ -9,10 +9,9 @@ from functools import partial
 from typing import BinaryIO
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, dress, short
+from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, dress, key_above, short
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.alerts import RuleCount
 from privstream.transforms import Alert
@@ -72,8 +71,9 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows)
         title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
-        dress(figure, axes, span=span, values="people", title=title, caption=_caption(picture))
-        _legend(figure, axes, colours)
+        dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
+        marks = [Line2D([], [], color=colour, marker="o", markersize=4.5) for colour in colours.values()]
+        key_above(axes, marks, [short(rule) for rule in colours])
 
 
 def _points(axes: Axes, rows: Sequence[Alert], colour: str, half: float) -> None:
@@ -93,21 +93,14 @@ def _stop(axes: Axes, rows: Sequence[Alert]) -> None:
             axes.axvline(row.window_end.micros / DAY, color=ALARM, linewidth=1.2, linestyle=":")
 
 
-def _legend(figure: Figure, axes: Axes, colours: dict[str, str]) -> None:
-    """Say which colour is which rule."""
-    handles = [Line2D([], [], color=colour, marker="o", markersize=4.5) for colour in colours.values()]
-    if handles:
-        axes.legend(handles, [short(rule) for rule in colours], frameon=False, loc="upper right", fontsize=9)
-
-
 def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
     parts = [
-        f"{len(picture.rows):,} alerts of {len(picture.rules):,} rules. A point is a noisy number of people, the bar "
-        "reaches to its confidence bound, a dashed line is a threshold"
+        f"{len(picture.rows):,} alerts of {len(picture.rules):,} rules. Points: numbers of people with noise; bars "
+        "reach to their confidence bounds. Dashed: thresholds"
     ]
     if picture.truth:
-        parts.append(", a thin line the true number")
+        parts.append(". Thin lines: the true numbers")
     parts.append(".")
     if any(row.stopped for row in picture.rows):
         parts.append(" At the dotted line the budget is spent, and tests have stopped.")

@@ -12,6 +12,7 @@ from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, dres
 from privstream.pipelines.plot.labels import Label, place
 
 LABEL_POINTS = 6
+WIDE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,15 @@ class Band:
 
 
 def draw_bands(
-    bands: Sequence[Band], stream: BinaryIO, format: str, *, values: str, title: str, caption: str, top: int = 10
+    bands: Sequence[Band],
+    stream: BinaryIO,
+    format: str,
+    *,
+    values: str,
+    title: str,
+    caption: str,
+    top: int = 10,
+    levels: Sequence[int] = (),
 ) -> None:
     """Draw bands; those with the largest estimates in colour, at most `top` of them, the others grey.
 
@@ -46,13 +55,16 @@ def draw_bands(
         title: above the picture.
         caption: below it.
         top: bands in colour and with a name, at most as many as there are colours.
+        levels: values to mark with a line across.
     """
-    ranked = sorted(bands, key=lambda band: (-float(np.max(band.estimates, initial=0.0)), band.name))
+    ranked = sorted(bands, key=lambda band: (-float(np.fmax.reduce(band.estimates, initial=0.0)), band.name))
     with chart(stream, format) as (figure, axes):
         labels = []
+        for level in levels:
+            axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
         for rank, band in reversed(list(enumerate(ranked))):
             colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
-            _draw(axes, band, colour, layer=3 if colour != GREY else 2)
+            _draw(axes, band, colour, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
             if colour != GREY and len(band.times):
                 labels.append(_label(band, colour))
         moments = [int(moment) for band in bands if len(band.times) for moment in band.times[[0, -1]]]
@@ -64,12 +76,35 @@ def draw_bands(
         place(axes, labels[::-1])
 
 
-def _draw(axes: Axes, band: Band, colour: str, *, layer: int) -> None:
+def too_wide(bands: Sequence[Band]) -> bool:
+    """Tell whether bands would cover each other and all lines."""
+    estimates = np.concatenate([band.estimates for band in bands] or [np.zeros(0)])
+    known = estimates[np.isfinite(estimates)]
+    return len(bands) > 1 and len(known) > 0 and widest(bands) > WIDE * np.ptp(known)
+
+
+def widest(bands: Sequence[Band]) -> float:
+    """Return the largest error bound, 0 if none is known."""
+    bounds = np.concatenate([band.error_bounds for band in bands] or [np.zeros(0)])
+    return float(np.max(bounds[np.isfinite(bounds)], initial=0.0))
+
+
+def tell_bounds(bands: Sequence[Band]) -> str:
+    """Say how error bounds are shown."""
+    if not widest(bands):
+        return ""
+    if too_wide(bands):
+        return f" Error bounds, up to {widest(bands):,.0f}, are too wide to be drawn."
+    return f" Bands: error bounds, up to {widest(bands):,.0f}."
+
+
+def _draw(axes: Axes, band: Band, colour: str, *, layer: int, bounds: bool) -> None:
     """Draw a line, its band, and the truth, dashed."""
     days = band.times / DAY
     one = "o" if len(days) == 1 else ""
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
-    axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
+    if bounds:
+        axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, marker=one, zorder=layer)
     if band.truth is not None:
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)

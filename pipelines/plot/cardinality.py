@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.cardinality import SetSize
 from privstream.transforms.rows import CardinalityEstimate
@@ -48,7 +48,7 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
     if not rows:
         return "There are no rows."
     changes = int(np.count_nonzero(np.diff(found.estimates)))
-    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times. Band: the error bound of each row."
+    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times.{tell_bounds([found])}"
     used_up = int(np.isnan(found.error_bounds).sum())
     if used_up:
         text += f" The last {used_up:,} rows have none: all changes are used up, and the estimate stays what it is."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, BinaryIO
@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib import dates, font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from privstream.pipelines.sinks.row_files import iso_8601
 
@@ -44,7 +45,8 @@ FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "No
 INCHES = (11.0, 6.0)
 DOTS_PER_INCH = 150
 LONGEST_NAME = 28
-LONGEST_LINE = 150
+KEYS_ABREAST = 6
+LONGEST_LINE = 170
 TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 EVEN_TICKS = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
 DAY = 86_400_000_000.0
@@ -113,6 +115,21 @@ def dress(
     axes.set_title(title, loc="left", fontsize=13, color=INK, pad=12)
     lines = "\n".join(textwrap.wrap(caption, LONGEST_LINE))
     figure.supxlabel(lines, x=0.01, ha="left", fontsize=8.5, color=INK)
+
+
+def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None:
+    """Say what marks mean, in the line of the title on its right."""
+    if marks:
+        axes.legend(
+            marks,
+            names,
+            frameon=False,
+            ncols=min(len(marks), KEYS_ABREAST),
+            fontsize=9,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            borderaxespad=0.2,
+        )
 
 
 def short(text: str) -> str:

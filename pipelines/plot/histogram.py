@@ -9,12 +9,14 @@ from functools import partial
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.chart import COLOURS
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.histogram import CategoryCount
 from privstream.transforms.histograms.questions import questions
 from privstream.transforms.rows import HistogramEstimate
+
+QUANTILES = "quantile:Q is the count that a part Q of all categories does not exceed; max is the largest count."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +87,9 @@ def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    text = f"{len(found):,} lines, mode {rows[0].mode}. Bands: the error bound of each row, for the whole run together."
+    categories = sum(row.category != "" for row in rows) > 0
+    text = f"{len(found):,} categories." if categories else QUANTILES
+    text += f"{tell_bounds(found)} They hold for the whole run together."
     known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
     if not known:
         return text

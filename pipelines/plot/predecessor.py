@@ -29,8 +29,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         stream, rows = choose_stream(read_rows("--input", arguments.input, NearestPoints), arguments.stream)
         truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, NearestTrue)
         bands = make_bands(rows, [row for row in truth if row.stream == stream])
-        title = "Nearest points" + (f", {stream}" if stream else "")
-        return partial(draw_bands, bands, values="point", title=title, caption=caption(rows, bool(truth)))
+        text, queries = caption(rows, bool(truth)), sorted({row.query for row in rows})
+        title = "Nearest points below and above" + (f", {stream}" if stream else "")
+        return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries)
 
     write_picture(arguments.output, prepare)
 
@@ -67,10 +68,10 @@ def caption(rows: Sequence[NearestPoints], truth: bool) -> str:
         return "There are no rows."
     worst = max(row.error_bound for row in rows)
     text = (
-        f"What is told below and above each point that was asked for. At most {worst:,} points lie between; where "
-        "there is no line, at most as many lie on that side."
+        "Dotted: the points that were asked for. Lines: what is told as nearest below and above them. At most "
+        f"{worst:,} points lie between; where there is no line, at most as many lie on that side."
     )
-    return text + (" Dashed: the nearest point." if truth else "")
+    return text + (" Dashed: the nearest in truth." if truth else "")
 
 
 COMMAND = Command(

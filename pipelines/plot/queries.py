@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from matplotlib.ticker import MaxNLocator
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, dress
+from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, dress, key_above
 from privstream.pipelines.plot.rows import add_plot, read_rows, write_picture
 from privstream.pipelines.simulate.queries import QueryTruth
 from privstream.transforms import QueryAnswer
@@ -55,11 +55,12 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
     bounds = [row.error_bound for row in rows]
     numbers = list(range(1, len(rows) + 1))
     with chart(stream, format) as (figure, axes):
+        marks = []
         for source, (colour, marker) in STYLES.items():
             mine = [i for i, row in enumerate(rows) if row.source == source]
             if mine:
                 at, of = [numbers[i] for i in mine], [values[i] for i in mine]
-                axes.plot(at, of, marker, color=colour, markersize=4.5, label=source, zorder=3)
+                marks += axes.plot(at, of, marker, color=colour, markersize=4.5, label=source, zorder=3)
         if rows:
             middles = [0.0] * len(rows) if picture.truth else values
             low = [middle - bound for middle, bound in zip(middles, bounds, strict=True)]
@@ -69,12 +70,10 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
                 axes.step(numbers, high, where="mid", color=GREY, linewidth=1)
             else:
                 axes.vlines(numbers, low, high, color=GREY, linewidth=0.8, alpha=0.7, zorder=1)
-            figure.legend(
-                *axes.get_legend_handles_labels(), frameon=False, loc="outside upper right", ncols=3, fontsize=9
-            )
+            key_above(axes, marks, [str(mark.get_label()) for mark in marks])
         else:
             axes.text(0.5, 0.5, "no answers", transform=axes.transAxes, ha="center", color=INK)
-        values_are = "error, in people" if picture.truth else "people"
+        values_are = "error, people" if picture.truth else "people"
         dress(figure, axes, span=None, values=values_are, title="Answers to queries", caption=_caption(picture))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("queries in the order in which they were asked")

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.ranges import PointsInRange
 from privstream.transforms.rows import RangeCount
@@ -59,9 +59,7 @@ def caption(bands: Sequence[Band]) -> str:
     """Say what is seen."""
     if not bands:
         return "There are no rows."
-    text = f"{len(bands):,} ranges."
-    if not all(np.isnan(band.error_bounds).all() for band in bands):
-        text += " Bands: the error bound of each row."
+    text = f"{len(bands):,} ranges.{tell_bounds(bands)}"
     errors = np.concatenate([np.abs(band.estimates - band.truth) for band in bands if band.truth is not None] or [[]])
     if not np.isfinite(errors).any():
         return text

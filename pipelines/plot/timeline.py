@@ -92,7 +92,6 @@ def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, *, small: bool, 
             linewidth=1.0 if small else 1.6,
             marker="o",
             markersize=1.8 if small else 3.5,
-            capsize=0 if small else 2.5,
             elinewidth=0.6 if small else 1.0,
             zorder=layer,
         )
@@ -139,7 +138,7 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
     """Draw everything but the items."""
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
-    title = "Heavy hitters" + (f" of {short(timeline.stream)}" if timeline.stream else "")
+    title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: what many people hold"
     dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
     counts = [row.count + 2 * row.count_stddev for row in timeline.rows]
@@ -164,12 +163,13 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
 
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
-    bars = "Bars: two standard deviations of the noise. " if any(row.count_stddev for row in timeline.rows) else ""
+    noisy = any(row.count_stddev for row in timeline.rows)
+    bars = "Points: counts with noise; bars: two standard deviations of it. " if noisy else ""
     if not timeline.rows:
         bars = "No heavy hitters were published. "
     if not timeline.truth:
         return bars
-    bars += "Dashed: everybody, also people whom the limits leave out of the counts. "
+    bars += "Dashed: true numbers of all people, whatever the limits. "
     if timeline.verdict is None or timeline.detection_threshold is None:
         return bars + "What counts as missed is unknown: the guarantee is not beside the rows."
     return bars + timeline.verdict.sentence(timeline.detection_threshold)

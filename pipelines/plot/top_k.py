@@ -81,9 +81,10 @@ def draw(
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         span = (windows[0], ends) if windows else None
         title = "The items on top" + (f", {stream_name}" if stream_name else "")
-        dress(figure, axes, span=span, values="people", title=title, caption=caption(rows, truth))
+        dress(figure, axes, span=span, values="people in a window", title=title, caption=caption(rows, truth))
         settle(figure)
-        place(axes, labels[::-1])
+        half = length / 2
+        place(axes, labels[::-1], [((row.window_start.micros + half) / DAY, row.estimate) for row in rows])
 
 
 def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colour: str) -> None:
@@ -128,8 +129,8 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
         return "There are no rows."
     windows = len({row.window_start for row in rows})
     text = (
-        f"The {max(row.rank for row in rows):,} items on top in each of {windows:,} windows, as estimated. "
-        "Bars: the error bound of each row."
+        f"The {max(row.rank for row in rows):,} items on top in each of {windows:,} windows; in colour those that lead "
+        "most clearly. Points: estimates; bars: their error bounds."
     )
     if truth is None:
         return text
@@ -139,7 +140,7 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
         for row in rows
         if (row.item, row.window_start) in holders
     ]
-    text += " Dashed: the truth, where it is known, which knows no limits on people"
+    text += " Dashed: true numbers where they are known, of all people, whatever the limits"
     if not errors:
         return f"{text}."
     outside = sum(error > bound for error, bound in errors)

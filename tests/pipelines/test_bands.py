@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from privstream.pipelines.plot.bands import Band, draw_bands
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds, too_wide
 
 HOUR = 3_600_000_000
 START = 1_704_067_200_000_000
@@ -36,3 +36,15 @@ def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() ->
     assert [f"<!-- band {i} -->" in picture for i in (16, 17, 18, 19)] == [False, True, True, True]
     assert drawn(bands, top=3) == picture
     assert drawn([]) == drawn([])
+
+
+def test_bands_that_would_cover_all_lines_are_told_in_words() -> None:
+    low, high = band("low", 24), band("high", 24, 300.0)
+    assert tell_bounds([low, high]) == " Bands: error bounds, up to 5."
+    covering = Band("wide", low.times, low.estimates, np.full(24, 200.0))
+    assert tell_bounds([covering, high]) == " Error bounds, up to 200, are too wide to be drawn."
+    assert tell_bounds([covering]) == " Bands: error bounds, up to 200."
+    unknown = Band("unknown", low.times, np.full(24, np.nan), np.full(24, np.nan))
+    assert tell_bounds([unknown]) == tell_bounds([]) == ""
+    assert not too_wide([unknown, low])
+    assert drawn([covering, high]).count("<path") < drawn([low, high]).count("<path")

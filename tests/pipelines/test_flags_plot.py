@@ -1,0 +1,70 @@
+"""Pictures of flags: what is up, since when, and whether that was early."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines import cli
+from privstream.pipelines.plot.flags import MOST, caption, draw, picture
+from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.transforms.rows import CategoryFlag
+
+HOUR = 3600
+START = 1_704_067_200
+
+
+def flag(hour: int, category: str, raised: bool) -> CategoryFlag:
+    start = START + hour * HOUR
+    return CategoryFlag("", Timestamp(start), Timestamp(start + HOUR), category, raised, 100, 9 + hour)
+
+
+def counted(hour: int, category: str, events: int) -> CategoryCount:
+    start = START + hour * HOUR
+    return CategoryCount("", Timestamp(start), Timestamp(start + HOUR), category, events)
+
+
+ROWS = [flag(hour, name, hour >= since) for hour in range(4) for name, since in {"late": 2, "soon": 1, "no": 9}.items()]
+TRUTH = [counted(hour, name, 40 * hour) for hour in range(4) for name in ("late", "soon")]
+TRUTH += [counted(hour, "no", 99) for hour in range(3)] + [counted(3, "no", 100)]
+
+
+def micros(hour: int) -> int:
+    return (START + hour * HOUR) * 1_000_000
+
+
+def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
+    found = picture("", ROWS, TRUTH)
+    assert list(found.thresholds) == ["soon", "late", "no"]
+    assert found.raised == {"soon": micros(2), "late": micros(3)}
+    assert found.passed == {"late": micros(4), "soon": micros(4), "no": micros(4)}
+    assert found.span == (micros(0), micros(4))
+    assert found.error_bound == 12
+
+
+def test_the_caption_counts_what_was_early_and_what_is_missing() -> None:
+    text = caption(picture("", ROWS, TRUTH))
+    assert "2 of 3 flags went up" in text
+    assert "In truth 3 counts passed: 2 flags were early, 1 not up yet." in text
+    assert "In truth" not in caption(picture("", ROWS, None))
+    assert caption(picture("", [], None)) == "There are no rows."
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST + 3])
+def test_any_number_of_categories_can_be_drawn(count: int) -> None:
+    stream = io.BytesIO()
+    draw(picture("north", [flag(0, f"category <{i}>", False) for i in range(count)], None), stream, "svg")
+    shown = stream.getvalue().decode()
+    assert ("no rows" in shown) == (count == 0)
+    assert ("Not shown:" in shown) == (count > MOST)
+    assert len(re.findall("<!-- category", shown)) == min(count, MOST)
+
+
+def test_the_command_draws(tmp_path: Path) -> None:
+    write_row_file(str(tmp_path / "rows.avro"), CategoryFlag, ROWS)
+    write_row_file(str(tmp_path / "truth.jsonl"), CategoryCount, TRUTH)
+    files = ["--input", str(tmp_path / "rows.avro"), "--truth", str(tmp_path / "truth.jsonl")]
+    assert cli.main(["plot", "flags", *files, "--output", str(tmp_path / "picture.svg")]) == 0
+    assert "count passed the threshold" in (tmp_path / "picture.svg").read_text()

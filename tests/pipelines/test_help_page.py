@@ -1,0 +1,103 @@
+"""What `--help` looks like, and what a mistake on the command line says."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.help_page import HelpPage, Parser
+
+
+def pages(commands: cli.Commands = cli.COMMANDS) -> Iterator[list[str]]:
+    """Return the words of everything that has a help page."""
+    for word, (what, _) in commands.items():
+        yield [word]
+        if not isinstance(what, str):
+            yield from ([word, *words] for words in pages(what))
+
+
+PAGES = [[], *pages()]
+
+
+def modules(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[list[str], str]]:
+    """Return the words and the module of every command."""
+    for word, (what, _) in commands.items():
+        if isinstance(what, str):
+            yield [word], what
+        else:
+            yield from (([word, *words], module) for words, module in modules(what))
+
+
+def page(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([*words, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+@pytest.mark.parametrize("columns", [80, 300])
+def test_help_fits(
+    words: list[str], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = page(words, capsys)
+    examples = [line for line in shown.splitlines() if line.startswith("  {")]
+    assert max(len(line) for line in shown.splitlines() if line not in examples) <= min(columns, 100)
+
+
+@pytest.mark.parametrize(("words", "module"), list(modules()), ids=str)
+def test_every_option_is_explained(words: list[str], module: str) -> None:
+    parser = Parser(prog=" ".join(words))
+    cli.load(module).add_arguments(parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
+
+
+@pytest.mark.parametrize("words", [words for words in PAGES if len(words) == 1 and words != ["demo"]], ids=" ".join)
+def test_usage_names_what_must_be_given(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    usage = page(words, capsys).split("\n\n")[0]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    needed = re.findall(r"--\w+", capsys.readouterr().err.split(";")[0])
+    assert [option for option in re.findall(r"--\w+", usage) if option != "--help"] == needed
+
+
+@pytest.mark.parametrize("words", PAGES[1:], ids=" ".join)
+@pytest.mark.parametrize("mistake", [[], ["--no-such"], ["no\nsuch"], ["--epsilon", "\n\n"], ["--input"]], ids=repr)
+def test_a_mistake_is_told_in_one_line(
+    words: list[str], mistake: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words == ["demo"] and not mistake:
+        pytest.skip("the demo needs no options")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*words, *mistake])
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.fullmatch(r"privstream( [\w-]+)*: error: .*\n", shown.err)
+    assert shown.err.endswith(f"; see privstream {' '.join(words)} --help\n")
+
+
+def test_paragraphs_are_wrapped_and_lists_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = (
+        "numbers:\n"
+        f"  margin    {'people ' * 12}\n"
+        "            and more\n"
+        f'  {{"name": "{"x" * 90}"}}\n'
+        f"{'Words ' * 10}\n"
+        f"{'go on ' * 10}\n"
+    )
+    lines = HelpPage("privstream")._fill_text(text, 70, "").splitlines()
+    assert lines[0] == "numbers:"
+    assert lines[1].startswith("  margin    people") and lines[2].startswith(" " * 12 + "people")
+    example = lines.index(f'  {{"name": "{"x" * 90}"}}')
+    assert lines[example - 1].endswith("and more")
+    assert max(map(len, lines[:example] + lines[example + 1 :])) <= 70
+    assert " ".join(lines[example + 1 :]).split() == ["Words"] * 10 + ["go", "on"] * 10
+
+
+def test_options_have_full_names_only(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="tool")
+    parser.add_argument("--epsilon", type=float)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--eps", "1"])
+    assert capsys.readouterr().err == "tool: error: unrecognized arguments: --eps 1; see tool --help\n"
