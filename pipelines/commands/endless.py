@@ -12,6 +12,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.commands.options import fields
 from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
@@ -103,9 +104,9 @@ def prepare(options: PipelineOptions) -> None:
     """Set what a runner needs for input without an end."""
     standard = options.view_as(StandardOptions)
     standard.streaming = True
-    if standard.runner.rpartition(".")[2] == launch.LOCAL_RUNNER:
+    if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
         launch.say(
-            f"{launch.LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner"
+            f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner"
         )
 
 

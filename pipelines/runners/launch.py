@@ -16,23 +16,16 @@ from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import (
-    DirectOptions,
-    PipelineOptions,
-    StandardOptions,
-    _BeamArgumentParser,
-)
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState
 from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
+from privstream.pipelines.runners.local_runner import choose_local_runner, without_prism
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-LOCAL_RUNNER = "FnApiRunner"
-BUNDLE_BASED = "bundlebaseddirectrunner"
 
 GRACE_SECONDS = 5
 STANDARD_ERROR = 2
@@ -44,7 +37,7 @@ OURS = tuple(folder for package in (mechanisms, transforms, pipelines) for folde
 
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
-    """Return Beam's options; the default runner is the in-process FnApiRunner, chosen by name.
+    """Return Beam's options, with a runner that is named.
 
     Raises:
         UsageError: an option that neither this command nor Beam knows, or a way to run that gives wrong results.
@@ -60,19 +53,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     if unknown:
         raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
     options = PipelineOptions(arguments)
-    standard = options.view_as(StandardOptions)
-    if standard.runner is None:
-        standard.runner = LOCAL_RUNNER
-    if standard.runner.rpartition(".")[2].lower() == BUNDLE_BASED:
-        raise UsageError(
-            "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
-        )
-    direct = options.view_as(DirectOptions)
-    if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
-        raise UsageError(
-            "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
-            "outdated state, and people would be charged wrongly"
-        )
+    choose_local_runner(options)
     prepare_for_checkpoints(options)
     check_flink(options)
     return options
@@ -112,7 +93,7 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: st
     except UsageError:
         raise
     except Exception as error:
-        raise RunError(_cause(error)) from error
+        raise RunError(without_prism(error) or _cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     say(f"ran on {runner} in {time.monotonic() - began:.1f} s")

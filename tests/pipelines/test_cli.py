@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,7 @@ def test_errors_are_one_line_and_a_status(
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--direct_num_workers", "2", "--direct_running_mode", "multi_threading"], "direct_running_mode must be"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
+        (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
     ],
 )
 def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message: str) -> None:
@@ -129,6 +131,14 @@ def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message
 def test_the_local_runner_is_chosen_by_name() -> None:
     options = launch.parse_beam_options(["--direct_num_workers", "2", "--direct_running_mode", "multi_processing"])
     assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
+
+
+@pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "apache_beam.runners.SwitchingDirectRunner"])
+def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = launch.parse_beam_options(["--runner", name])
+    assert f"{name} would choose a runner by itself: taking FnApiRunner" in capsys.readouterr().err
+    launch.run(options, lambda pipeline: pipeline | beam.Impulse())
+    assert "ran on FnApiRunner" in capsys.readouterr().err
 
 
 def test_only_one_source_of_the_noise_key() -> None:
@@ -175,12 +185,17 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
 
 
 LAUNCH_WITHOUT_PRISM = """
-import sys
+import urllib.request
+from urllib.error import URLError
 import apache_beam as beam
 from privstream.pipelines.runners import launch
 from privstream.pipelines.command import RunError
 
-options = launch.parse_beam_options(["--runner", "PrismRunner", "--prism_location", sys.argv[1]])
+def fail(*_, **__):
+    raise URLError("no way out")
+
+urllib.request.urlopen = fail
+options = launch.parse_beam_options(["--runner", "PrismRunner"])
 try:
     launch.run(options, lambda pipeline: pipeline | beam.Impulse())
 except RunError as error:
@@ -188,11 +203,12 @@ except RunError as error:
 """
 
 
-def test_the_error_of_a_launch_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_prism_that_cannot_be_downloaded_is_explained(tmp_path: Path) -> None:
     """In a process of its own: all later pipelines of a process use the Prism that its first one looked for."""
-    command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM, str(tmp_path / "none")]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown.startswith("Unable to parse binary URL")
+    command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM]
+    home = os.environ | {"HOME": str(tmp_path)}  # without what was downloaded before
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=home).stdout
+    assert shown.startswith("Prism, which Beam downloads when it is first used, cannot be had (no way out): deploy/")
 
 
 def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,54 @@
+"""The runner on this machine: by default, and instead of Beam's switch between several, the in-process FnApiRunner."""
+
+from __future__ import annotations
+
+import os
+import sys
+from urllib.parse import urlsplit
+
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PrismRunnerOptions, StandardOptions
+from privstream.pipelines.command import UsageError
+
+LOCAL_RUNNER = "FnApiRunner"
+SWITCHES = ("directrunner", "switchingdirectrunner")
+"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
+
+BUNDLE_BASED = "bundlebaseddirectrunner"
+NO_PRISM = "Unable to fetch remote prism binary"
+BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
+
+
+def choose_local_runner(options: PipelineOptions) -> None:
+    """Name the runner if it is not, and refuse ways to run that give wrong results.
+
+    Raises:
+        UsageError: a runner or mode that loses events, or no Prism where it should be.
+    """
+    standard = options.view_as(StandardOptions)
+    name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()
+    if standard.runner is None:
+        standard.runner = LOCAL_RUNNER
+    elif name in SWITCHES:
+        print(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}", file=sys.stderr)
+        standard.runner = LOCAL_RUNNER
+    elif name == BUNDLE_BASED:
+        raise UsageError(
+            "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
+        )
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
+        raise UsageError(
+            "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
+            "outdated state, and people would be charged wrongly"
+        )
+    prism = options.view_as(PrismRunnerOptions).prism_location
+    if name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
+        raise UsageError(f"prism_location must be a file, got {prism}; {BUILD_PRISM}")
+
+
+def without_prism(error: BaseException) -> str | None:
+    """Say what to do if an error is that Prism cannot be downloaded."""
+    if NO_PRISM not in str(error):
+        return None
+    reason = str(error).rpartition("<urlopen error")[2].strip(" >") or "no answer"
+    return f"Prism, which Beam downloads when it is first used, cannot be had ({reason}): {BUILD_PRISM}"
