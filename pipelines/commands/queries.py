@@ -8,6 +8,7 @@ from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
+from privstream.pipelines.commands.endless import is_endless
 from privstream.pipelines.commands.event_pipeline import EventPipeline
 from privstream.pipelines.commands.queries_file import ReadQueries
 from privstream.pipelines.runners import launch
@@ -50,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
     """Return the transform that the options describe."""
-    if arguments.watch is not None:
-        raise ValueError("watch must not be given: all queries are about the same data set")
+    if is_endless(arguments):
+        raise ValueError("input must have an end, not --watch or Kafka: all queries are about the same data set")
     if streams:
         raise ValueError("events must have no stream; --stream_field '' ignores it")
     return PrivateQueries(

@@ -115,7 +115,10 @@ def test_queries_are_asked_in_order_of_lines_or_time():
         (["--domain", "nowhere"], "domain must be a readable file, got 'nowhere'"),
         (["--alpha", "2"], r"alpha must be in \(0, 1\), got 2.0"),
         (["--planned", "0"], "queries must be >= 1, got 0"),
-        (["--input", "{folder}", "--watch", "1"], "watch must not be given: all queries are about the same data set"),
+        (
+            ["--input", "{folder}", "--watch", "1"],
+            "input must have an end, not --watch or Kafka: all queries are about the same data set",
+        ),
         (["--stream_field", "user", "--user_field", "item", "--item_field", "user"], "must be different fields"),
         (["--selection", "random"], "selection must be one of last, first, got 'random'"),
         (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
