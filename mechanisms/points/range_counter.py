@@ -182,7 +182,7 @@ class RangeCounter:
         answers = ranges if queries is None else min(queries, ranges)
         return self.sum_error(step, math.log(checks.probability("beta", beta)) - math.log(answers))
 
-    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool) -> int:
+    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool, intervals: int | None = None) -> int:
         """Return z such that with probability 1 - beta no answer is off by more at its step, this z at `step`.
 
         Args:
@@ -190,9 +190,15 @@ class RangeCounter:
             beta: in (0, 1).
             answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
             every_step: whether so many at each step.
+            intervals: what `widest` says of the ranges; None for any ranges.
         """
-        last = self._block_end(step)
-        return self.sum_error(last, self._log_share(step, beta, answers, every_step))
+        log_beta = self._log_share(step, beta, answers, every_step)
+        return self.sum_error(self._block_end(step), log_beta, intervals)
+
+    def widest(self, low: ArrayLike, high: ArrayLike) -> int:
+        """Return of how many dyadic intervals any of these ranges consists at most."""
+        numbers, _ = self._cover(*self._checked_ranges(low, high))
+        return int(np.bincount(numbers).max(initial=0))
 
     def errors_at(
         self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
@@ -201,10 +207,11 @@ class RangeCounter:
         numbers, _ = self._cover(*self._checked_ranges(low, high))
         sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
         log_beta = self._log_share(step, beta, answers, every_step)
-        limit = self.sum_error(self._block_end(step), log_beta)
+        limits = [self.sum_error(self._block_end(step), log_beta, size) for size in sizes.tolist()]
         laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
         sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
-        return np.array([min(limit, _sum_quantile(parts, log_beta)) for parts in sums], np.int64)[place]
+        bounds = [min(limit, _sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
+        return np.array(bounds, np.int64)[place]
 
     def _block_end(self, step: int) -> int:
         """Return the next power of two, or the horizon."""
@@ -220,9 +227,9 @@ class RangeCounter:
             rest += doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
         return math.log(checks.probability("beta", beta)) - rest
 
-    def sum_error(self, step: int, log_beta: float) -> int:
+    def sum_error(self, step: int, log_beta: float, intervals: int | None = None) -> int:
         """Return z such that one range at one of steps 1 .. `step` is off by more with probability e^log_beta."""
-        intervals = longest_cover(self.levels - 1)
+        intervals = longest_cover(self.levels - 1) if intervals is None else intervals
         sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
         return max(_sum_quantile(parts, log_beta) for parts in sums)
 

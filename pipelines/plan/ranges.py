@@ -17,8 +17,9 @@ from privstream.pipelines.plan.page import add_json, attempt, bound, reasons, sh
 from rich.table import Table
 
 NUMBERS = """\
-All errors hold with probability 1 - beta, for all answers together, each a range that is asked in a window. Baseline:
-fresh noise for each answer; an update moves each of them by 1 at most.
+All errors hold with probability 1 - beta, for all answers together, each a range that is asked in a window, whatever
+the ranges: those that consist of fewer dyadic intervals have smaller bounds. Baseline: fresh noise for each answer; an
+update moves each of them by 1 at most.
 """
 
 DEFAULT_WINDOWS = 1000

@@ -153,11 +153,17 @@ def test_a_plan_says_what_a_run_promises(
     if name == "predecessor":
         run += ["--answers", "10"] if options else []
         (tmp_path / "asked").write_text('{"point": 9}\n')
-    asked = folder / "ranges.queries" if name == "ranges" else tmp_path / "asked"
-    assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(asked)) == 0
+    else:  # 2 to 255 consists of as many dyadic intervals as any range does
+        (tmp_path / "asked").write_text("".join(f'{{"low": {low}, "high": 255}}\n' for low in range(2, 7)))
+    assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(tmp_path / "asked")) == 0
     promised = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
     variant = "duplicates counted" if name == "ranges" else "insertions only, duplicates counted"
     assert planned[variant]["error_bound"] == promised
+    if name == "ranges":
+        whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
+        assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(whole)) == 0
+        known = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
+        assert known < promised / 2
 
 
 def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,14 +7,10 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
-from privstream.transforms.batches import Keyed
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.updates import (
     QUERIES,
@@ -145,7 +141,9 @@ class RangeCounts(PointTransform):
 
     def error(self, window: int) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, without `consistent`."""
-        return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries)
+        known = bool(self.standing) and self.queries == 0
+        intervals = self.mechanism.widest(*zip(*self.standing, strict=True)) if known else None
+        return error_bound(self.mechanism, window, self.beta, len(self.standing), self.queries, intervals)
 
     def answering(self, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
@@ -160,10 +158,17 @@ class RangeCounts(PointTransform):
         )
 
 
-def error_bound(mechanism: RangeCounter, window: int, beta: float, standing: int, queries: int | None) -> int:
+def error_bound(
+    mechanism: RangeCounter,
+    window: int,
+    beta: float,
+    standing: int,
+    queries: int | None,
+    intervals: int | None = None,
+) -> int:
     """Return how far answers at a window are off at most: those of standing queries, and of so many others."""
     shares = _shares(mechanism, beta, standing, queries)
-    return max((mechanism.error_at(window, share, **options) for share, options in shares), default=0)
+    return max((mechanism.error_at(window, share, **many, intervals=intervals) for share, many in shares), default=0)
 
 
 def error_bounds(
@@ -171,8 +176,8 @@ def error_bounds(
 ) -> list[int]:
     """Return the same for each of these ranges, int64 (n, 2)."""
     bounds = np.zeros(len(ranges), np.int64)
-    for share, options in _shares(mechanism, beta, standing, queries):
-        bounds = np.maximum(bounds, mechanism.errors_at(window, ranges[:, 0], ranges[:, 1], share, **options))
+    for share, many in _shares(mechanism, beta, standing, queries):
+        bounds = np.maximum(bounds, mechanism.errors_at(window, ranges[:, 0], ranges[:, 1], share, **many))
     found: list[int] = bounds.tolist()
     return found
 
@@ -188,13 +193,8 @@ def _shares(
     return [(share, {"answers": number, "every_step": every_step}) for number, every_step in counts if number]
 
 
-class CountRanges(ClockedSteps):
+class CountRanges(ClockedSteps, state="count_ranges"):
     """Per stream: run the mechanism through every window, and count in the ranges that are asked."""
-
-    PENDING = BagStateSpec("count_ranges_pending", BytesCoder())  # updates and queries of open steps
-    HAND = ReadModifyWriteStateSpec("count_ranges_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("count_ranges_memory", BytesCoder())  # snapshot of the mechanism
-    DUE = TimerSpec("count_ranges_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(
         self,
@@ -215,30 +215,6 @@ class CountRanges(ClockedSteps):
         self.noise = noise
         self.published = Metrics.counter("privstream", "counts_published")
         self.late_queries = Metrics.counter("privstream", "queries_late")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-        stamp: Any = beam.DoFn.TimestampParam,
-    ) -> Iterator[Any]:
-        """Keep updates and queries until their step is due."""
-        yield from self.keep(element, pending, hand, due, stamp)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> RangeState:
         """Return the state before the first window."""
