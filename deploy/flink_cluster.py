@@ -36,6 +36,7 @@ from flink_distribution import (
     JAVA_OPTIONS,
     LOG4J,
     ClusterError,
+    cached_job_server,
     configuration,
     free_port,
     install,
@@ -63,19 +64,27 @@ TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server: Path | None = None) -> None:
     """Start the processes and wait until every task manager has reported its slots.
 
-    With Beam's libraries on their own class path, those of the job server's jar, task managers keep Python workers from
-    one stage of a batch job to the next (`--environment_cache_millis`); otherwise each stage starts new ones.
+    Task managers have Beam's libraries, those of the job server's jar, on their own class path. Otherwise each job, and
+    each restart of one, brings them along and Beam never lets go of them: after some ten restarts the memory for
+    classes is full and the task manager dies. Python workers could not be kept between stages of a batch job, either.
     """
     if any(processes.alive(file) for file in run.glob("*.pid")):
         raise ClusterError(f"a cluster runs already in {run}; stop it first")
     with socket.socket() as probe:
         if probe.connect_ex((HOST, rest_port)) == 0:
             raise ClusterError(f"port {rest_port} is taken; choose another with --rest-port")
-    beam = "" if job_server is None else _beam_libraries(job_server)
     java()
     for package in ("apache_beam", "privstream"):
         if not _has(package):
             raise ClusterError(f"{sys.executable} has no {package}, so its workers could run no pipeline: install it")
+    job_server = job_server or cached_job_server()
+    if job_server is None:
+        print(
+            "flink_cluster: no job server in the cache, so a task manager will end after some ten restarts of jobs: "
+            "run deploy/get_flink_job_server.sh, or name one with --job-server",
+            file=sys.stderr,
+        )
+    beam = "" if job_server is None else _beam_libraries(job_server)
     install()
     conf = run / "conf"
     conf.mkdir(parents=True, exist_ok=True)
@@ -304,7 +313,7 @@ def main() -> None:
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
     parser.add_argument("--rest-port", type=int, default=8081)
-    parser.add_argument("--job-server", type=Path, help="for start: Beam's job server, whose libraries all share")
+    parser.add_argument("--job-server", type=Path, help="for start: Beam's job server (default: the one in the cache)")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")
     parser.add_argument("--unbounded", action="store_true", help="for options: input has no end; take checkpoints")
     parser.add_argument("--resume", help="for options: folder of the savepoint or checkpoint to go on from")

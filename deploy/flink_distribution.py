@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 FLINK_VERSION = os.environ.get("FLINK_VERSION") or Path(__file__).with_name("flink_version").read_text().strip()
@@ -60,6 +61,14 @@ def install() -> Path:
                 unpacked.extractall(scratch, filter="data")
             shutil.move(Path(scratch, archive.name.removesuffix(".tar.gz"), "deps"), folder)
     return folder
+
+
+def cached_job_server() -> Path | None:
+    """Return Beam's job server if `get_flink_job_server.sh` has put one where it belongs."""
+    named = os.environ.get("FLINK_JOB_SERVER_JAR")
+    folder = f"job-server-{FLINK_VERSION}-beam-{version('apache-beam')}"
+    jar = Path(named) if named else CACHE / folder / "job-server.jar"
+    return jar if jar.is_file() else None
 
 
 def java() -> str:

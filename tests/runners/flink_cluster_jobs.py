@@ -75,8 +75,10 @@ class Cluster:
         return answer.stdout
 
     def kill(self, name: str) -> None:
-        """End one of the processes without warning."""
-        os.kill(int((self.run / f"{name}.pid").read_text().split()[0]), signal.SIGKILL)
+        """End one of the processes without warning, and wait until it is gone."""
+        number = int((self.run / f"{name}.pid").read_text().split()[0])
+        os.kill(number, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{number}").exists(), f"the end of {name}")
 
     def workers(self) -> list[int]:
         """Return the Python workers of the pool."""

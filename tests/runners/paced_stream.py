@@ -14,6 +14,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.transforms import DeadLetter, HeavyHitter, ShiftingHeavyHitters
 
@@ -33,6 +34,7 @@ class Stream:
     windows: int = 12
     twice: bool = False
     poison: bool = False
+    files: bool = False
 
     def release(self, windows: float | None = None) -> None:
         """Let the source go on to so many windows, or to its end."""
@@ -103,9 +105,9 @@ class Keep(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, stream: Stream) -> None:
-    """Add the pipeline: rows go to the folder `rows`, dead letters to `dead`."""
-    rows, dead_letters = stream.folder / "rows", stream.folder / "dead"
-    for folder in (rows, dead_letters):
+    """Add the pipeline, which writes to the folders `rows` and `dead` (letters), and with `files` to `windows`."""
+    rows, dead_letters, windows = stream.folder / "rows", stream.folder / "dead", stream.folder / "windows"
+    for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
     hitters = ShiftingHeavyHitters(
         epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100,
@@ -115,6 +117,8 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
     published = events | "ShiftingHeavyHitters" >> hitters.with_dead_letters()
     _ = published.rows | "KeepRows" >> beam.ParDo(Keep(rows))
     _ = published.dead_letters | "KeepDead" >> beam.ParDo(Keep(dead_letters))
+    if stream.files:
+        _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
 
 
 def kept(folder: Path, kind: type = HeavyHitter) -> list[Any]:
@@ -126,3 +130,8 @@ def kept(folder: Path, kind: type = HeavyHitter) -> list[Any]:
 def dead(folder: Path) -> list[DeadLetter]:
     """Return the dead letters."""
     return kept(folder, DeadLetter)
+
+
+def window_files(folder: Path) -> dict[str, bytes]:
+    """Return what is in the files of the windows, by their names; there is one more at the end."""
+    return {file.name: file.read_bytes() for file in (folder / "windows").iterdir()}

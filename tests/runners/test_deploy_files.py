@@ -73,7 +73,9 @@ def test_what_is_copied_into_the_images_is_there():
 def test_every_image_is_of_the_flink_that_this_repository_runs():
     version = flink_job_server.FLINK_VERSION
     line = version.rpartition(".")[0]
-    assert FLINK["image"].startswith(f"flink:{version}-")
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    assert re.findall(r"^FROM (flink:\S+?)-java17 AS flink$", dockerfile, re.MULTILINE) == [f"flink:{version}"]
+    assert f"--target flink    -t {FLINK['image']} ." in dockerfile
     assert FLINK["flinkVersion"] == f"v{line.replace('.', '_')}"
     assert {COMPOSE["services"][name]["image"] for name in ("jobmanager", "taskmanager-1", "taskmanager-2")} == {
         FLINK["image"]

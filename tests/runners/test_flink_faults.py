@@ -12,7 +12,7 @@ import paced_stream
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import Cluster, Job, wait_until
-from paced_stream import Stream, dead, kept
+from paced_stream import Stream, dead, kept, window_files
 from runner_harness import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -32,8 +32,20 @@ def expected(tmp_path_factory):
     return run_locally(tmp_path_factory.mktemp("expected"))
 
 
-def run_locally(folder):
-    stream = Stream(folder)
+@pytest.fixture(scope="module")
+def expected_files(tmp_path_factory):
+    """The files that such a run writes, one for each window."""
+    folder = tmp_path_factory.mktemp("expected_files")
+    run_locally(folder, files=True)
+    files = window_files(folder)
+    assert len(files) == Stream(folder).windows + 1
+    assert files.pop("_END") == b""
+    assert all(len(file.splitlines()) == 2 for file in files.values())
+    return files | {"_END": b""}
+
+
+def run_locally(folder, **options):
+    stream = Stream(folder, **options)
     stream.release()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         paced_stream.build(pipeline, stream)
@@ -53,8 +65,12 @@ def nothing_left(request):
 
 
 @pytest.fixture
-def stream(tmp_path):
-    return Stream(tmp_path)
+def stream(request, tmp_path):
+    return Stream(tmp_path, **getattr(request, "param", {}))
+
+
+writing_files = pytest.mark.parametrize("stream", [{"files": True}], indirect=True, ids=["files"])
+"""The job also writes a file for each window, as `privstream` does."""
 
 
 @pytest.fixture
@@ -81,6 +97,8 @@ def finish(job: Job, stream: Stream) -> None:
     stream.release()
     last = f"Timestamp({round(paced_stream.START + (stream.windows - 1) * paced_stream.WINDOW)})"
     job.wait(lambda: any(row.window_start == last for row in kept(stream.folder)), "the last row")
+    if stream.files:
+        job.wait(lambda: "_END" in window_files(stream.folder), "the end of the files")
     job.wait_for_checkpoint()
     job.cluster.call("cancel", job.number)
     job.wait_for_state("CANCELED")
@@ -98,10 +116,12 @@ def test_nothing_happens(halfway, stream, expected):
     assert kept(stream.folder) == expected, "without a fault the sink is given each row once"
 
 
-def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected):
+@writing_files
+def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected, expected_files):
     cluster.kill("task-manager-1")
     assert "task-manager-1" in cluster.call("repair")
     assert rows_at_the_end(halfway, stream) == expected
+    assert window_files(stream.folder) == expected_files
     assert halfway.checkpoints("restored") > 0
 
 
@@ -120,10 +140,12 @@ def test_a_python_worker_is_killed_before_it_has_reported(cluster, stream, expec
     assert rows_at_the_end(job, stream) == expected
 
 
-def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected):
+@writing_files
+def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected, expected_files):
     cluster.kill("job-manager")
     assert "job-manager" in cluster.call("repair")
     assert rows_at_the_end(halfway, stream) == expected
+    assert window_files(stream.folder) == expected_files
     assert halfway.checkpoints("restored") > 0
 
 
