@@ -3,8 +3,9 @@
 Usage: python benchmarks/predecessor.py [--quick] [--updates 10000000]
 
 Writes predecessor_errors.csv, predecessor_speed.csv and predecessor.png to benchmarks/results. Errors: what is promised
-(beta = 0.05, all queries) and the largest one seen for 300 random queries at the last step of one run, beside the
-orders of Theorem 2 and Lemma 26 of Henzinger, Sricharan and Steiner (2023), with constant 1 and natural logarithms.
+before any data (beta = 0.05, all queries at all steps), and for 300 random queries at the last step of one run the
+largest bound that came with an answer and the largest error seen, beside the orders of Theorem 2 and Lemma 26 of
+Henzinger, Sricharan and Steiner (2023), with constant 1 and natural logarithms.
 """
 
 import math
@@ -16,6 +17,7 @@ import numpy as np
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms import DynamicPredecessor, IncrementalPredecessor, RangeCounter, SeededNoise, Updates
+from privstream.mechanisms.points.predecessor_answers import NO_POINT
 
 EPSILON, BETA, QUERIES = 1.0, 0.05, 300
 STEPS, UNIVERSE = 64, 1 << 16
@@ -31,7 +33,7 @@ def order(method: str, steps: int, universe: int) -> float:
 
 
 def errors(steps: int, universe: int, size: int) -> list[dict[str, Any]]:
-    """Return promised and seen errors of each method, after `size` random points in so many steps."""
+    """Return promised errors and those seen of each method, after `size` random points in so many steps."""
     rng = np.random.default_rng(1)
     batches = np.array_split(rng.integers(1, universe + 1, size), steps)
     queries, others = rng.integers(1, universe + 1, QUERIES), rng.integers(1, universe + 1, QUERIES)
@@ -46,21 +48,20 @@ def errors(steps: int, universe: int, size: int) -> list[dict[str, Any]]:
     low, high = np.minimum(queries, others), np.maximum(queries, others)
     held = state.points
     off = np.abs(counter.count(state, low, high, noise) - (held.below(high + 1) - held.below(low)))
-    seen = {"range counts": int(off.max())}
-    for name, near in (
-        ("dynamic", dynamic.answer(state, queries, noise)),
-        ("incremental", incremental.answer(marks, queries)),
+    every: dict[str, Any] = {"answers": universe * (universe + 1) // 2, "every_step": True}
+    found = {"range counts": (counter.error(steps, BETA), counter.errors_at(steps, low, high, BETA, **every), off)}
+    for name, promised, near in (
+        ("dynamic", dynamic.error(steps), dynamic.answer(state, queries, noise)),
+        ("incremental", incremental.error(steps), incremental.answer(marks, queries)),
     ):
-        seen[name] = int((held.below(queries + 1) - held.below(near.predecessors)).max())
-    promised = {
-        "range counts": counter.error(steps, BETA),
-        "dynamic": dynamic.error(steps),
-        "incremental": incremental.error(steps),
-    }
+        above = np.where(near.successors == NO_POINT, universe, near.successors)
+        below = held.below(queries + 1) - held.below(near.predecessors)
+        found[name] = promised, near.errors, np.maximum(below, held.below(above + 1) - held.below(queries))
     return [
-        {"steps": steps, "universe": universe, "method": name, "promised": promised[name], "largest_seen": seen[name]}
-        | {"published_order": round(order(name, steps, universe))}
-        for name in promised
+        {"steps": steps, "universe": universe, "method": name, "promised": promised}
+        | {"largest_bound": int(bounds.max()), "mean_bound": round(float(bounds.mean()))}
+        | {"largest_seen": int(seen.max()), "published_order": round(order(name, steps, universe))}
+        for name, (promised, bounds, seen) in found.items()
     ]
 
 
@@ -79,24 +80,33 @@ def speed(updates: int, steps: int = 100) -> list[dict[str, Any]]:
             more = (noise,) if mechanism is incremental else ()
             state = mechanism.update(state, Updates(batch), *more)
         took = time.process_time() - start
-        size = len(mechanism.snapshot(state))
+        size, held = len(mechanism.snapshot(state)), sum(len(run.points) for run in state.points.runs)
         row = {"method": name, "updates": updates, "cpu_seconds": round(took, 2)}
-        row |= {"updates_per_cpu_second": round(updates / took), "snapshot_bytes": size}
+        row |= {
+            "updates_per_cpu_second": round(updates / took),
+            "microseconds_per_update": round(1e6 * took / updates, 3),
+        }
+        row |= {"points_held": held, "state_bytes": size, "bytes_per_point": round(size / held, 2)}
         rows.append(row | {"load_average": load_average()})
     return rows
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw errors against the number of steps and against the universe."""
-    figure = Figure(figsize=(11, 5), dpi=130, layout="constrained")
+    figure = Figure(figsize=(12.5, 5.5), dpi=130, layout="constrained")
     choices = (("steps", "universe", UNIVERSE), ("universe", "steps", STEPS))
     for axes, (by, fixed, value) in zip(figure.subplots(1, 2), choices, strict=True):
         for name, colour in COLOURS.items():
             line = sorted((r for r in rows if r["method"] == name and r[fixed] == value), key=lambda row: row[by])
             places = [row[by] for row in line]
-            axes.plot(places, [row["promised"] for row in line], color=colour, label=f"{name}: promised")
-            axes.plot(places, [max(1, row["largest_seen"]) for row in line], ".", color=colour, label="largest seen")
-            axes.plot(places, [row["published_order"] for row in line], ":", color=colour, label="published order")
+            shown = (
+                ("promised", "--", f"{name}: promised for any answer"),
+                ("largest_bound", "-", "largest bound of an answer"),
+                ("largest_seen", ".", "largest error seen"),
+                ("published_order", ":", "published order"),
+            )
+            for column, style, label in shown:
+                axes.plot(places, [max(1, row[column]) for row in line], style, color=colour, label=label, markersize=8)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel(f"{by}; {fixed} = {value:,}")
