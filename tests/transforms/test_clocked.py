@@ -2,16 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import apache_beam as beam
 import pytest
 import runner_harness
 from apache_beam.coders import BytesCoder
 from apache_beam.testing import test_stream
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
@@ -27,35 +23,8 @@ streaming = pytest.mark.parametrize(
 )
 
 
-class Tell(ClockedSteps):
+class Tell(ClockedSteps, state="tell"):
     """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
-
-    PENDING = BagStateSpec("tell_pending", BytesCoder())
-    HAND = ReadModifyWriteStateSpec("tell_hand", BytesCoder())
-    MEMORY = ReadModifyWriteStateSpec("tell_memory", BytesCoder())
-    DUE = TimerSpec("tell_due", TimeDomain.WATERMARK)
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-        stamp: Any = beam.DoFn.TimestampParam,
-    ) -> Iterator[Any]:
-        yield from self.keep(element, pending, hand, due, stamp)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key):
         return [len(key)]  # mutable on purpose: a stale cache would show

@@ -8,12 +8,8 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import BytesCoder
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.alerts.inputs import AlertInputs
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import (
     EventBatch,
@@ -29,21 +25,18 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.receipts import Parcel
+from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
 
 ONE_RUN = b""
 """Key of tests that go over all streams."""
 
 
-class MeetRules(AlertInputs):
+class MeetRules(StepParcels, state="meet_rules"):
     """Per stream, step and shard of people: events in, and out who meets which rule, as holdings of the rule's number.
 
     They go on keyed by stream and step, or `by_people`, for `LimitPeople`, by shard of people.
     """
-
-    PARCELS = BagStateSpec("meet_rules_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
-    DUE = TimerSpec("meet_rules_due", TimeDomain.WATERMARK)
 
     def __init__(
         self, *, rules: tuple[AlertRule, ...], steps: Steps, stage: int, noise: NoiseSource, by_people: bool
@@ -62,20 +55,6 @@ class MeetRules(AlertInputs):
         self._items = items[order]
         self._rules = np.array([number for number, _ in pairs], np.int64)[order]
         self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
-
-    def process(
-        self,
-        element: Parcel,
-        parcels: Any = beam.DoFn.StateParam(PARCELS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Keep a batch, or receipts, until the step is due."""
-        self.keep(element, parcels, due)
-
-    @on_timer(DUE)
-    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
-        """Act on the batches that were in time."""
-        yield from self.act(key, parcels)
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""

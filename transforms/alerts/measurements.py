@@ -8,14 +8,10 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import ONE_RUN
-from privstream.transforms.alerts.inputs import AlertInputs
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
@@ -23,7 +19,8 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import Measurement
 from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.receipts import digest
+from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
 
 LARGEST = 2**53
@@ -88,25 +85,8 @@ class KeyMeasurements(beam.DoFn):
         return float(math.floor(number)) if self.whole else number
 
 
-class KeepMeasurements(AlertInputs):
+class KeepMeasurements(StepParcels, state="keep_measurements"):
     """Per stream and step: pass on the measurements that were in time, when the step is due."""
-
-    PARCELS = BagStateSpec("keep_measurements_parcels", BytesCoder())  # measurements of an open step, and receipts
-    DUE = TimerSpec("keep_measurements_due", TimeDomain.WATERMARK)
-
-    def process(
-        self,
-        element: Parcel,
-        parcels: Any = beam.DoFn.StateParam(PARCELS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Keep a measurement, or receipts, until the step is due."""
-        self.keep(element, parcels, due)
-
-    @on_timer(DUE)
-    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
-        """Act on the measurements that were in time."""
-        yield from self.act(key, parcels)
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Pass them on, all together."""
@@ -119,39 +99,11 @@ class KeepMeasurements(AlertInputs):
         yield late_letter(self.steps, key.step, "late measurement", "", key.stream)
 
 
-class TestMeasurements(TestAlerts):
+class TestMeasurements(TestAlerts, state="test_measurements"):
     """Test the measurements of each window in order of time, stream, rule and value.
 
     Sorting equal labels by value is safe: if no measurement differs by more than 1, no order statistic does.
     """
-
-    PENDING = BagStateSpec("test_measurements_pending", BytesCoder())  # encoded measurements of open windows
-    RUNS = ReadModifyWriteStateSpec("test_measurements_runs", BytesCoder())  # encoded Runs
-    HAND = ReadModifyWriteStateSpec("test_measurements_hand", BytesCoder())  # where the clock stands
-    DUE = TimerSpec("test_measurements_due", TimeDomain.WATERMARK)  # tagged by level
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep measurements until their window is due."""
-        yield from self.keep(element, pending, hand, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        runs: Any = beam.DoFn.StateParam(RUNS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Test the windows that are due."""
-        yield from self.tick(key, time, pending, hand, runs, due)
 
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
         """Put the measurements of a window in order."""

@@ -8,19 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import decode_counts
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.batches import Keyed
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import ClockedSteps
@@ -210,36 +205,8 @@ class TestAlerts(ClockedSteps):
         yield late_letter(self.steps, step, "late count", "")
 
 
-class TestCounts(TestAlerts):
+class TestCounts(TestAlerts, state="test_counts"):
     """Test how many people meet each rule: every rule in every stream, in every window."""
-
-    PENDING = BagStateSpec("test_counts_pending", BytesCoder())  # encoded counts of open windows
-    RUNS = ReadModifyWriteStateSpec("test_counts_runs", BytesCoder())  # encoded Runs
-    HAND = ReadModifyWriteStateSpec("test_counts_hand", BytesCoder())  # where the clock stands
-    DUE = TimerSpec("test_counts_due", TimeDomain.WATERMARK)  # tagged by level
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep counts until their window is due."""
-        yield from self.keep(element, pending, hand, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        runs: Any = beam.DoFn.StateParam(RUNS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Test the windows that are due."""
-        yield from self.tick(key, time, pending, hand, runs, due)
 
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
         """Add up the counts of all shards; who is not there counts as nobody."""

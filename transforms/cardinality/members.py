@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -46,7 +42,7 @@ class Members:
     streams: UserCounters = NOBODY
 
 
-class TrackMembers(OrderedSteps):
+class TrackMembers(OrderedSteps, state="track_members"):
     """Per shard of people: find who enters and who leaves, and send on by how much that changes each stream's size.
 
     Somebody who enters and is present, or leaves and is absent, changes nothing. With a time-out it is known when an
@@ -59,11 +55,6 @@ class TrackMembers(OrderedSteps):
         visits: how often one person enters a stream at most, or None.
         streams_per_person: streams that one person enters at most, those entered first, or None.
     """
-
-    PENDING = BagStateSpec("track_members_pending", BytesCoder())  # step key and batch of open steps
-    LOG = BagStateSpec("track_members_log", BytesCoder())  # segments of the ledger, in order
-    HEAD = ReadModifyWriteStateSpec("track_members_head", BytesCoder())  # encoded Head
-    DUE = TimerSpec("track_members_due", TimeDomain.WATERMARK)  # tagged by step
 
     def __init__(
         self,
@@ -82,28 +73,6 @@ class TrackMembers(OrderedSteps):
         self.streams_per_person = streams_per_person
         self.left_out = Metrics.counter("privstream", "entries_over_limit")
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
-
-    def process(
-        self,
-        element: tuple[bytes, bytes],
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep a batch until its step is due."""
-        yield from self.keep(element, pending, head, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        log: Any = beam.DoFn.StateParam(LOG),
-        head: Any = beam.DoFn.StateParam(HEAD),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head)
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Members) -> Handled:
         """Compare what people said with what was known."""

@@ -10,14 +10,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
+    Keyed,
     Names,
     StepKey,
     decode,
@@ -28,10 +26,10 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
+from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps, to_micros
 
-BATCH, RECEIPT = b"b", b"r"
 ALL_STREAMS = ""
 ENTER, LEAVE = 0, 1
 KINDS = ("enter", "leave")
@@ -174,61 +172,32 @@ def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.nd
     return rows
 
 
-class LastMoves(beam.DoFn):
+class LastMoves(StepParcels, state="last_moves"):
     """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard.
 
     A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
     used. When the step is due, all state of the key is freed.
     """
 
-    PARCELS = BagStateSpec("last_moves_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
-    DUE = TimerSpec("last_moves_due", TimeDomain.WATERMARK)
-
     def __init__(self, *, steps: Steps, moves: Moves, stage: int) -> None:
-        self.steps = steps
+        super().__init__(steps=steps, stage=stage)
         self.moves = moves
-        self.stage = stage
-        self.late = Metrics.counter("privstream", "events_late")
 
-    def process(
-        self,
-        element: Parcel,
-        parcels: Any = beam.DoFn.StateParam(PARCELS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Keep a batch, or receipts, until the step is due."""
-        key, (found, data) = element
-        parcels.add((BATCH if data else RECEIPT) + found + data)
-        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Find what each person was last heard to do."""
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        rows = last_moves(events.users, events.items, events.times)
+        items = events.items[rows]
+        kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
+        stay = self.moves.stay(self.steps, key.step, kinds, events.times[rows])
+        said = HolderBatch(events.users[rows], streams, stay, Names.none())
+        yield key.shard.to_bytes(4, "big"), seal(key, said)
 
-    @on_timer(DUE)
-    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
-        """Set late batches aside, reduce the others, and free the state."""
-        step_key = StepKey.from_bytes(key)
-        records = list(parcels.read())
-        parcels.clear()
-        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
-        used = []
-        for record in records:
-            if record[:1] == BATCH:
-                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
-                if record[1 : 1 + DIGEST_BYTES] in in_time:
-                    used.append(batch)
-                else:
-                    self.late.inc(len(batch.users))
-                    yield from self._late(step_key.step, batch.items)
-        if used:
-            events = EventBatch.join(used)
-            rows = last_moves(events.users, events.items, events.times)
-            items = events.items[rows]
-            kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
-            stay = self.moves.stay(self.steps, step_key.step, kinds, events.times[rows])
-            said = HolderBatch(events.users[rows], streams, stay, Names.none())
-            yield step_key.shard.to_bytes(4, "big"), seal(step_key, said)
-
-    def _late(self, step: int, items: np.ndarray) -> Iterator[Any]:
-        """Describe late events by stream, window and kind, with how many there were."""
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count late events, and describe them by stream, window and kind, with how many there were."""
+        items = decode(EventBatch, batch).items
+        self.late.inc(len(items))
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
             name = self.moves.streams[item >> 1]
             record = f"{KINDS[item & 1]} ({number} events)"
-            yield late_letter(self.steps, step, "late events", record, name)
+            yield late_letter(self.steps, key.step, "late events", record, name)

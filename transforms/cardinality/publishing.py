@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.cardinality.state import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import CHANGE
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CardinalityEstimate
@@ -24,13 +19,8 @@ from privstream.transforms.timing.steps import Steps
 NO_BOUND = -1
 
 
-class PublishCardinality(ClockedSteps):
+class PublishCardinality(ClockedSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
-
-    PENDING = BagStateSpec("publish_cardinality_pending", BytesCoder())  # changes of open steps
-    HAND = ReadModifyWriteStateSpec("publish_cardinality_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("publish_cardinality_memory", BytesCoder())  # snapshot of the mechanism
-    DUE = TimerSpec("publish_cardinality_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(self, *, steps: Steps, stage: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
         super().__init__(steps=steps, stage=stage)
@@ -38,29 +28,6 @@ class PublishCardinality(ClockedSteps):
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep changes until their step is due."""
-        yield from self.keep(element, pending, hand, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> CardinalityState:
         """Return the state before the first window."""

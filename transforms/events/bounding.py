@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
-from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey, decode, encode, seal
+from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
-from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, split_receipts
+from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
 
-BATCH, RECEIPT = b"b", b"r"
 SELECTIONS = ("last", "first", "random")
 
 
@@ -97,7 +91,7 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     return place
 
 
-class BoundItems(beam.DoFn):
+class BoundItems(StepParcels, state="bound_items"):
     """Per stream, step and shard of people: events in, bounded holdings out.
 
     They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
@@ -105,9 +99,6 @@ class BoundItems(beam.DoFn):
     A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
     used. When the step is due, all state of the key is freed.
     """
-
-    PARCELS = BagStateSpec("bound_items_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
-    DUE = TimerSpec("bound_items_due", TimeDomain.WATERMARK)
 
     def __init__(
         self,
@@ -121,48 +112,23 @@ class BoundItems(beam.DoFn):
         by_people: bool = False,
         domain: Domain | None = None,
     ) -> None:
-        self.steps = steps
-        self.stage = stage
+        super().__init__(steps=steps, stage=stage)
         self.domain = domain
         self.noise = noise
         self.items_per_step = items_per_step
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
-        self.late = Metrics.counter("privstream", "events_late")
 
-    def process(
-        self,
-        element: Parcel,
-        parcels: Any = beam.DoFn.StateParam(PARCELS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Keep a batch, or receipts, until the step is due."""
-        key, (digest, data) = element
-        parcels.add((BATCH if data else RECEIPT) + digest + data)
-        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe late events."""
+        events = decode(EventBatch, batch)
+        self.late.inc(len(events.users))
+        yield from late_events(self.steps, key, events, self.domain)
 
-    @on_timer(DUE)
-    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
-        """Set late batches aside, act on the others, and free the state."""
-        step = StepKey.from_bytes(key)
-        records = list(parcels.read())
-        parcels.clear()
-        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
-        used = []
-        for record in records:
-            if record[:1] == BATCH:
-                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
-                if record[1 : 1 + DIGEST_BYTES] in in_time:
-                    used.append(batch)
-                else:
-                    self.late.inc(len(batch.users))
-                    yield from late_events(self.steps, step, batch, self.domain)
-        if used:
-            yield from self.close(step, EventBatch.join(used))
-
-    def close(self, key: StepKey, events: EventBatch) -> Iterator[tuple[bytes, bytes]]:
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Bound one step of one shard of people."""
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows, ranks = bound_items(
             events.users,
             events.items,

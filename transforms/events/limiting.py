@@ -6,12 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -36,7 +32,7 @@ class Contributions:
     streams: UserCounters = NOBODY
 
 
-class LimitPeople(OrderedSteps):
+class LimitPeople(OrderedSteps, state="limit_people"):
     """Per shard of people: leave out who has taken part in enough steps, or is new to a stream but in enough others.
 
     Steps are handled in order, and within a step a person's streams in an order that depends on nothing but the
@@ -46,11 +42,6 @@ class LimitPeople(OrderedSteps):
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
     """
-
-    PENDING = BagStateSpec("limit_people_pending", BytesCoder())  # step key and batch of open steps
-    LOG = BagStateSpec("limit_people_log", BytesCoder())  # segments of the ledger, in order
-    HEAD = ReadModifyWriteStateSpec("limit_people_head", BytesCoder())  # encoded Head
-    DUE = TimerSpec("limit_people_due", TimeDomain.WATERMARK)  # tagged by step
 
     def __init__(
         self,
@@ -70,28 +61,6 @@ class LimitPeople(OrderedSteps):
         self.participations = participations
         self.streams = streams
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
-
-    def process(
-        self,
-        element: tuple[bytes, bytes],
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep a batch until its step is due."""
-        yield from self.keep(element, pending, head, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        log: Any = beam.DoFn.StateParam(LOG),
-        head: Any = beam.DoFn.StateParam(HEAD),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head)
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Contributions

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -23,13 +19,8 @@ from privstream.transforms.timing.steps import Steps
 SEGMENT = 65_536
 
 
-class MonitorStream(OrderedSteps):
+class MonitorStream(OrderedSteps, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
-
-    PENDING = BagStateSpec("monitor_stream_pending", BytesCoder())  # step key and batch of open steps
-    LOG = BagStateSpec("monitor_stream_log", BytesCoder())  # segments of the ledger, in order
-    HEAD = ReadModifyWriteStateSpec("monitor_stream_head", BytesCoder())  # encoded Head
-    DUE = TimerSpec("monitor_stream_due", TimeDomain.WATERMARK)  # tagged by step
 
     def __init__(
         self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
@@ -39,28 +30,6 @@ class MonitorStream(OrderedSteps):
         self.monitor = monitor
         self.noise = noise
         self.hits = Metrics.counter("privstream", "hits_published")
-
-    def process(
-        self,
-        element: tuple[bytes, bytes],
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep a batch until its step is due."""
-        yield from self.keep(element, pending, head, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        log: Any = beam.DoFn.StateParam(LOG),
-        head: Any = beam.DoFn.StateParam(HEAD),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head)
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters

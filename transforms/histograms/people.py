@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
+    Keyed,
     Names,
     StepKey,
     decode,
@@ -28,10 +25,10 @@ from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.receipts import DIGEST_BYTES, Parcel, digest, split_receipts
+from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
 
-BATCH, RECEIPT = b"b", b"r"
 SEGMENT = 65_536
 ALL_STREAMS = ""
 
@@ -83,70 +80,12 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
     return rows, place[rows].astype(np.uint16)
 
 
-class BoundRows(beam.DoFn):
+class BoundRows(StepParcels, state="bound_rows"):
     """Per step and shard of people: late batches out, and each person's first rows on, by shard of people.
 
     A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
     used. When the step is due, all state of the key is freed.
     """
-
-    PARCELS = BagStateSpec("bound_rows_parcels", BytesCoder())  # batches of an open step, and receipts, each marked
-    DUE = TimerSpec("bound_rows_due", TimeDomain.WATERMARK)
-
-    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
-        self.steps = steps
-        self.categories = categories
-        self.stage = stage
-        self.limit = limit
-        self.late = Metrics.counter("privstream", "events_late")
-        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
-
-    def process(
-        self,
-        element: Parcel,
-        parcels: Any = beam.DoFn.StateParam(PARCELS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Keep a batch, or receipts, until the step is due."""
-        key, (found, data) = element
-        parcels.add((BATCH if data else RECEIPT) + found + data)
-        due.set(self.steps.decision_time(StepKey.from_bytes(key).step, self.stage))
-
-    @on_timer(DUE)
-    def on_due(self, key: Any = beam.DoFn.KeyParam, parcels: Any = beam.DoFn.StateParam(PARCELS)) -> Iterator[Any]:
-        """Set late batches aside, bound the others, and free the state."""
-        step_key = StepKey.from_bytes(key)
-        records = list(parcels.read())
-        parcels.clear()
-        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
-        used = []
-        for record in records:
-            if record[:1] == BATCH:
-                batch = decode(EventBatch, record[1 + DIGEST_BYTES :])
-                if record[1 : 1 + DIGEST_BYTES] in in_time:
-                    used.append(batch)
-                else:
-                    self.late.inc(len(batch.users))
-                    columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
-                    yield from late_counts(self.steps, self.categories, step_key.step, columns, counts)
-        if used:
-            events = EventBatch.join(used)
-            rows, places = first_rows(events.users, events.items, events.times, self.limit)
-            self.left_out.inc(len(events.users) - len(rows))
-            kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
-            yield step_key.shard.to_bytes(4, "big"), seal(step_key, kept)
-
-
-class LimitRows(OrderedSteps):
-    """Per shard of people: leave out what is beyond a person's share of the whole run, and count the rest.
-
-    Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
-    """
-
-    PENDING = BagStateSpec("limit_rows_pending", BytesCoder())  # step key and batch of open steps
-    LOG = BagStateSpec("limit_rows_log", BytesCoder())  # charges, step by step
-    HEAD = ReadModifyWriteStateSpec("limit_rows_head", BytesCoder())  # encoded Head
-    DUE = TimerSpec("limit_rows_due", TimeDomain.WATERMARK)  # tagged by step
 
     def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
         super().__init__(steps=steps, stage=stage)
@@ -154,27 +93,33 @@ class LimitRows(OrderedSteps):
         self.limit = limit
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
 
-    def process(
-        self,
-        element: tuple[bytes, bytes],
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep a batch until its step is due."""
-        yield from self.keep(element, pending, head, due)
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe late rows."""
+        rows = decode(EventBatch, batch)
+        self.late.inc(len(rows.users))
+        columns, counts = np.unique(rows.items.astype(np.int64), return_counts=True)
+        yield from late_counts(self.steps, self.categories, key.step, columns, counts)
 
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        log: Any = beam.DoFn.StateParam(LOG),
-        head: Any = beam.DoFn.StateParam(HEAD),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.handle_due(key, time, pending, log, head)
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Bound one step of one shard of people."""
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        rows, places = first_rows(events.users, events.items, events.times, self.limit)
+        self.left_out.inc(len(events.users) - len(rows))
+        kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+        yield key.shard.to_bytes(4, "big"), seal(key, kept)
+
+
+class LimitRows(OrderedSteps, state="limit_rows"):
+    """Per shard of people: leave out what is beyond a person's share of the whole run, and count the rest.
+
+    Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
+    """
+
+    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
+        super().__init__(steps=steps, stage=stage)
+        self.categories = categories
+        self.limit = limit
+        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters

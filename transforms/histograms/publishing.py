@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.histograms.query import Histogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed
 from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.histograms.events import Categories, decode_counts
 from privstream.transforms.histograms.people import late_counts
@@ -56,13 +51,8 @@ class CountedSteps(ClockedSteps):
         return found
 
 
-class PublishHistogram(CountedSteps):
+class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Per stream: run the mechanism through every window, and publish what is asked."""
-
-    PENDING = BagStateSpec("publish_histogram_pending", BytesCoder())  # counts of open steps
-    HAND = ReadModifyWriteStateSpec("publish_histogram_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("publish_histogram_memory", BytesCoder())  # snapshot of the mechanism
-    DUE = TimerSpec("publish_histogram_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(
         self,
@@ -79,30 +69,6 @@ class PublishHistogram(CountedSteps):
         self.questions = questions
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-        stamp: Any = beam.DoFn.TimestampParam,
-    ) -> Iterator[Any]:
-        """Keep counts until their step is due."""
-        yield from self.keep(element, pending, hand, due, stamp)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> PartitionState:
         """Return the state before the first window."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
@@ -112,13 +107,8 @@ class ThresholdFlags(CategoryTransform):
         )
 
 
-class RaiseFlags(CountedSteps):
+class RaiseFlags(CountedSteps, state="raise_flags"):
     """Per stream: run the mechanism through every window, and publish all flags."""
-
-    PENDING = BagStateSpec("raise_flags_pending", BytesCoder())  # counts of open steps
-    HAND = ReadModifyWriteStateSpec("raise_flags_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("raise_flags_memory", BytesCoder())  # snapshot of the mechanism
-    DUE = TimerSpec("raise_flags_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(
         self, *, steps: Steps, stage: int, categories: Categories, mechanism: ColumnFlags, noise: NoiseSource
@@ -127,30 +117,6 @@ class RaiseFlags(CountedSteps):
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", "flags_published")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-        stamp: Any = beam.DoFn.TimestampParam,
-    ) -> Iterator[Any]:
-        """Keep counts until their step is due."""
-        yield from self.keep(element, pending, hand, due, stamp)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> PartitionState:
         """Return the state before the first window."""

@@ -7,16 +7,12 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
-from privstream.transforms.batches import Keyed
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.updates import QUERIES, UPDATES, Actions, PointBatch, decode_queries, late_records
 from privstream.transforms.rows import NearestPoints
@@ -157,13 +153,8 @@ class PredecessorQueries(PointTransform):
         )
 
 
-class AnswerPredecessors(ClockedSteps):
+class AnswerPredecessors(ClockedSteps, state="answer_predecessors"):
     """Per stream: run the mechanism through every window, and tell what is near to the points that are asked."""
-
-    PENDING = BagStateSpec("answer_predecessors_pending", BytesCoder())  # updates and queries of open steps
-    HAND = ReadModifyWriteStateSpec("answer_predecessors_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("answer_predecessors_memory", BytesCoder())  # snapshot of the mechanism
-    DUE = TimerSpec("answer_predecessors_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(
         self,
@@ -180,30 +171,6 @@ class AnswerPredecessors(ClockedSteps):
         self.noise = noise
         self.published = Metrics.counter("privstream", "neighbours_published")
         self.late_queries = Metrics.counter("privstream", "queries_late")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-        stamp: Any = beam.DoFn.TimestampParam,
-    ) -> Iterator[Any]:
-        """Keep updates and queries until their step is due."""
-        yield from self.keep(element, pending, hand, due, stamp)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Handle the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> Any:
         """Return the state before the first window."""

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
@@ -121,8 +124,54 @@ class ClockedSteps(beam.DoFn):
     state is cached in the worker, under a random version that is written to state with every change: a bundle that was
     rolled back, or a key that moved, never meets a stale cache.
 
-    A subclass declares, under names of its own, two cells, a bag and a timer, and passes them on to `keep` and `tick`.
+    A stage is a subclass with `state`, which the names of its states and its timer begin with, and no other's in the
+    project: a runner may fuse two stages, and then confuses timers of one name.
     """
+
+    def __init_subclass__(cls, *, state: str = "") -> None:
+        """Declare states and timer of a stage."""
+        super().__init_subclass__()
+        if not state:
+            return
+        pending = BagStateSpec(f"{state}_pending", BytesCoder())  # batches of open steps
+        hand = ReadModifyWriteStateSpec(f"{state}_hand", BytesCoder())  # encoded Hand
+        memory = ReadModifyWriteStateSpec(f"{state}_memory", BytesCoder())  # encoded state of the subclass
+        due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)  # tagged by level
+
+        def process(
+            self: ClockedSteps,
+            element: Keyed,
+            pending: Any = beam.DoFn.StateParam(pending),
+            hand: Any = beam.DoFn.StateParam(hand),
+            due: Any = beam.DoFn.TimerParam(due),
+            stamp: Any = beam.DoFn.TimestampParam,
+        ) -> Iterator[Any]:
+            """Keep a batch until its step is due."""
+            yield from self.keep(element, pending, hand, due, stamp)
+
+        @on_timer(due)
+        def on_due(
+            self: ClockedSteps,
+            key: Any = beam.DoFn.KeyParam,
+            time: Any = beam.DoFn.TimestampParam,
+            pending: Any = beam.DoFn.StateParam(pending),
+            hand: Any = beam.DoFn.StateParam(hand),
+            memory: Any = beam.DoFn.StateParam(memory),
+            due: Any = beam.DoFn.TimerParam(due),
+        ) -> Iterator[Any]:
+            """Handle the steps that are due."""
+            yield from self.tick(key, time, pending, hand, memory, due)
+
+        declared = {
+            "PENDING": pending,
+            "HAND": hand,
+            "MEMORY": memory,
+            "DUE": due,
+            "process": process,
+            "on_due": on_due,
+        }
+        for name, value in declared.items():
+            setattr(cls, name, value)
 
     def __init__(self, *, steps: Steps, stage: int) -> None:
         if steps.first is None:

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, StepKey, sealed_key, unseal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, sealed_key, unseal
 from privstream.transforms.timing.steps import Steps
 
 CACHED_KEYS = 64
@@ -86,9 +89,45 @@ class OrderedSteps(beam.DoFn):
 
     Batches of a step that has been handled are late: counted, described in the dead-letter output, never used.
 
-    A subclass declares its states and its timer, under names of its own (a runner may fuse two stages, and then
-    confuses timers of one name), and passes them on to `keep` and `handle_due`.
+    A stage is a subclass with `state`, which the names of its states and its timer begin with, and no other's in the
+    project: a runner may fuse two stages, and then confuses timers of one name.
     """
+
+    def __init_subclass__(cls, *, state: str = "") -> None:
+        """Declare states and timer of a stage."""
+        super().__init_subclass__()
+        if not state:
+            return
+        pending = BagStateSpec(f"{state}_pending", BytesCoder())  # step key and batch of open steps
+        log = BagStateSpec(f"{state}_log", BytesCoder())  # segments of the ledger, in order
+        head = ReadModifyWriteStateSpec(f"{state}_head", BytesCoder())  # encoded Head
+        due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)  # tagged by step
+
+        def process(
+            self: OrderedSteps,
+            element: Keyed,
+            pending: Any = beam.DoFn.StateParam(pending),
+            head: Any = beam.DoFn.StateParam(head),
+            due: Any = beam.DoFn.TimerParam(due),
+        ) -> Iterator[Any]:
+            """Keep a batch until its step is due."""
+            yield from self.keep(element, pending, head, due)
+
+        @on_timer(due)
+        def on_due(
+            self: OrderedSteps,
+            key: Any = beam.DoFn.KeyParam,
+            time: Any = beam.DoFn.TimestampParam,
+            pending: Any = beam.DoFn.StateParam(pending),
+            log: Any = beam.DoFn.StateParam(log),
+            head: Any = beam.DoFn.StateParam(head),
+        ) -> Iterator[Any]:
+            """Handle the steps that are due."""
+            yield from self.handle_due(key, time, pending, log, head)
+
+        declared = {"PENDING": pending, "LOG": log, "HEAD": head, "DUE": due, "process": process, "on_due": on_due}
+        for name, value in declared.items():
+            setattr(cls, name, value)
 
     def __init__(self, *, steps: Steps, stage: int) -> None:
         self.steps = steps

@@ -7,10 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -44,13 +41,8 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return fields["items"], fields["counts"]
 
 
-class RankItems(ClockedSteps):
+class RankItems(ClockedSteps, state="rank_items"):
     """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
-
-    PENDING = BagStateSpec("rank_items_pending", BytesCoder())  # counts of open steps
-    HAND = ReadModifyWriteStateSpec("rank_items_hand", BytesCoder())  # encoded Hand
-    MEMORY = ReadModifyWriteStateSpec("rank_items_memory", BytesCoder())  # nothing
-    DUE = TimerSpec("rank_items_due", TimeDomain.WATERMARK)  # tagged by level
 
     def __init__(
         self, *, steps: Steps, noise: NoiseSource, stage: int, mechanism: MeasuredTopK, domain: Domain, beta: float
@@ -61,29 +53,6 @@ class RankItems(ClockedSteps):
         self.domain = domain
         self.beta = beta
         self.published = Metrics.counter("privstream", "ranks_published")
-
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Keep counts until their step is due."""
-        yield from self.keep(element, pending, hand, due)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        hand: Any = beam.DoFn.StateParam(HAND),
-        memory: Any = beam.DoFn.StateParam(MEMORY),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        """Rank the steps that are due."""
-        yield from self.tick(key, time, pending, hand, memory, due)
 
     def initial(self, key: bytes) -> None:
         """Remember nothing."""
