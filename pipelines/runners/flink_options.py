@@ -7,7 +7,12 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 CHECKPOINT_TIMEOUT_MILLIS = 120_000
-"""A step of Beam's runner was seen to hang in a checkpoint for ever; Flink's own default is ten minutes."""
+"""A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
+
+CHECKPOINT_PAUSE_MILLIS = 1_000
+"""Where checkpoints take longer than their interval, Flink begins the next one at once. It may overtake the notice that
+the last one is complete; an incremental checkpoint of RocksDB then refers to files that are deleted by now ("Attempt to
+reference unknown state" in the job manager's log), and hangs."""
 
 
 class FlinkJobOptions(PipelineOptions):
@@ -42,6 +47,11 @@ class FlinkJobOptions(PipelineOptions):
             type=int,
             help=f"a checkpoint that takes longer restarts the job (default here: {CHECKPOINT_TIMEOUT_MILLIS})",
         )
+        parser.add_argument(
+            "--min_pause_between_checkpoints",
+            type=int,
+            help=f"milliseconds from the end of one to the next (default here: {CHECKPOINT_PAUSE_MILLIS})",
+        )
         parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
         parser.add_argument(
             "--allow_non_restored_state",
@@ -71,4 +81,6 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
         flink.externalized_checkpoints_enabled = True
         flink.retain_externalized_checkpoints_on_cancellation = True
         flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
+        if flink.min_pause_between_checkpoints is None:
+            flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
         flink.operator_chaining = flink.operator_chaining or "false"

@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import DEPLOY, load
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -85,13 +87,22 @@ def test_options_take_checkpoints_where_the_input_has_no_end(cluster, tmp_path):
     bounded = cluster("options").stdout.split()
     assert "--parallelism=6" in bounded
     assert not [option for option in bounded if "checkpoint" in option]
-    assert "--checkpointing_interval=10000" in cluster("options", "--unbounded").stdout.split()
+    ours = PipelineOptions(["--checkpointing_interval=10000"])
+    prepare_for_checkpoints(ours)
+    assert checkpoint_options(cluster("options", "--unbounded").stdout.split()) == checkpoint_options(ours)
     savepoint = tmp_path / "savepoint"
     savepoint.mkdir()
     assert "--resume must be the folder of a savepoint" in cluster("options", f"--resume={savepoint}").stderr
     (savepoint / "_metadata").touch()
     resumed = cluster("options", f"--resume={savepoint}", "--parallelism=1").stdout.split()
     assert {f"--savepoint_path={savepoint}", "--parallelism=1", "--operator_chaining=false"} <= set(resumed)
+
+
+def checkpoint_options(given) -> dict:
+    options = given if isinstance(given, PipelineOptions) else PipelineOptions(given)
+    return {
+        name: getattr(options.view_as(FlinkJobOptions), name) for name in vars(FlinkJobOptions([])._visible_options)
+    }
 
 
 def test_the_newest_checkpoint_is_found(flink_jobs, tmp_path):
