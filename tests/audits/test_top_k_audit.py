@@ -10,7 +10,7 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.batches import EventBatch, Names, StepKey
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.events.bounding import BoundItems
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
@@ -41,9 +41,9 @@ def stages(made: TopKWithGap) -> tuple[BoundItems, CountHolders, RankItems]:
     return bound, CountHolders(), rank
 
 
-def batch(held: list[tuple[int, int]]) -> EventBatch:
+def batch(held: list[tuple[int, int]]) -> bytes:
     users, items = (np.array(column, np.uint64) for column in zip(*held, strict=True))
-    return EventBatch(users, items, np.arange(len(held)), Names.none())
+    return encode(EventBatch(users, items, np.arange(len(held)), Names.none()))
 
 
 def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encode, *, runs=RUNS) -> np.ndarray:
@@ -53,7 +53,7 @@ def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encod
     records = []
     for step in range(windows):
         key = StepKey("", step, 0)
-        closed = bound.close(key, batch([*OTHERS, *held]))
+        closed = bound.close(key, [batch([*OTHERS, *held])])
         records.append([data[8:] for element in closed for _, data in count.process(element)])
     for run in range(runs):
         rank.noise = SeededNoise(1).derive(run)
