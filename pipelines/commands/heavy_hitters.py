@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitters:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
-    if arguments.streams_per_person is not None and not streams:
-        raise ValueError("streams_per_person must not be given when the events have no stream")
+    for name in ("streams", "streams_per_person"):
+        if getattr(arguments, name) is not None and not streams:
+            raise ValueError(f"{name} must not be given when the events have no stream")
     return ShiftingHeavyHitters(
         epsilon=arguments.epsilon,
         delta=arguments.delta,

@@ -22,6 +22,7 @@ from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -144,7 +145,7 @@ class SparseVectorAlerts(AlertTransform):
         self.epsilon = epsilon
         self.streams = streams
         self.streams_per_person = streams_per_person
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         self.steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(

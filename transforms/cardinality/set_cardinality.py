@@ -20,6 +20,7 @@ from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, 
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -121,7 +122,7 @@ class SetCardinality(PrivateTransform):
             if unit == "event":
                 raise ValueError("streams_per_person must not be given with unit event")
             checks.integer("streams_per_person", streams_per_person, minimum=1)
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         self.streams_per_person = min(streams_per_person or 1, len(self.moves.streams)) if unit == "user" else None
         self.mechanism = mechanisms.SetCardinality(
             epsilon=epsilon,

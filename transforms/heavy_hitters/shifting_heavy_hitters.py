@@ -18,6 +18,7 @@ from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.heavy_hitters.item_tests import TestItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.heavy_hitters.visits import VisitAbsentHits
@@ -118,7 +119,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.domain = domain
         self.streams = streams
         self.streams_per_person = streams_per_person
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
         for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
             if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:

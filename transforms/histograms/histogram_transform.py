@@ -19,6 +19,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
@@ -68,7 +69,7 @@ class CategoryTransform(PrivateTransform):
         self.categories = Categories(
             domain=domain, streams=streams or ("",), limit=categories_per_row, separator=separator
         )
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         self._source = noise
 
     @property

@@ -17,6 +17,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.queries.answering import AnswerQueries, KeyQueries
 from privstream.transforms.queries.counting import (
     ALL_TIME,
@@ -109,7 +110,7 @@ class PrivateQueries(PrivateTransform):
         self.queries = checks.integer("queries", queries, minimum=1)
         self.beta = checks.probability("beta", beta)
         self.selection = checks.one_of("selection", selection, SELECTIONS)
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         self.mechanism = OnlineMultiplicativeWeights(
             epsilon=epsilon,
             delta=delta,

@@ -20,6 +20,7 @@ from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -124,7 +125,7 @@ class TopKWithGap(PrivateTransform):
         self.selection = selection
         self.streams = streams
         self.beta = checks.probability("beta", beta)
-        self.shards = checks.integer("shards", shards, minimum=1)
+        self.shards = check_shards(shards)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self._limit_contributions(participation_cap, streams_per_person)
         self.mechanism = MeasuredTopK(
