@@ -11,6 +11,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
+from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
 from privstream.transforms.timing.clocked import CHUNK, SEED, ClockedSteps, WithClock, stepped
 from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
@@ -18,6 +19,7 @@ from runner_harness import on_every_runner
 from tiny_runner import Stage
 
 STREAMS = ("", "b\x00\xff")
+WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
 streaming = pytest.mark.parametrize(
     "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
 )
@@ -78,7 +80,7 @@ def test_every_step_once_in_order_on_every_runner(runner, windows):
         made = pipeline | beam.Create(records).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
 
-    results = runner_harness.run(runner, build)
+    results = runner_harness.run(runner, build, WHOLE)
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 3) * MICROS + MILLISECOND for step, stamp in stamps.items())
@@ -93,7 +95,7 @@ def test_steps_without_any_event(runner):
         nothing = pipeline | beam.Create([]).with_output_types(Keyed)
         return nothing | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
 
-    assert sorted(runner_harness.run(runner, build).elements()) == expected(fn, [])
+    assert sorted(runner_harness.run(runner, build, WHOLE).elements()) == expected(fn, [])
 
 
 @streaming
@@ -119,7 +121,7 @@ def test_a_watermark_that_creeps_and_jumps(runner, endless):
         made = pipeline | events | beam.Map(under_one_key).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
 
-    rows = runner_harness.run(runner, build, "--streaming").elements()
+    rows = runner_harness.run(runner, build, "--streaming", WHOLE).elements()
     late = [row for row in rows if row[2] == "late"]
     rows = sorted(row for row in rows if row[2] != "late")
     assert sorted(row[1] for row in late) == [13, 39]
@@ -140,7 +142,7 @@ def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside(runner):
         made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
 
-    rows = runner_harness.run(runner, build).elements()
+    rows = runner_harness.run(runner, build, WHOLE).elements()
     assert [row[3] for row in rows if row[2] == "late"] == [b"late"] * 2
     used = [(b"", stepped(2, b"early"))] * len(early)
     assert sorted(row for row in rows if row[2] != "late") == expected(fn, used, [""])

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import time
 from dataclasses import replace
 
 import apache_beam as beam
@@ -24,7 +25,7 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.events.batching import SCHEMA
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.people import first_rows
-from privstream.transforms.timing.clocked import SEED, StartClocks
+from privstream.transforms.timing.clocked import SEED, ClockedSteps, StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -75,10 +76,26 @@ def test_rows_are_those_of_the_reference(runner, name):
     results = run_bounded(runner, as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
     rows = expected(name, made, events)
     assert len(rows) == len(made.categories.streams) * 40 * (len(rows) // 40 // len(made.categories.streams)) > 0
+    assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
+    if runner != "bundle_based":
+        assert results.counters["privstream:events"] == len(events)
     assert sorted(results.elements("rows")) == rows
-    assert results.elements("dead") == []
     stage = 3 if made.unit == "user" else 1
     assert all(stamp == row.window_end.micros + stage * 1000 for row, stamp in results.outputs["rows"])
+
+
+@pytest.mark.prism
+def test_slow_bundles_lose_no_batch(monkeypatch):
+    """Prism would split such a bundle after a tenth of a second, and forget what one part wrote."""
+    keep = ClockedSteps.keep
+
+    def slow(self, *arguments):
+        time.sleep(0.15)
+        yield from keep(self, *arguments)
+
+    monkeypatch.setattr(ClockedSteps, "keep", slow)
+    events, made = random_events("plain", random.Random(6), 100), transform("plain")
+    assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
 
 @on_every_runner

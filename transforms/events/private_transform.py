@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 ROWS = "rows"
+
+KEEP_BUNDLES_WHOLE = "prism_disable_sdf_split"
+"""Prism (Beam 2.77) splits slow bundles in the middle of a key, runs both parts at once, and keeps the state of one alone:
+batches would be lost, and what is remembered of people. Other runners ignore the name."""
 
 Stage = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 """Adds a stage after a collection: given its function and the type of what it emits, returns that."""
@@ -56,6 +61,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             return cast(PCollection[Any], outputs[ROWS])
 
         rows = self.build(events, stage)
+        rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
 
