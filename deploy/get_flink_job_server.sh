@@ -43,7 +43,7 @@ if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" 
         mv "$scratch/$artifact-$beam.jar" "$scratch/job-server.jar"
         echo "Beam's own, org.apache.beam:$artifact:$beam" >"$scratch/origin"
     else
-        say "not to be had: $(reason)"
+        say "not to be had: $(reason | sed 's/ in [^ ]* (http.*//')"
         runner=$(sed -n 's|.*<artifactId>beam-runners-flink-\(.*\)</artifactId>.*|\1|p' "$pom")
         [ "$line" = "$runner" ] ||
             fail "one can be put together for Flink $runner only, not $flink; set FLINK_JOB_SERVER_JAR to a jar you have"
