@@ -1,5 +1,6 @@
 """Range counts and predecessor queries as transforms: rows of a slow reference on every runner, whatever happens."""
 
+import math
 import random
 import re
 
@@ -315,11 +316,17 @@ class TestPacking:
             pa.array(["5", "+17", "1.0"]).dictionary_encode(),
             pa.array([5, 17, None], pa.int32()),
             pa.array([b"5", b"17", b" 3"]),
+            pa.array([b"5", b"+17", b"\xff"], pa.large_binary()),
+            pa.array([5.0, 17.0, math.nan]),
             pa.array([5, 17, 1 << 63], pa.uint64()),
         ):
             points, known = points_of(pa.RecordBatch.from_pydict({"user": column, "time": times}))
             assert points[:2].tolist() == [5, 17]
             assert known.tolist() == [True, True, False]
+        with pytest.raises(TypeError, match="user must be text or an integer, got list"):
+            points_of(pa.RecordBatch.from_pydict({"user": pa.array([[1]])}))
+        with pytest.raises(ValueError, match="events must have a column user, the point, got item"):
+            points_of(pa.RecordBatch.from_pydict({"item": pa.array(["1"])}))
 
     def test_bad_points_are_dead_letters_and_others_are_counted(self):
         events = [

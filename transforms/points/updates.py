@@ -228,9 +228,14 @@ def points_of(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         return column.fill_null(0).cast(pa.int64()).to_numpy(), valid
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    texts = column.cast(pa.string(), safe=True)
+    raw = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)  # perhaps no text
+    try:
+        texts = column if raw else column.cast(pa.string(), safe=True)
+    except pa.ArrowNotImplementedError:
+        raise TypeError(f"user must be text or an integer, got {column.type}") from None
     fits = pc.fill_null(pc.match_substring_regex(texts, _NUMBER), False)
-    numbers = pc.if_else(fits, pc.replace_substring_regex(texts, r"^\+", ""), "0").cast(pa.int64())
+    digits = pc.if_else(fits, texts, pa.scalar(b"0" if raw else "0", texts.type)).cast(pa.string())
+    numbers = pc.replace_substring_regex(digits, r"^\+", "").cast(pa.int64())
     return numbers.to_numpy(), fits.to_numpy(zero_copy_only=False)
 
 
