@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from privstream.mechanisms.counters.continual_counter import (
 from privstream.mechanisms.counters.dyadic import prefix_sums
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tail_bounds import log_moment, union_quantile
+from privstream.mechanisms.noise.tail_bounds import sums_quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +69,20 @@ class BinaryTreeCounter(ContinualCounter):
 
     def error(self, step: int, beta: float) -> int:
         """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
+        return self.error_after((), step, beta)
+
+    @property
+    def end(self) -> tuple[path_quantile.TreeLaw, int]:
+        """What the noise at the horizon is the sum of: a law, and how often."""
+        return self.law, self.horizon.bit_count()
+
+    def error_after(self, ends: Sequence[tuple[path_quantile.TreeLaw, int]], step: int, beta: float) -> int:
+        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
         step = self._step_number(step)
-        ones = np.ones(self.levels)
-        bound = union_quantile(self.law, lambda rate: log_moment(self.law, rate, ones), 1.0, step, self.columns, beta)
+        bound = sums_quantile([(self.law, self.levels), *ends], self.columns * step, beta)
 
         def within(window: Callable[[path_quantile.TreeLaw], path_quantile.Window]) -> float:
-            return path_quantile.binary_within(window(self.law), step)
+            return path_quantile.after_ends(ends, window, path_quantile.binary_within(window(self.law), step))
 
         return path_quantile.tree_quantile(within, self.columns, beta, bound)
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -208,10 +208,6 @@ class ContinualCounter(ABC):
         """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
         values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
         return json.dumps([type(self).__name__, values], sort_keys=True).encode()
-
-    def with_budget(self, epsilon: float, delta: float) -> Self:
-        """Return the same counter for another budget."""
-        return type(self)(**(asdict(self) | {"epsilon": epsilon, "delta": delta}))
 
 
 def node_law(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,19 +90,20 @@ class KaryTreeCounter(ContinualCounter):
         """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         return self.error_after((), step, beta)
 
-    def error_after(self, past: tuple[KaryTreeCounter, ...], step: int, beta: float) -> int:
-        """Return the same for the sum of this counter's noise and that of `past` ones at their ends."""
+    @property
+    def end(self) -> tuple[path_quantile.TreeLaw, int]:
+        """What the noise at the horizon is the sum of: a law, and how often."""
+        return self.law, sum(map(abs, digits(self.arity, self.horizon)))
+
+    def error_after(self, ends: Sequence[tuple[path_quantile.TreeLaw, int]], step: int, beta: float) -> int:
+        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
         step = self._step_number(step)
-        ends = [(tree.law, sum(map(abs, digits(tree.arity, tree.horizon)))) for tree in past]
         nodes = [(self.law, self.arity // 2 * tree_height(self.arity, step)), *ends]
         bound = sums_quantile(nodes, self.columns * step, beta)
 
         def within(window: Callable[[path_quantile.TreeLaw], path_quantile.Window]) -> float:
             start = path_quantile.KaryWindow(window(self.law), self.arity, self.height).within(step)
-            for law, number in ends:
-                for _ in range(number):
-                    start = window(law).mean(start)
-            return float(start[len(start) // 2])
+            return path_quantile.after_ends(ends, window, start)
 
         return path_quantile.tree_quantile(within, self.columns, beta, bound)
 

@@ -6,7 +6,7 @@ that subtree alone. So the probability, as a function of u on -z .. z, obeys a r
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,8 @@ class Window:
         return np.clip(product[: 2 * self.z + 1], 0.0, 1.0)
 
 
-def binary_within(window: Window, steps: int) -> float:
-    """Return the probability that the noise of a binary tree stays within the window at steps 1 .. `steps`."""
+def binary_within(window: Window, steps: int) -> Floats:
+    """Return the probability that the noise stays within the window at steps 1 .. `steps`, by that at step 0."""
     full = [window.ones]  # full[h]: all prefixes shorter than 2^h
     while len(full) < steps.bit_length():
         full.append(full[-1] * window.mean(full[-1]))
@@ -49,7 +49,7 @@ def binary_within(window: Window, steps: int) -> float:
     for height in range(steps.bit_length()):
         if steps >> height & 1:
             result = full[height] * window.mean(result)
-    return float(result[window.z])
+    return result
 
 
 class KaryWindow:
@@ -103,6 +103,14 @@ class KaryWindow:
         for _ in range(digit):  # the steps on the way are free; that their noise is kept within is on the safe side
             start = self._window.mean(start)
         return start
+
+
+def after_ends(ends: Sequence[tuple[TreeLaw, int]], window: Callable[[TreeLaw], Window], within: Floats) -> float:
+    """Return the mean of `within` over the noise at step 0: sums of so many variables of each law in `ends`."""
+    for law, number in ends:
+        for _ in range(number):
+            within = window(law).mean(within)
+    return float(within[len(within) // 2])
 
 
 def tree_quantile(

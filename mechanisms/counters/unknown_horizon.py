@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState, Integers
 from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 
-# (k, h) of the k-ary trees for delta = 0, and lengths for delta > 0; the last one is repeated.
+# (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))
 _LENGTHS = (1 << 4, 1 << 8, 1 << 16, 1 << 24)
 _EARLY = 0.1  # share of a failure probability for all epochs but the last, if that is better than even shares
 
-Epoch = KaryTreeCounter | BufferedToeplitzCounter
+Epoch = KaryTreeCounter | BinaryTreeCounter | BufferedToeplitzCounter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class UnknownHorizonCounter(ContinualCounter):
 
     Epochs have k-ary trees for delta = 0, of (k - 1)/2 k^(h-1) steps with (k, h) = (5, 2), (7, 3), (9, 4), (13, 5), ..
     (10, 147, 2916, 171,366, .. steps), and buffered Toeplitz counters of 16, 256, 65,536 and then 2^24 steps for
-    delta > 0. Past epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long,
+    delta > 0. With `repeatable`, delta = 0 has binary trees of these lengths. Past epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long,
     with the best tree for it, and those that are no longer are left out.
 
     Privacy:
@@ -41,7 +42,8 @@ class UnknownHorizonCounter(ContinualCounter):
         `error(t, beta)` an upper bound, since epochs share beta.
 
     Attributes: see `ContinualCounter`; the horizon is 2^40 and need not be given; `first_epoch`: steps that the run is
-        expected to have, or None.
+        expected to have, or None; `repeatable`: whether all noise is bound to the data, so that a run may be repeated
+        with other data for the price of a second release. So it is anyway if delta > 0.
 
     Example:
         >>> counter = UnknownHorizonCounter(epsilon=1.0)
@@ -53,6 +55,7 @@ class UnknownHorizonCounter(ContinualCounter):
 
     horizon: int = LARGEST_HORIZON
     first_epoch: int | None = None
+    repeatable: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,11 +72,13 @@ class UnknownHorizonCounter(ContinualCounter):
     def _epochs(self) -> tuple[Epoch, ...]:
         names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
-        kind = KaryTreeCounter if self.delta == 0 else BufferedToeplitzCounter
+        kind: type[Epoch] = BufferedToeplitzCounter
+        if self.delta == 0:
+            kind = BinaryTreeCounter if self.repeatable else KaryTreeCounter
         first = () if self.first_epoch is None else (kind(horizon=self.first_epoch, **shared),)
         later: tuple[Epoch, ...]
-        if self.delta > 0:
-            later = tuple(BufferedToeplitzCounter(horizon=length, **shared) for length in _LENGTHS)
+        if kind is not KaryTreeCounter:
+            later = tuple(kind(horizon=length, **shared) for length in _LENGTHS)
         else:
             trees = ((base // 2 * base ** (height - 1), base) for base, height in _TREES)
             later = tuple(KaryTreeCounter(horizon=length, base=base, **shared) for length, base in trees)
@@ -108,7 +113,7 @@ class UnknownHorizonCounter(ContinualCounter):
         counter, past = self.epoch(number), [self.epoch(before) for before in range(number)]
         if isinstance(counter, BufferedToeplitzCounter):
             return counter.error_after(sum(end.variance(end.horizon) for end in past), done, beta)
-        return counter.error_after(tuple(end for end in past if isinstance(end, KaryTreeCounter)), done, beta)
+        return counter.error_after([end.end for end in past if not isinstance(end, BufferedToeplitzCounter)], done, beta)
 
     def _initial_memory(self) -> NDArray[Any]:
         return self._opened(0, np.zeros(self.columns, np.int64))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
-from privstream.mechanisms.histograms.partition import SERIES, Floats, Partition
+from privstream.mechanisms.histograms.partition import SERIES, Floats, Partition, bound_labels
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 
@@ -116,11 +116,11 @@ class AnchoredPartition(Partition):
         """Return the values at 0."""
         return values.astype(np.float64)
 
-    def levels(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
+    def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
         """Return K + tau - mu; whole numbers, exact in float64."""
-        source = noise.derive("anchored partition")
-        tau = self.tau.draw(source.derive("tau"), np.array([interval], np.uint64))
-        mu = self.mu.draw(source.derive("mu"), steps.astype(np.uint64))
+        tau = self.tau.draw(noise.derive("anchored tau"), np.array([interval], np.uint64))
+        source = noise.derive("anchored mu")
+        mu = self.mu.draw(source, bound_labels(source, steps, gaps))
         return (self.thresholds(steps, interval) + tau - mu).astype(np.float64)
 
     def next_base(

@@ -44,6 +44,7 @@ class ColumnFlags(HistogramMechanism):
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
             row that is replaced keeps its step.
         beta: failure probability.
+        repeatable: see `HistogramQueries`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise

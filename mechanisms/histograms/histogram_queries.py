@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
@@ -45,8 +46,8 @@ class HistogramQueries(HistogramMechanism):
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
         `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. A query of the
         caller's (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With
-        delta = 0 the noise of the counters cannot depend on the data: a run that is repeated with other data needs a
-        noise source of its own, or the difference shows.
+        delta = 0 the noise of the counters does not depend on the data, unless `repeatable`: a run that is repeated
+        with other data needs a noise source of its own then, or the difference shows.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -65,6 +66,8 @@ class HistogramQueries(HistogramMechanism):
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
             row that is replaced keeps its step.
         beta: failure probability of the accuracy.
+        repeatable: whether all noise is bound to the data, so that a run may be repeated with other data for the price
+            of a second release. So it is anyway if delta > 0; with delta = 0 the error is about three times as large.
         largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
             horizon, or 100,000. Not used for privacy or accuracy.
         counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
@@ -207,8 +210,9 @@ class HistogramQueries(HistogramMechanism):
         """The counter of mode `direct`."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._shape
         if self.horizon is None or (self.delta > 0 and self.horizon > BUFFERED_HORIZON):
-            return UnknownHorizonCounter(**budget)
-        return (BufferedToeplitzCounter if self.delta > 0 else KaryTreeCounter)(horizon=self.horizon, **budget)
+            return UnknownHorizonCounter(**budget, repeatable=self.repeatable)
+        pure = BinaryTreeCounter if self.repeatable else KaryTreeCounter
+        return (BufferedToeplitzCounter if self.delta > 0 else pure)(horizon=self.horizon, **budget)
 
     @property
     def _expected(self) -> int:

@@ -36,12 +36,15 @@ class HistogramMechanism(ABC):
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
     beta: float = 0.05
+    repeatable: bool = False
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("beta", self.beta)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
+        if not isinstance(self.repeatable, bool):
+            raise TypeError(f"repeatable must be true or false, got {type(self.repeatable).__name__}")
         self.interval_counter(1.0, self.delta)  # checks the rest
 
     @property
@@ -100,7 +103,8 @@ class HistogramMechanism(ABC):
 
     def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:
         """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
-        return UnknownHorizonCounter(epsilon=self.epsilon * share, delta=delta, first_epoch=expected, **self._shape)
+        budget: dict[str, Any] = {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
+        return UnknownHorizonCounter(**budget, first_epoch=expected, **self._shape)
 
     @property
     def _shape(self) -> dict[str, Any]:

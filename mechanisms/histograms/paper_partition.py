@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
-from privstream.mechanisms.histograms.partition import Floats, Partition, counter_error
+from privstream.mechanisms.histograms.partition import Floats, Partition, bound_labels, counter_error
 from privstream.mechanisms.noise.continuous import Gaussian, Laplace
 from privstream.mechanisms.noise.sources import NoiseSource
 
@@ -73,9 +73,9 @@ class PaperPartition(Partition):
         """Return L - K at the start, 0."""
         return np.zeros(values.shape)
 
-    def levels(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
+    def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
         """Return K + tau - mu."""
-        return self.rise(steps, interval + 1) + self._tests(steps, interval, noise)
+        return self.rise(steps, interval + 1) + self._tests(steps, interval, gaps, noise)
 
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
@@ -84,17 +84,18 @@ class PaperPartition(Partition):
         rise = self.rise(step, interval + 1)
         return np.where(self._crossed(base + rise, values, step, interval, noise), base + rise, base)
 
-    def _tests(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
+    def _tests(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
         """Return tau - mu."""
-        source = noise.derive("paper partition")
-        tau = Laplace(6 * self.moves / self.epsilon).draw(source.derive("tau"), np.array([interval], np.uint64))
-        return tau - Laplace(12 * self.moves / self.epsilon).draw(source.derive("mu"), steps.astype(np.uint64))
+        tau = Laplace(6 * self.moves / self.epsilon).draw(noise.derive("paper tau"), np.array([interval], np.uint64))
+        source = noise.derive("paper mu")
+        return tau - Laplace(12 * self.moves / self.epsilon).draw(source, bound_labels(source, steps, gaps))
 
     def _crossed(
         self, thresholds: Floats, values: Integers, step: int, interval: int, noise: NoiseSource
     ) -> np.ndarray:
         """Tell which queries pass their thresholds less C, with noise gamma."""
-        gamma = self.gamma.draw(noise.derive("paper partition").derive("gamma", interval), len(values))
+        source = noise.derive("paper gamma", step)
+        gamma = self.gamma.draw(source, bound_labels(source, np.arange(len(values)), values))
         return np.asarray(values + gamma > thresholds - self.margin(step, interval + 1))
 
 
@@ -108,9 +109,9 @@ class FlagPartition(PaperPartition):
         """Return the thresholds."""
         return np.array(self.thresholds, dtype=np.float64)
 
-    def levels(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
+    def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
         """Return tau - mu."""
-        return self._tests(steps, interval, noise)
+        return self._tests(steps, interval, gaps, noise)
 
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource

@@ -44,8 +44,11 @@ class Partition(ABC):
         """Return what the queries are compared with at the start, given their values at 0."""
 
     @abstractmethod
-    def levels(self, steps: Integers, interval: int, noise: NoiseSource) -> Floats:
-        """Return what the largest of values - base must exceed at each step to close the interval: noise included."""
+    def levels(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
+        """Return what `gaps`, the largest of values - base, must exceed at each step to close the interval, with noise.
+
+        The noise of a step is bound to its gap; `noise` is that of the interval alone, and of the anchor.
+        """
 
     @abstractmethod
     def next_base(
@@ -70,7 +73,8 @@ def advance(
         current = values(state.anchor + counts)
         steps = state.step + 1 + np.arange(len(counts))
         gaps = (current - state.base).max(axis=1)
-        hits = np.flatnonzero(gaps > partition.levels(steps, state.interval, noise))
+        source = noise.derive("interval", state.interval, state.anchor.astype("<i8").tobytes())
+        hits = np.flatnonzero(gaps > partition.levels(steps, state.interval, gaps, source))
         if not len(hits):
             state = replace(state, step=int(steps[-1]), counts=counts[-1].copy())
             start += len(counts)
@@ -79,7 +83,7 @@ def advance(
         end = int(hits[0])
         memory, anchor = counter.step(state.counter, counts[end], noise)
         base = partition.next_base(
-            state.base, current[end], values(anchor[None, :])[0], int(steps[end]), state.interval, noise
+            state.base, current[end], values(anchor[None, :])[0], int(steps[end]), state.interval, source
         )
         state = PartitionState(
             step=int(steps[end]),
@@ -92,6 +96,11 @@ def advance(
         start, window = start + end + 1, _FIRST_WINDOW
         closed.append((start - 1, state))
     return state, closed
+
+
+def bound_labels(noise: NoiseSource, labels: Integers, values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return labels that depend on 64-bit numbers too, of any kind."""
+    return noise.bind(labels.astype(np.uint64), np.ascontiguousarray(values).view(np.int64))
 
 
 def series_share(number: int) -> float:

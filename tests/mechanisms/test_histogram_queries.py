@@ -13,6 +13,7 @@ from privstream.mechanisms.histograms.anchored_partition import early_bound
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.partition import series_share
+from privstream.mechanisms.histograms.partition import bound_labels
 from privstream.mechanisms.histograms.query import (
     Histogram,
     MaxSum,
@@ -117,14 +118,15 @@ class TestRuns:
         rows, noise = stream(400, most=30), SeededNoise(6)
         state, published = tested.run(tested.initial_state(), rows, noise)
         partition, source = tested.partition, tested._source(noise)
-        draws = source.derive("anchored partition")
         s, c, interval, counter = np.zeros(6, np.int64), np.zeros(6, np.int64), 0, tested.counter.initial_state()
         ends = 0
         for step, row in enumerate(rows, start=1):
             c = c + row
-            tau = partition.tau.draw(draws.derive("tau"), np.array([interval], np.uint64))[0]
-            mu = partition.mu.draw(draws.derive("mu"), np.array([step], np.uint64))[0]
             growth = all_values(tested.queries, (s + c)[None, :]) - all_values(tested.queries, s[None, :])
+            draws = source.derive("interval", interval, s.tobytes())
+            tau = partition.tau.draw(draws.derive("anchored tau"), np.array([interval], np.uint64))[0]
+            label = bound_labels(draws.derive("anchored mu"), np.array([step]), np.array([float(growth.max())]))
+            mu = partition.mu.draw(draws.derive("anchored mu"), label)[0]
             if growth.max() + mu > partition.thresholds(np.array([step]), interval)[0] + tau:
                 counter, s = tested.counter.step(counter, c, source)
                 c, interval, ends = np.zeros(6, np.int64), interval + 1, ends + 1
@@ -140,27 +142,52 @@ class TestRuns:
         rows, noise = stream(600, most=60), SeededNoise(7)
         final, published = tested.run(tested.initial_state(), rows, noise)
         p, source = tested.partition, tested._source(noise)
-        s, c = np.zeros(6, np.int64), np.zeros(6, np.int64)
+        s, c, anchor = (np.zeros(6, np.int64) for _ in range(3))
         j, counter, crossed = 1, tested.counter.initial_state(), 0
-        levels = np.full(3, float(p.rise(1, 1)))
+        base = np.zeros(3)  # the thresholds less K
         out = np.zeros(3, np.int64)
         for t, row in enumerate(rows, start=1):
             c, s = c + row, s + row
             q = all_values(tested.queries, s[None, :])[0]
-            test = p._tests(np.array([t]), j - 1, source)[0]
-            if np.any(q - test > levels):
-                counter, published_sums = tested.counter.step(counter, c, source)
-                close = p._crossed(levels, q, t, j - 1, source)
+            draws = source.derive("interval", j - 1, anchor.tobytes())
+            test = p._tests(np.array([t]), j - 1, np.array([(q - base).max()]), draws)[0]
+            if np.any(q - test > base + p.rise(t, j)):
+                counter, anchor = tested.counter.step(counter, c, source)
+                close = p._crossed(base + p.rise(t, j), q, t, j - 1, draws)
                 crossed += close.sum()
-                levels = np.where(close, levels + p.rise(t, j), levels)
+                base = np.where(close, base + p.rise(t, j), base)
                 j += 1
-                levels = levels - p.rise(t, j - 1) + p.rise(t, j)
-                s, c = published_sums, np.zeros(6, np.int64)
+                s, c = anchor, np.zeros(6, np.int64)
                 out = all_values(tested.queries, s[None, :])[0]
             assert np.array_equal(published[t - 1], out), t
-            levels = levels - p.rise(t, j) + p.rise(t + 1, j)
         assert final.interval == j - 1 >= 2
         assert crossed >= 2
+
+    @pytest.mark.parametrize("mode", ["direct", "anchored", "paper"])
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    def test_a_run_that_is_repeated_with_other_data_draws_other_noise(self, mode, delta):
+        """From the first step on at which the data differ, in every column whose sum differs: no exact difference."""
+        tested = mechanism(mode, delta=delta, epsilon=2.5, repeatable=delta == 0, queries=(Histogram(),), horizon=None)
+        rows, noise, half = stream(300, most=60), SeededNoise(8), 150
+        other = rows.copy()
+        other[half, :3] += [1, 50, 400]
+        _, first = tested.run(tested.initial_state(), rows, noise)
+        _, second = tested.run(tested.initial_state(), other, noise)
+        assert np.array_equal(first[:half], second[:half])
+        renewed = half + np.flatnonzero(np.any(first[half:] != second[half:], axis=1))
+        differences = (second - first)[renewed]
+        assert len(renewed) > (100 if mode == "direct" else 10)
+        assert np.mean(differences[:, :3] == [1, 50, 400]) < 0.2
+
+    @pytest.mark.parametrize("mode", ["anchored", "paper"])
+    def test_tests_of_other_growth_have_other_noise(self, mode):
+        tested = mechanism(mode, epsilon=2.0)
+        steps, noise = np.arange(1, 2001), SeededNoise(9)
+        gaps = np.full(2000, 70.0)
+        before, again, other = (tested.partition.levels(steps, 0, g, noise) for g in (gaps, gaps.copy(), gaps + 1))
+        assert np.array_equal(before, again)
+        assert np.mean(before == other) < 0.5
+        assert abs(np.corrcoef(np.diff(before), np.diff(other))[0, 1]) < 0.2
 
     @pytest.mark.parametrize("mode", MODES)
     def test_refusals(self, mode):
@@ -258,7 +285,7 @@ class TestBudget:
             (ColumnFlags(**options, **flags), ColumnFlags(rows_per_unit=5, **options, **flags)),
         ):
             assert many.partition.gamma.scale == pytest.approx(moves * one.partition.gamma.scale)
-            tests = [p._tests(np.arange(1, 9), 0, SeededNoise(1)) for p in (one.partition, many.partition)]
+            tests = [p._tests(np.arange(1, 9), 0, np.zeros(8), SeededNoise(1)) for p in (one.partition, many.partition)]
             assert tests[1] == pytest.approx(moves * tests[0])
             assert many.partition.mu_bound(3) == pytest.approx(moves * one.partition.mu_bound(3))
             assert many.partition.tau_bound(3) == pytest.approx(moves * one.partition.tau_bound(3))
@@ -397,13 +424,14 @@ class TestFlags:
         final, flags = tested.run(tested.initial_state(), rows, noise)
         p, source = tested.partition, tested._source(noise)
         s, c, j, counter = np.zeros(4, np.int64), np.zeros(4, np.int64), 1, tested.counter.initial_state()
-        levels = np.array(tested.thresholds, float)
+        levels, anchor = np.array(tested.thresholds, float), np.zeros(4, np.int64)
         for t, row in enumerate(rows, start=1):
             c, s = c + row, s + row
-            if np.any(s - p._tests(np.array([t]), j - 1, source)[0] > levels):
-                counter, sums = tested.counter.step(counter, c, source)
-                levels = np.where(p._crossed(levels, s, t, j - 1, source), np.inf, levels)
-                s, c, j = sums, np.zeros(4, np.int64), j + 1
+            draws = source.derive("interval", j - 1, anchor.tobytes())
+            if np.any(s - p._tests(np.array([t]), j - 1, np.array([(s - levels).max()]), draws)[0] > levels):
+                counter, anchor = tested.counter.step(counter, c, source)
+                levels = np.where(p._crossed(levels, s, t, j - 1, draws), np.inf, levels)
+                s, c, j = anchor, np.zeros(4, np.int64), j + 1
             assert np.array_equal(flags[t - 1], levels == np.inf)
         assert np.all(flags[1:] >= flags[:-1])
         assert flags[-1].tolist() == [True, True, True, False]
