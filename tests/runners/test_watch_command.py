@@ -1,4 +1,4 @@
-"""`privstream heavy-hitters --watch`: windows come out while the stream goes on, and equal those of a bounded run."""
+"""Every command that watches events, over a folder: windows come out while the stream goes on, as in a bounded run."""
 
 import json
 import os
@@ -7,24 +7,57 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import flink_job_server
 import pyarrow.parquet as pq
 import pytest
 import runner_harness
+from privstream.pipelines import cli
 
 PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]
-PRIVACY = ["--window=3600", "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
 HOUR = 3600
 SECONDS = 120
+ON_A_CLOCK = ["--start=2024-01-01", "--end=2024-01-01T04:00", "--epsilon=2"]
+DOORS = ["--enter_values=enter", "--leave_values=leave"]
+TRIPS = ["histogram", "--users=2000", "--domain={}/domain"]
 
-on_streaming_runners = pytest.mark.parametrize(
-    "runner",
-    [
-        pytest.param("prism", marks=[pytest.mark.prism, pytest.mark.slow]),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
-    ],
-)
+
+class Watch(NamedTuple):
+    """A command to be tried: how its events and public files (in the folder `{}`) are simulated, and its options."""
+
+    simulate: list[str]
+    options: list[str]
+
+
+COMMANDS = {
+    "heavy-hitters": Watch(
+        ["heavy-hitters", "--users=5000", "--items=300"], ["--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
+    ),
+    "top-k": Watch(
+        ["top-k", "--users=2000", "--items=50", "--domain={}/domain"], [*ON_A_CLOCK, "--domain={}/domain", "--top=3"]
+    ),
+    "alerts": Watch(
+        ["alerts", "--users=4000", "--rules={}/rules"], [*ON_A_CLOCK, "--rules={}/rules", "--min_alerts=8"]
+    ),
+    "histogram": Watch(
+        TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--unit=user", "--max_contributions=2"]
+    ),
+    "quantiles": Watch(TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--quantiles=0.5,1"]),
+    "flags": Watch(TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--thresholds={}/thresholds"]),
+    "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
+    "ranges": Watch(
+        ["ranges", "--users=200", "--slots=256", "--queries={}/queries"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--delete_values=leave", "--universe=256", "--queries={}/queries"],
+    ),
+    "predecessor": Watch(
+        ["predecessor", "--users=3000", "--universe=65536", "--queries={}/queries"],
+        [*ON_A_CLOCK, "--duplicates=counted", "--universe=65536", "--queries={}/queries"],
+    ),
+}
+ON_FLINK = ("heavy-hitters", "alerts", "histogram", "cardinality")
+EVERYWHERE = [("prism", name) for name in COMMANDS] + [("flink", name) for name in ON_FLINK]
+MARKS = {"prism": [pytest.mark.prism], "flink": [pytest.mark.flink, pytest.mark.xdist_group("flink")]}
 
 
 def options(runner: str) -> list[str]:
@@ -36,27 +69,29 @@ def options(runner: str) -> list[str]:
     return [*local, *job_server, "--checkpointing_interval=1000", "--max_bundle_time_mills=200"]
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("events")
+def simulate(folder: Path, name: str) -> None:
+    """Write events, and the public files that go with them."""
+    run = [word.format(folder) for word in COMMANDS[name].simulate]
+    assert cli.main(["simulate", *run, "--windows=4", "--seed=7", f"--output={folder}/events.parquet"]) == 0
     (folder / "noise.key").write_bytes(bytes(range(32)))
     (folder / "noise.key").chmod(0o600)
-    simulate = ["simulate", "heavy-hitters", "--users=5000", "--windows=4", "--seed=7", "--items=300"]
-    subprocess.run([*PRIVSTREAM, *simulate, f"--output={folder / 'events.parquet'}"], check=True)
-    return folder
+    if name == "flags":
+        categories = (folder / "domain").read_text().splitlines()
+        (folder / "thresholds").write_text(json.dumps(dict.fromkeys(categories, 10)))
 
 
-@pytest.fixture(scope="module")
-def expected(events):
-    subprocess.run([*command(events, "events.parquet", "expected.jsonl")], check=True)
-    rows = [json.loads(line) for line in (events / "expected.jsonl").read_text().splitlines()]
-    assert len({row["window_start"] for row in rows}) >= 3
+def command(folder: Path, name: str, source: str, output: str) -> list[str]:
+    key = f"--noise_key_file={folder / 'noise.key'}"
+    run = [word.format(folder) for word in COMMANDS[name].options]
+    return [name, f"--input={folder / source}", f"--output={folder / output}", "--window=3600", key, *run]
+
+
+def expected_rows(folder: Path, name: str) -> list[dict]:
+    """Return the rows of a bounded run."""
+    assert cli.main([*command(folder, name, "events.parquet", "expected.jsonl"), "--runner=FnApiRunner"]) == 0
+    rows = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
+    assert len({row["window_start"] for row in rows}) >= 2
     return rows
-
-
-def command(events: Path, source: str | Path, output: str | Path) -> list[str]:
-    key = f"--noise_key_file={events / 'noise.key'}"
-    return [*PRIVSTREAM, "heavy-hitters", f"--input={events / source}", f"--output={events / output}", *PRIVACY, key]
 
 
 def hours(events: Path) -> list[tuple[int, object]]:
@@ -90,25 +125,24 @@ def wait_for(process: subprocess.Popen, condition) -> None:
         time.sleep(0.1)
 
 
-@on_streaming_runners
-def test_windows_come_out_one_by_one_and_equal_a_bounded_run(events, expected, tmp_path, runner):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runner", "name"), [pytest.param(*case, marks=MARKS[case[0]], id="-".join(case)) for case in EVERYWHERE]
+)
+def test_windows_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, name):
+    on_runner = options(runner)
+    simulate(tmp_path, name)
+    expected = expected_rows(tmp_path, name)
     incoming, rows, letters = tmp_path / "in", tmp_path / "rows", tmp_path / "letters"
     for folder in (incoming, rows, letters):
         folder.mkdir()
     put(incoming, "poison.parquet", lambda path: path.write_bytes(b"this is no Parquet"))
-    watch = [
-        "--input_format=parquet",
-        "--watch=0.3",
-        "--watermark=marks",
-        f"--dead_letter={letters}",
-        "--stream_field=",
-    ]
-    process = subprocess.Popen(
-        [*command(events, incoming, rows), *watch, *options(runner)], stderr=subprocess.PIPE, text=True
-    )
+    watch = ["--input_format=parquet", "--watch=0.3", "--watermark=marks", f"--dead_letter={letters}"]
+    call = [*PRIVSTREAM, *command(tmp_path, name, "in", "rows"), *watch, "--stream_field=", *on_runner]
+    process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     due = {int(datetime.fromisoformat(row["window_start"]).timestamp()) for row in expected}
     try:
-        for number, (start, table) in enumerate(hours(events)):
+        for number, (start, table) in enumerate(hours(tmp_path)):
             half = len(table) // 2
             put(incoming, f"{number}a.parquet", lambda path, part=table[:half]: pq.write_table(part, path))
             put(incoming, f"{number}b.parquet", lambda path, part=table[half:]: pq.write_table(part, path))
@@ -125,3 +159,19 @@ def test_windows_come_out_one_by_one_and_equal_a_bounded_run(events, expected, t
     assert {file.name for file in rows.glob("_*")} == {"_END", "_guarantee.json"}
     refused = [json.loads(line) for file in letters.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert [Path(letter["source"]).name for letter in refused] == ["poison.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "message"),
+    [
+        ("top-k", "--end", "end or participation_cap must be given: what one person takes part in needs a bound"),
+        ("ranges", "--delta", "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on"),
+    ],
+)
+def test_what_cannot_be_promised_without_an_end_is_refused(tmp_path, capsys, name, left_out, message):
+    simulate(tmp_path, name)
+    for folder in ("in", "rows"):
+        (tmp_path / folder).mkdir()
+    words = [word for word in command(tmp_path, name, "in", "rows") if not word.startswith(left_out)]
+    assert cli.main([*words, "--watch=1"]) != 0
+    assert f"privstream {name}: error: {message}" in capsys.readouterr().err
