@@ -90,12 +90,19 @@ class Cluster:
             for child in (thread / "children").read_text().split()
         ]
 
-    def submit(self, stream: Stream, *extra: str) -> "Job":
-        """Start the pipeline of `paced_stream` and return as soon as the cluster has it."""
+    def submit(self, stream: Stream, *extra: str, checkpoint_seconds: int = 120) -> "Job":
+        """Start the pipeline of `paced_stream` and return as soon as the cluster has it.
+
+        Args:
+            extra: options of the script's command `options`.
+            checkpoint_seconds: how long a checkpoint may take before the job restarts.
+        """
         endpoint = flink_job_server.endpoint(f"127.0.0.1:{self.rest_port}")
         chosen = [option for option in self.call("options", "--unbounded", *extra).split() if "flink_" not in option]
         here = ["--runner=PortableRunner", f"--job_endpoint={endpoint}", "--max_bundle_time_mills=200"]
-        options = PipelineOptions([*chosen, *here, f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}"])
+        here += [f"--checkpointing_interval={CHECKPOINT_MILLISECONDS}"]
+        here += [f"--checkpoint_timeout_millis={checkpoint_seconds * 1000}"]
+        options = PipelineOptions([*chosen, *here])
         options.view_as(FlinkJobOptions)  # says how they are written
         before = {job["jid"] for job in self.jobs.listed()}
         pipeline = beam.Pipeline(options=options)

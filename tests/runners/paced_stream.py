@@ -4,6 +4,7 @@ Workers import this module: what they run must not hang on the test that started
 """
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +78,9 @@ class Paced(PolledSource):
         self.stream = stream
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Send what has been released since the last time."""
+        """Send what has been released since the last time; answer nothing while there is a file `stalled`."""
+        while (self.stream.folder / "stalled").exists():
+            time.sleep(0.1)
         number, last = int(position or b"0"), self.stream.windows * PARTS
         released = min(self.stream.released(), last)
         return Answer(self._elements(number, released), b"%d" % released, begin(released) if released < last else None)

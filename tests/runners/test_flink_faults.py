@@ -177,6 +177,18 @@ def test_the_sink_is_out_of_order_for_a_while(halfway, stream, expected):
     assert halfway.checkpoints("restored") > 0
 
 
+def test_a_checkpoint_that_hangs_takes_the_job_back_to_the_last(cluster, stream, expected):
+    stream.release(6.5)
+    job = cluster.submit(stream, checkpoint_seconds=20)
+    job.wait_for_rows(12)
+    job.wait_for_checkpoint()
+    stream.release(8.5)
+    (stream.folder / "stalled").touch()
+    job.wait(lambda: job.checkpoints("restored"), "a restart")
+    (stream.folder / "stalled").unlink()
+    assert rows_at_the_end(job, stream) == expected
+
+
 def test_every_batch_is_delivered_twice(cluster, tmp_path, expected):
     stream = Stream(tmp_path, twice=True)
     stream.release()
