@@ -19,6 +19,10 @@ CAUSES = {
     r"noise key must be the same on every worker": (
         "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
     ),
+    r"Exceeded checkpoint tolerable failure threshold": (
+        "a checkpoint took longer than --checkpoint_timeout_millis: either a worker cannot load the pipeline "
+        "(worker-pool.out says why), or storage or workers are too slow"
+    ),
 }
 PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))\b", re.MULTILINE)
 JAVA_ERROR = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))")

@@ -134,6 +134,8 @@ def test_a_restart_is_explained(flink_jobs, tmp_path):
     assert "worker cannot read the noise key" in flink_jobs._first_cause(failure(noise))
     missing = flink_jobs._first_cause(failure("import no_such_package"))
     assert "workers' Python has no module no_such_package: install the package there" in missing
+    expired = "org.apache.flink.util.FlinkRuntimeException: Exceeded checkpoint tolerable failure threshold. The latest"
+    assert flink_jobs._first_cause(expired).startswith("a checkpoint took longer than --checkpoint_timeout_millis")
 
 
 def test_a_restart_is_explained_without_quoting_records(flink_jobs):
