@@ -76,9 +76,9 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         """End one of the processes without warning, and wait until it is gone."""
-        number = int((self.run / f"{name}.pid").read_text().split()[0])
-        os.kill(number, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{number}").exists(), f"the end of {name}")
+        pid_file = self.run / f"{name}.pid"
+        os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+        wait_until(lambda: not load("processes").alive(pid_file), f"the end of {name}")
 
     def workers(self) -> list[int]:
         """Return the Python workers of the pool."""
