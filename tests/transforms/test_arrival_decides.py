@@ -6,7 +6,17 @@ import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import PredecessorQueries, RangeCounts, ShiftingHeavyHitters
+from privstream.transforms import (
+    AlertRule,
+    ContinualHistogram,
+    Domain,
+    PredecessorQueries,
+    RangeCounts,
+    SetCardinality,
+    ShiftingHeavyHitters,
+    SparseVectorAlerts,
+    TopKWithGap,
+)
 from privstream.transforms.timing.receipts import NO_TIME
 from runner_harness import on_every_runner, run
 
@@ -66,9 +76,17 @@ def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
 
 
 POINTS = {"universe": 500, "window": WINDOW, "start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
+WINDOWS = {name: POINTS[name] for name in ("window", "start", "end", "allowed_lateness")}
+NOISE = {"noise": KeyedNoise(bytes(32), "arrival")}
 ON_A_CLOCK = {
     "ranges": RangeCounts(**POINTS, epsilon=50, standing=[(1, 500)], noise=KeyedNoise(bytes(32), "arrival")),
     "predecessor": PredecessorQueries(**POINTS, epsilon=900, standing=[450], noise=KeyedNoise(bytes(32), "arrival")),
+}
+OTHERS = {
+    "top-k": TopKWithGap(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"]), top=1),
+    "alerts": SparseVectorAlerts(**WINDOWS, **NOISE, epsilon=50, rules=[AlertRule(name="many", at_least=100)]),
+    "cardinality": SetCardinality(**WINDOWS, **NOISE, epsilon=50, enter_values=("in",), leave_values=("out",)),
+    "histogram": ContinualHistogram(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"])),
 }
 
 
@@ -80,8 +98,10 @@ def points(first: int, arrived: Timestamp) -> TimestampedValue:
 
 def answers(runner: str, name: str, arrived: dict[int, Timestamp]) -> tuple[list, int]:
     def build(pipeline):
-        batches = pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(points).with_output_types(pa.RecordBatch)
-        published = batches | ON_A_CLOCK[name].with_dead_letters()
+        batches = (
+            pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(points).with_output_types(pa.RecordBatch)
+        )
+        published = batches | (ON_A_CLOCK | OTHERS)[name].with_dead_letters()
         return {"rows": published.rows, "letters": published.dead_letters}
 
     results = run(runner, build)
@@ -91,6 +111,15 @@ def answers(runner: str, name: str, arrived: dict[int, Timestamp]) -> tuple[list
 @on_every_runner
 @pytest.mark.parametrize("name", ON_A_CLOCK)
 def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(runner, name):
+    check_that_arrival_decides(runner, name)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_that_goes_by_windows_is_decided_so(name):
+    check_that_arrival_decides("fn_api", name)
+
+
+def check_that_arrival_decides(runner: str, name: str) -> None:
     decision = Timestamp(WINDOW + LATENESS)
     early = {1: Timestamp(3), 101: decision - 0.001}
     late = {201: decision + 0.001, 301: Timestamp(100)}
