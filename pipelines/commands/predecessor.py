@@ -33,7 +33,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> PredecessorQuerie
     return PredecessorQueries(
         **point_options(arguments, streams),
         standing=[point for (point,) in asked.standing],
-        queries=arguments.answers,
+        queries=arguments.answers if arguments.answers is not None else len(asked.timed),
     )
 
 

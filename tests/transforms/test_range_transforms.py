@@ -394,6 +394,14 @@ class TestArguments:
         with pytest.raises(ValueError, match=re.escape(message)):
             transform(name, **changes)
 
+    def test_standing_points_are_answers_in_every_window(self):
+        assert transform("predecessors", standing=[7, 9], queries=5).mechanism.queries == 5 + 2 * 12
+        assert transform("predecessors", standing=[], queries=0).mechanism.queries == 1
+        assert transform("predecessors", standing=[7], queries=5, end=None).mechanism.queries is None
+        assert transform("predecessors", standing=[7]).mechanism.queries is None
+        with pytest.raises(ValueError, match="queries must be >= 0, got -1"):
+            transform("predecessors", queries=-1)
+
     def test_types(self):
         with pytest.raises(TypeError, match="delete_values must be a tuple of texts, got str"):
             transform("ranges", delete_values="out")

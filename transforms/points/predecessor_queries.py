@@ -58,8 +58,8 @@ class PredecessorQueries(PointTransform):
         delta: in [0, 1); must be > 0 for unbounded input with `delete_values`, and 0 without them.
         allowed_lateness: seconds that a window stays open after its end.
         standing: points that are asked for in every window.
-        queries: number of answers in the whole run, those of `standing` points too, that the accuracy is stated for;
-            None for all points in all windows.
+        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for; None
+            for all points in all windows, as it is for standing ones without an end.
         duplicates: "ignored" for a set of points, or "counted"; see the mechanisms.
         insert_values, delete_values: actions that insert and delete. Without the first all others insert; without
             the second nothing deletes.
@@ -113,12 +113,15 @@ class PredecessorQueries(PointTransform):
             streams=streams,
             noise=noise,
         )
+        answers = None if queries is None else checks.integer("queries", queries, minimum=0)
+        if answers is not None and self.standing:
+            answers = None if self.windows is None else answers + self.windows * len(self.standing)
         common: dict[str, Any] = {
             "epsilon": epsilon,
             "universe": universe,
             "horizon": self.windows,
             "duplicates": duplicates,
-            "queries": queries,
+            "queries": None if answers is None else max(1, answers),
             "neighbouring": neighbouring,
             "beta": beta,
         }
