@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 _VERSION = 1
 _LARGEST_DOMAIN = 2**24
 _MOST_RECORDS = 2**60
+_LARGEST_GUESS = 2**53  # of the number of records: the answers expected are floating-point numbers
 _BLOCK = 2**22  # entries of queries that are multiplied at once
 _MARGIN = 9 / 16  # of alpha: errors above it lower the relative entropy by alpha^2 / 4 in each update
 
@@ -80,7 +81,7 @@ class OnlineMultiplicativeWeights:
         epsilon: privacy loss of the whole run, > 0.
         delta: in [0, 1); > 0 pays for many updates.
         domain_size: number of kinds of records, from 2 to 2^24.
-        records: public number of records, >= 1, exact or estimated; a wrong one costs accuracy, not privacy.
+        records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
         integer: whether queries take the values 0 and 1 only. All noise is then discrete Laplace and exact; otherwise
           it is floating-point noise, and measured values should be rounded when published (Mironov 2012).
@@ -114,7 +115,8 @@ class OnlineMultiplicativeWeights:
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
             raise ValueError(f"domain_size must be <= 2**24, got {self.domain_size}")
-        checks.integer("records", self.records, minimum=1)
+        if checks.integer("records", self.records, minimum=1) > _LARGEST_GUESS:
+            raise ValueError(f"records must be <= 2**53, got {self.records}")
         checks.probability("alpha", self.alpha)
         _ = self.tests  # checks the other parameters
 

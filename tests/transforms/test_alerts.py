@@ -317,6 +317,7 @@ class TestRules:
                 "threshold of rule 'x' must be an integer, got float",
             ),
             ({"rules": [AlertRule(name="x", at_most=-1)]}, ValueError, "threshold of rule 'x' must be >= 0, got -1"),
+            ({"rules": [AlertRule(name="x", at_least=2**62)]}, ValueError, "threshold of rule 'x' must be between"),
             ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
             ({"min_alerts": 0}, ValueError, "min_alerts must be >= 1, got 0"),
             ({"budget": "each"}, ValueError, "budget must be one of shared, per_rule, got 'each'"),
@@ -339,6 +340,11 @@ class TestRules:
         pipeline = beam.Pipeline()
         with pytest.raises(ValueError, match="end must be given when the input is bounded"):
             _ = pipeline | beam.Create([("u", "i")]) | made
+
+
+def test_a_runner_that_cannot_keep_time_is_refused():
+    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
+        run_bounded("bundle_based", as_rows([]), transform("shared"))
 
 
 def test_rows_have_the_documented_fields():

@@ -12,6 +12,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts
+from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
+from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"
 START = 1_700_000_000 // 60 * 60
@@ -118,6 +120,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         "value must be finite": Measurement("load", at, float("nan")),
         "value must be a number, got str": Measurement("load", at, "1"),
         "value must be a number, got bool": Measurement("load", at, True),
+        "value must be a number, got complex128": Measurement("load", at, np.complex128(1 + 2j)),
         "stream must be one of the public streams": Measurement("load", at, 1.0, "s"),
         "time must be a Timestamp, got int": Measurement("load", 5, 1.0),
         "measurement must have a field rule": (1, 2),
@@ -160,6 +163,25 @@ def test_late_measurements_are_set_aside():
     assert [letter.source for letter in results.elements("dead")] == ["late measurement"]
 
 
+@pytest.mark.parametrize(("others", "tests"), [(1000.0, 2), (1000.5, 2)])
+def test_a_late_copy_is_late_whether_or_not_it_equals_what_was_in_time(others, tests):
+    """Otherwise the number of tests, which is public, would tell that two private values are equal."""
+    made = make("real")
+    check = KeyMeasurements(rules=made.plan.rules, streams=made.plan.streams, steps=made.steps, whole=False)
+    at = Timestamp(START)
+    *in_time, late = [
+        parcel for value in (others, others, 1000.0) for parcel in check.process(Measurement("load", at, value))
+    ]
+    key = late[0]
+    stage = Stage(KeepMeasurements(steps=made.steps, stage=1), random.Random(1))
+    stage.feed([*in_time, late, (key, (b"".join(digest for _, (digest, _) in in_time), b""))])
+    stage.advance(made.steps.decision_time(made.steps.first, 1).micros)
+    ((_, kept),) = stage.take()
+    test = TestMeasurements(plan=made.plan, steps=made.steps, stage=2, noise=made.noise)
+    assert len(test.read(("",), [kept[8:]]).values) == tests
+    assert [letter.source for letter in stage.dead] == ["late measurement"]
+
+
 def test_the_guarantee_says_nothing_of_persons():
     found = make("real").guarantee
     assert found.unit == "one change that moves no measurement of the whole run by more than 1"
@@ -178,6 +200,11 @@ def test_the_guarantee_says_nothing_of_persons():
             {"rules": [AlertRule(name="x", at_least=1, items=("a",))]},
             ValueError,
             "rule 'x' must name no items: it is about a measurement",
+        ),
+        (
+            {"rules": [AlertRule(name="x", at_least=-1e17)]},
+            ValueError,
+            r"threshold of rule 'x' must be between -2\*\*53 and 2\*\*53, got -1e\+17",
         ),
     ],
 )

@@ -256,13 +256,19 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         "name must be text, not empty": LinearQuery("", at, ITEMS[:1]),
         "time must be a Timestamp": LinearQuery("q", 5, ITEMS[:1]),
         "items must be distinct texts, at least one": LinearQuery("q", at, ()),
+        "items must be a list of texts, got str": LinearQuery("q", at, "ab"),
         "items must be in the domain": LinearQuery("q", at, ("elsewhere",)),
         "weights must be as many as items, or none, got 1 for 2": LinearQuery("q", at, ITEMS[:2], (1.0,)),
         "weights must be numbers in [0, 1]": LinearQuery("q", at, ITEMS[:1], (float("nan"),)),
         "weights must be 0 or 1 without real_weights": LinearQuery("q", at, ITEMS[:1], (0.5,)),
         "query must have a field name": ("q", 1),
     }
-    results = run("fn_api", [("u", ITEMS[0])], [*bad.values(), LinearQuery("q", at, ITEMS[:1], (1,))], make("plain"))
+    results = run(
+        "fn_api",
+        [("u", ITEMS[0])],
+        [*bad.values(), LinearQuery("q", at, ITEMS[:1], np.ones(1, np.float32))],
+        make("plain"),
+    )
     assert sorted(letter.reason.split(" from 1970")[0] for letter in results.elements("dead")) == sorted(bad)
     assert len(results.elements("rows")) == 1
 
@@ -274,6 +280,11 @@ def test_unbounded_data_is_refused():
     data.is_bounded = False
     with pytest.raises(ValueError, match="events must be a bounded collection: all queries are about the same data"):
         _ = {"events": data, "queries": queries} | make("plain")
+
+
+def test_a_runner_that_cannot_keep_time_is_refused():
+    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
+        run("bundle_based", [("u", ITEMS[0])], [LinearQuery("q", Timestamp(1), ITEMS[:1])], make("plain"))
 
 
 def test_the_guarantee_is_about_persons():
@@ -295,6 +306,7 @@ def test_the_guarantee_is_about_persons():
         ({"selection": "random"}, ValueError, "selection must be one of last, first, got 'random'"),
         ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
         ({"real_weights": 1}, TypeError, "real_weights must be True or False, got int"),
+        ({"records": 2**60}, ValueError, r"records must be <= 2\*\*53, got 1152921504606846976"),
         ({"alpha": 1.5}, ValueError, r"alpha must be in \(0, 1\), got 1.5"),
     ],
 )

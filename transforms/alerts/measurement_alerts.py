@@ -18,7 +18,7 @@ from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.private_transform import Stage, check_streams
+from privstream.transforms.events.private_transform import Stage, check_runner, check_streams
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -145,6 +145,7 @@ class MeasurementAlerts(AlertTransform):
 
     def build(self, measurements: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
+        check_runner(measurements)
         plan = self.plan
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)

@@ -12,7 +12,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import ONE_RUN
-from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.alerts.rules import LARGEST, AlertRule
 from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
@@ -22,9 +22,6 @@ from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.receipts import digest
 from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
-
-LARGEST = 2**53
-"""Whole numbers up to this are exact as floating-point numbers."""
 
 
 class KeyMeasurements(beam.DoFn):
@@ -77,7 +74,7 @@ class KeyMeasurements(beam.DoFn):
 
     def _number(self, value: Any) -> float:
         """Return a value; to cut off large ones, and to round down, keeps values as near to each other as they were."""
-        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
             raise TypeError(f"value must be a number, got {type(value).__name__}")
         if not isinstance(value, int) and not math.isfinite(float(value)):
             raise ValueError("value must be finite")

@@ -10,6 +10,9 @@ from typing import Any
 
 from privstream.mechanisms import checks
 
+LARGEST = 2**53
+"""Whole numbers up to this are exact as floating-point numbers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlertRule:
@@ -88,6 +91,8 @@ def check_rules(rules: Sequence[AlertRule], *, counts: bool) -> tuple[AlertRule,
     if not rules or len({rule.name for rule in rules}) < len(rules):
         raise ValueError("rules must have distinct names, and there must be at least one")
     for rule in rules:
+        if abs(rule.threshold) > LARGEST:
+            raise ValueError(f"threshold of rule {rule.name!r} must be between -2**53 and 2**53, got {rule.threshold}")
         if counts:
             checks.integer(f"threshold of rule {rule.name!r}", rule.threshold, minimum=0)
         elif rule.items is not None:

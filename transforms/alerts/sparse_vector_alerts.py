@@ -21,7 +21,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
@@ -199,6 +199,7 @@ class SparseVectorAlerts(AlertTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
+        check_runner(events)
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)

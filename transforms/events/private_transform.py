@@ -10,14 +10,15 @@ from typing import Any, NamedTuple, Self, cast
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 ROWS = "rows"
 
 KEEP_BUNDLES_WHOLE = "prism_disable_sdf_split"
-"""Prism (Beam 2.77) splits slow bundles in the middle of a key, runs both parts at once, and keeps the state of one alone:
-batches would be lost, and what is remembered of people. Other runners ignore the name."""
+"""Prism (Beam 2.77) splits slow bundles in the middle of a key, runs both parts at once, and keeps the state of one
+alone: batches would be lost, and what is remembered of people. Other runners ignore the name."""
 
 Stage = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 """Adds a stage after a collection: given its function and the type of what it emits, returns that."""
@@ -63,6 +64,12 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         rows = self.build(events, stage)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
+
+
+def check_runner(events: PCollection[Any]) -> None:
+    """Refuse the runner that lets the clocks of stages run ahead of what other timers emit."""
+    if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
+        raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
 
 
 def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -89,6 +89,8 @@ class KeyQueries(beam.DoFn):
         micros = getattr(query.time, "micros", None)
         if not isinstance(micros, int) or not 0 <= micros < END_OF_TIME - MILLISECOND:
             raise ValueError("time must be a Timestamp from 1970 on")
+        if isinstance(query.items, str):
+            raise TypeError("items must be a list of texts, got str")
         items, weights = list(query.items), list(query.weights)
         if not items or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
             raise ValueError("items must be distinct texts, at least one")
@@ -104,7 +106,11 @@ class KeyQueries(beam.DoFn):
 
 
 def _weight(weight: Any) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, int | float | np.integer | np.floating)
+        or not 0 <= weight <= 1
+    ):
         raise ValueError("weights must be numbers in [0, 1]")
     return float(weight)
 

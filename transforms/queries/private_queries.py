@@ -16,7 +16,7 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMul
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.queries.answering import AnswerQueries, KeyQueries
 from privstream.transforms.queries.counting import (
@@ -156,6 +156,7 @@ class PrivateQueries(PrivateTransform):
     def build(self, inputs: Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         data, queries = inputs["events"], inputs["queries"]
+        check_runner(data)
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")
         size = len(self.domain)

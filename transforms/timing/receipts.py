@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -78,6 +79,6 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def split_receipts(joined: Iterable[bytes]) -> set[bytes]:
-    """Return the digests in joined receipts."""
-    return {part[i : i + DIGEST_BYTES] for part in joined for i in range(0, len(part), DIGEST_BYTES)}
+def split_receipts(joined: Iterable[bytes]) -> Counter[bytes]:
+    """Return how often each digest stands in joined receipts."""
+    return Counter(part[i : i + DIGEST_BYTES] for part in joined for i in range(0, len(part), DIGEST_BYTES))

@@ -22,6 +22,8 @@ class StepParcels(beam.DoFn):
     """Keep batches and receipts per step key; when the step is due, act on the batches that were in time.
 
     A batch without a receipt (see `WithReceipts`) is late: counted, described in the dead-letter output, never used.
+    Of batches with equal bytes so many count as there are receipts: a late copy of a batch that was in time would
+    otherwise count for as long as no byte of that differs, and one event would decide about all events of the copy.
     All state of the key is freed then.
 
     A stage is a subclass with `state`, the name of its bag and its timer in the whole project: a runner may fuse two
@@ -76,12 +78,13 @@ class StepParcels(beam.DoFn):
         step = StepKey.from_bytes(key)
         records = list(parcels.read())
         parcels.clear()
-        in_time = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
+        receipts = split_receipts(record[1:] for record in records if record[:1] == RECEIPT)
         used = []
         for record in records:
             if record[:1] == BATCH:
-                batch = record[1 + DIGEST_BYTES :]
-                if record[1 : 1 + DIGEST_BYTES] in in_time:
+                digest, batch = record[1 : 1 + DIGEST_BYTES], record[1 + DIGEST_BYTES :]
+                if receipts[digest]:
+                    receipts[digest] -= 1
                     used.append(batch)
                 else:
                     yield from self.set_aside(step, batch)

@@ -8,7 +8,6 @@ from typing import Any, cast
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
@@ -19,7 +18,7 @@ from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.clocked import WithClock
@@ -204,8 +203,7 @@ class TopKWithGap(PrivateTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
-            raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
+        check_runner(events)
         _ = self.mechanism.measurement  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
