@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_ranking import Indices
 from privstream.mechanisms.free_gap.noisy_top_k import PUBLIC_ORDER, NoisyTopK
-from privstream.mechanisms.monitor import noisy_counts
 from privstream.mechanisms.noise.discrete import LARGEST_SIGMA, DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
+from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PureDp, largest
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters

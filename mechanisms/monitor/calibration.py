@@ -11,9 +11,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor import noisy_counts
 from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
 
@@ -109,6 +109,18 @@ class MonitorBudget:
         checks.integer("step", step, minimum=1)
         per_step = self.domain == "unknown" and self.tests_per_person is None
         return step.bit_length() - 1 if per_step else 0
+
+    def count_sigma(self, hits: PrivacyCurve) -> float | None:
+        """Return sigma of noisy counts after hits with this curve, or None if no counts are released."""
+        if not self.count_share:
+            return None
+        return noisy_counts.solve_sigma(
+            hits=hits,
+            charges=self.charges,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.hits_delta,
+        )
 
     def limits(self) -> tuple[str, ...]:
         """Return sentences that say what each person is limited to."""

@@ -13,7 +13,6 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor import noisy_counts
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
 from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
@@ -155,4 +154,4 @@ def calibrate(budget: MonitorBudget) -> ClockCalibration:
     calibration = ClockCalibration(budget=budget, noise_scale=1 / eta, eta=eta)
     last_hazard = math.log(2) * WORD_BITS  # beyond it a miss is less likely than a table can say
     check_reach(budget, calibration.threshold_at(1 << LAST_OCTAVE) + math.log(last_hazard) / eta)
-    return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))
+    return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from privstream.mechanisms.monitor import noisy_counts
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -190,4 +189,4 @@ def calibrate(budget: MonitorBudget) -> PaperCalibration:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
     cut_off = scale * math.log(scale)
     calibration = PaperCalibration(budget=budget, noise_scale=10 * cut_off, inner_scale=scale, cut_off=cut_off)
-    return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))
+    return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))

@@ -13,7 +13,6 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor import noisy_counts
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
 from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
@@ -167,4 +166,4 @@ def calibrate(budget: MonitorBudget) -> TargetChargingCalibration:
     rate = largest(accept, 0.0, LARGEST_EPSILON_PER_TEST)
     calibration = TargetChargingCalibration(budget=budget, noise_scale=1 / rate)
     check_reach(budget, _threshold(calibration, budget.octave(1 << LAST_OCTAVE)) + math.log(2) * WORD_BITS / rate)
-    return replace(calibration, count_sigma=noisy_counts.for_budget(budget, calibration.hits_curve))
+    return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))

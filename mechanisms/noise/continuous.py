@@ -55,10 +55,6 @@ class ContinuousLaw(ABC):
         """The variance."""
         return self.scale**2 * self.standard_variance
 
-    def log_pdf(self, x: float | Floats) -> Floats:
-        """Return the logarithm of the density."""
-        return self._standard_log_pdf(np.asarray(x, dtype=np.float64) / self.scale) - math.log(self.scale)
-
     def cdf(self, x: float | Floats) -> Floats:
         """Return Pr[X <= x]."""
         return self._standard_cdf(np.asarray(x, dtype=np.float64) / self.scale)
@@ -69,8 +65,6 @@ class ContinuousLaw(ABC):
 
     @abstractmethod
     def _standard_quantile(self, words: Words) -> Floats: ...
-    @abstractmethod
-    def _standard_log_pdf(self, x: Floats) -> Floats: ...
     @abstractmethod
     def _standard_cdf(self, x: Floats) -> Floats: ...
     @abstractmethod
@@ -85,9 +79,6 @@ class Exponential(ContinuousLaw):
 
     def _standard_quantile(self, words: Words) -> Floats:
         return -np.log(uniforms(words))
-
-    def _standard_log_pdf(self, x: Floats) -> Floats:
-        return np.where(x >= 0, -x, -np.inf)
 
     def _standard_cdf(self, x: Floats) -> Floats:
         return -np.expm1(-np.maximum(x, 0.0))
@@ -104,9 +95,6 @@ class Laplace(ContinuousLaw):
     def _standard_quantile(self, words: Words) -> Floats:
         return -signs(words) * np.log(uniforms(words))
 
-    def _standard_log_pdf(self, x: Floats) -> Floats:
-        return -np.abs(x) - math.log(2)
-
     def _standard_cdf(self, x: Floats) -> Floats:
         half = 0.5 * np.exp(-np.abs(x))
         return np.where(x < 0, half, 1 - half)
@@ -122,9 +110,6 @@ class Gaussian(ContinuousLaw):
 
     def _standard_quantile(self, words: Words) -> Floats:
         return signs(words) * special.ndtri(0.5 * uniforms(words))
-
-    def _standard_log_pdf(self, x: Floats) -> Floats:
-        return -0.5 * x**2 - 0.5 * math.log(2 * math.pi)
 
     def _standard_cdf(self, x: Floats) -> Floats:
         return np.asarray(special.ndtr(x))
@@ -143,32 +128,8 @@ class Gumbel(ContinuousLaw):
         # log1p keeps the upper tail, which decides hits, at full relative precision.
         return -np.log(-np.log1p(-uniforms(words)))
 
-    def _standard_log_pdf(self, x: Floats) -> Floats:
-        return -x - np.exp(-x)
-
     def _standard_cdf(self, x: Floats) -> Floats:
         return np.exp(-np.exp(-x))
 
     def _standard_tail(self, beta: float) -> float:
         return -math.log(-math.log1p(-beta))
-
-
-class Logistic(ContinuousLaw):
-    """Law with Pr[X <= x] = 1 / (1 + e^(-x/scale))."""
-
-    standard_variance = math.pi**2 / 3
-
-    def _standard_quantile(self, words: Words) -> Floats:
-        half = 0.5 * uniforms(words)
-        quantile: Floats = signs(words) * (np.log1p(-half) - np.log(half))
-        return quantile
-
-    def _standard_log_pdf(self, x: Floats) -> Floats:
-        log_density: Floats = -np.abs(x) - 2 * np.log1p(np.exp(-np.abs(x)))
-        return log_density
-
-    def _standard_cdf(self, x: Floats) -> Floats:
-        return np.asarray(special.expit(x))
-
-    def _standard_tail(self, beta: float) -> float:
-        return math.log1p(-beta) - math.log(beta)

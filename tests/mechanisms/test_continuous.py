@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.noise.continuous import Exponential, Gaussian, Gumbel, Laplace, Logistic, signs, uniforms
+from privstream.mechanisms.noise.continuous import Exponential, Gaussian, Gumbel, Laplace, signs, uniforms
 from privstream.mechanisms.noise.sources import KeyedNoise
-from scipy import integrate, stats
+from scipy import stats
 
 NOISE = KeyedNoise(b"continuous laws test key")
 DRAWS = 100_000
@@ -17,14 +17,12 @@ LAWS = {
     Laplace: stats.laplace,
     Gaussian: stats.norm,
     Gumbel: stats.gumbel_r,
-    Logistic: stats.logistic,
 }
 GOLDEN = {
     Exponential: [2.1410505751729083, 0.6727218062895723, 0.45056807525113735],
     Laplace: [-2.1410505751729083, -0.6727218062895723, 0.45056807525113735],
     Gaussian: [1.5652201317988403, 0.6583430829506578, -0.47152477225000783],
     Gumbel: [2.0791858843492537, 0.3368744661690902, -0.013987308557142385],
-    Logistic: [-2.7736346274820516, -1.0712846821228417, 0.7600610264393438],
 }
 
 laws = pytest.mark.parametrize("law", LAWS)
@@ -45,12 +43,8 @@ def test_closed_forms(law, scale):
     peer = LAWS[law](scale=scale)
     x = np.linspace(-5, 20, 101)
     np.testing.assert_allclose(law(scale).cdf(x), peer.cdf(x), rtol=1e-12, atol=1e-300)
-    np.testing.assert_allclose(law(scale).log_pdf(x), peer.logpdf(x), rtol=1e-12, atol=1e-12)
     assert law(scale).mean == pytest.approx(peer.mean(), rel=1e-12, abs=1e-12)
     assert law(scale).variance == pytest.approx(peer.var(), rel=1e-12)
-    assert integrate.quad(lambda x: math.exp(law(scale).log_pdf(x)), -200, 200, limit=500, points=[0])[0] == (
-        pytest.approx(1, rel=1e-6)
-    )
     for beta in (1e-300, 1e-20, 1e-6, 0.3, 0.5, 0.9):
         assert law(scale).tail_quantile(beta) == pytest.approx(peer.isf(beta), rel=1e-9, abs=1e-12)
 

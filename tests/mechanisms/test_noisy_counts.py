@@ -2,10 +2,11 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor import clock, noisy_counts, paper_monitor, target_charging
+from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
 from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.noisy_counts import CountCurve
+from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
 BUDGET = {"epsilon": 1.0, "max_hits": 4, "tests": 10**6, "beta": 0.01, "count_share": 0.25}

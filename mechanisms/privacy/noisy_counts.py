@@ -7,7 +7,6 @@ import itertools
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -15,9 +14,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.accounting import ROUNDING
 from privstream.mechanisms.privacy.guarantee import PrivacyCurve
 from scipy import optimize
-
-if TYPE_CHECKING:
-    from privstream.mechanisms.monitor.calibration import MonitorBudget
 
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
@@ -64,19 +60,6 @@ def count_curve(sigma: float, charges: int, neighbouring: str) -> CountCurve:
 def grid(epsilon: float, releases: int) -> float:
     """Return a grid of privacy losses on which `releases` of them lose well under one percent of epsilon."""
     return min(1e-2, epsilon / (100 * math.sqrt(releases)))
-
-
-def for_budget(budget: MonitorBudget, hits: PrivacyCurve) -> float | None:
-    """Return sigma for a monitor's budget after its hits are calibrated, or None if it releases no counts."""
-    if not budget.count_share:
-        return None
-    return solve_sigma(
-        hits=hits,
-        charges=budget.charges,
-        neighbouring=budget.neighbouring,
-        epsilon=budget.epsilon,
-        delta=budget.hits_delta,
-    )
 
 
 def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
