@@ -65,8 +65,8 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
         start=arguments.start,
         end=arguments.end,
         allowed_lateness=arguments.allowed_lateness,
-        enter_values=_values(arguments.enter_values),
-        leave_values=_values(arguments.leave_values),
+        enter_values=options.texts("enter_values", arguments.enter_values),
+        leave_values=options.texts("leave_values", arguments.leave_values),
         timeout=arguments.timeout,
         max_updates=arguments.max_updates,
         visits_per_person=arguments.visits_per_person,
@@ -78,11 +78,6 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
         shards=arguments.shards,
         noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
     )
-
-
-def _values(text: str | None) -> tuple[str, ...] | None:
-    """Return the values of a list."""
-    return None if text is None else tuple(text.split(","))
 
 
 def accuracy(inside: SetCardinality) -> dict[str, Any]:

@@ -125,7 +125,19 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
 
 def streams(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     """Return the public streams, or None if none were named."""
-    return None if arguments.streams is None else tuple(arguments.streams.split(","))
+    return texts("streams", arguments.streams)
+
+
+def texts(name: str, text: str | None) -> tuple[str, ...] | None:
+    """Return the texts of a list that was given, or None.
+
+    Raises:
+        ValueError: one of them is empty.
+    """
+    parts = None if text is None else tuple(text.split(","))
+    if parts and "" in parts:
+        raise ValueError(f"{name} must be texts with commas between them, none of them empty, got {text!r}")
+    return parts
 
 
 def fields(arguments: argparse.Namespace) -> FieldMapping:

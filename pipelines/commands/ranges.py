@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
@@ -49,7 +50,7 @@ def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--answers",
         type=int,
         metavar="N",
-        help="bound the errors of so many answers (default: of all that there can be)",
+        help="bound the errors of so many answers with a time (default: those in --queries)",
     )
     points.add_argument("--streams", metavar="A,B,..", help="public streams, each with points of its own")
     return points
@@ -61,7 +62,8 @@ def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any
         raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
     if not streams and arguments.streams is not None:
         raise ValueError("streams must not be given when the events have no stream")
-    inserting, deleting = arguments.insert_values, arguments.delete_values
+    if arguments.answers is not None:
+        checks.integer("answers", arguments.answers, minimum=1)
     return {
         "epsilon": arguments.epsilon,
         "delta": arguments.delta,
@@ -71,8 +73,8 @@ def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any
         "end": arguments.end,
         "allowed_lateness": arguments.allowed_lateness,
         "duplicates": arguments.duplicates,
-        "insert_values": None if inserting is None else tuple(inserting.split(",")),
-        "delete_values": () if deleting is None else tuple(deleting.split(",")),
+        "insert_values": options.texts("insert_values", arguments.insert_values),
+        "delete_values": options.texts("delete_values", arguments.delete_values) or (),
         "streams": options.streams(arguments),
         "neighbouring": arguments.neighbouring,
         "beta": arguments.beta,

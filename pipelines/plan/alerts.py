@@ -11,6 +11,7 @@ from typing import Any
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.alerts import add_alerts
@@ -55,6 +56,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         for name in ("rules", "windows", "streams", "min_alerts"):
             checks.integer(name, getattr(arguments, name), minimum=1)
         checks.one_of("budget", arguments.budget, BUDGETS)
+        checks.one_of("neighbouring", arguments.neighbouring, tuple(NEIGHBOURING))
+        checks.probability("beta", arguments.beta)
         answer = plan(arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error

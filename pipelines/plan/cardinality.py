@@ -61,6 +61,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the error of every variant, or why there is none."""
+    if arguments.windows is not None:
+        checks.integer("windows", arguments.windows, minimum=1)
     windows, updates = arguments.windows or DEFAULT_WINDOWS, arguments.max_updates
     shared: Options = {"epsilon": arguments.epsilon, "delta": arguments.delta, "neighbouring": arguments.neighbouring}
     shared |= {"beta": arguments.beta}

@@ -153,9 +153,10 @@ def _attempt(calibrate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return what is found, or, if that cannot be with these parameters, why."""
     try:
         return dict(calibrate())
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         names = ("noise_scale", "threshold", "detection_threshold", "guarantee")
-        return dict.fromkeys(names) | {"reason": str(error)}
+        reason = "epsilon must be larger" if isinstance(error, OverflowError) else str(error)
+        return dict.fromkeys(names) | {"reason": reason}
 
 
 def _print(budget: MonitorBudget, items: str, answer: dict[str, Any]) -> None:

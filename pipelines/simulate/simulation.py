@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.simulate.event_writers import Window, write_simulation
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+FURTHER_FILES = ("truth", "domain", "queries", "rules")
 
 
 def add_simulation(parser: argparse.ArgumentParser, *, truth: str, users: str = "number of people") -> None:
@@ -42,6 +45,7 @@ def write_files(
         RunError: a file could not be written.
     """
     try:
+        _check_apart(arguments)
         simulated, total = windows()
         with _progress() as progress:
             task = progress.add_task("simulating", total=total)
@@ -62,6 +66,15 @@ def write_files(
         f"{arguments.window:g} s: {arguments.output}"
     )
     print(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}", file=sys.stderr)
+
+
+def _check_apart(arguments: argparse.Namespace) -> None:
+    """Refuse to write two things into one file."""
+    taken: dict[str, str] = {}
+    for name in ("output", *FURTHER_FILES):
+        path = getattr(arguments, name, None)
+        if path is not None and taken.setdefault(os.path.realpath(path), f"--{name}") != f"--{name}":
+            raise ValueError(f"--{name} must not be written over {taken[os.path.realpath(path)]}, got {path}")
 
 
 def _progress() -> Progress:

@@ -1,0 +1,198 @@
+"""Wrong options and files, on every command: one line that names the field and the rule, and nothing is written."""
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from privstream.pipelines import cli
+
+EVENTS = "--input events.jsonl --output rows.jsonl --noise_key_file key"
+CLOCK = f"{EVENTS} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z"
+COMMANDS = {
+    "heavy-hitters": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "top-k": f"{CLOCK} --top 2 --epsilon 1 --domain domain",
+    "alerts": f"{CLOCK} --epsilon 1 --rules rules",
+    "histogram": f"{CLOCK} --epsilon 1 --domain domain",
+    "quantiles": f"{CLOCK} --epsilon 1 --domain domain",
+    "flags": f"{CLOCK} --epsilon 1 --domain domain --thresholds 5",
+    "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
+    "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
+    "predecessor": f"{CLOCK} --epsilon 1 --universe 64 --queries points",
+    "queries": f"{EVENTS} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+}
+PLANS = {
+    "heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
+    "top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
+    "alerts": "--epsilon 1 --rules 2 --windows 5",
+    "histogram": "--epsilon 1 --categories 5 --windows 5",
+    "cardinality": "--epsilon 1 --windows 5 --max_updates 9",
+    "ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 2",
+    "predecessor": "--epsilon 1 --universe 64 --windows 5",
+    "queries": "--epsilon 1 --records 100 --domain_size 5 --queries 5",
+}
+EVERY = {
+    "--epsilon 0": "epsilon must be finite and > 0, got 0.0",
+    "--epsilon nan": "epsilon must be finite and > 0, got nan",
+    "--beta 1": r"beta must be in (0, 1), got 1.0",
+    "--noise_key_file none": "noise_key_file must be a readable file, got none",
+    "--noise_key_file short": "noise_key_file must hold at least 16 bytes, got 3",
+    "--noise_key_variable NO_SUCH_VARIABLE": "must not both be given",
+    "--input none.jsonl": "--input must match at least one file: nothing matches none.jsonl",
+    "--input 'none-*.parquet'": "none-*.parquet",
+    "--input empty.avro": "empty.avro is empty",
+    "--input noise.parquet": "noise.parquet is not a Parquet file",
+    "--input noise.avro": "noise.avro is not an Avro file",
+    "--input other.jsonl": "--user_field must name a field of other.jsonl: no `user` there",
+    "--input '*.jsonl' --user_field nobody": "--user_field must name a field of",
+    "--output none/rows.jsonl": "--output must be in a folder that exists",
+    "--output rows.txt": "--output must end in .avro, .parquet, .jsonl",
+    "--output events.jsonl": "--output must not be written over --input",
+    "--output key": "--output must",
+    "--dead_letter events.jsonl": "--dead_letter must not be written over --input",
+    "--dead_letter rows.jsonl": "--dead_letter must not be written over --output",
+    "--watermark marks": "watermark must be given with --watch only",
+    "--max-hits 3": "unknown option --max-hits",
+}
+IN_TIME = {
+    "--window 0": "window must be > 0 and a whole number of milliseconds",
+    "--window nan": "window must be finite, got nan",
+    "--end 2023-01-01 --start 2024-01-01": "end must",
+    "--start yesterday": "--start: must be ISO 8601 or seconds since 1970, got 'yesterday'",
+    "--start 1704067201": "start must",
+    "--allowed_lateness -1": "allowed_lateness must be >= 0",
+    "--streams a": "streams must not be given when the events have no stream",
+    "--watch 0": "watch must be",
+}
+OWN = {
+    "heavy-hitters": {
+        "--max_hits 0": "max_hits must be >= 1, got 0",
+        "--horizon never": "must be a whole number of steps or unbounded, got 'never'",
+        "--delta 0": "delta must be in (0, 1), got 0.0",
+        "--calibration none": "calibration must be one of",
+        "--domain empty": "domain must name at least one item",
+        "--domain twice": "domain must hold distinct items",
+        "--domain none": "domain must be a readable file",
+        "--shards 10000000": "shards must be <= 32768, got 10000000",
+    },
+    "top-k": {
+        "--top 3": "top must",
+        "--delta 1": "delta must be in [0, 1), got 1.0",
+        "--shards 0": "shards must be >= 1",
+    },
+    "alerts": {
+        "--rules none": "--rules must be a readable file",
+        "--rules twice": "--rules: line 1",
+        "--quiet -1": "quiet",
+    },
+    "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
+    "quantiles": {"--quantiles 2": "in (0, 1], got 2.0", "--quantiles ''": "queries must be among"},
+    "flags": {"--thresholds 0": "thresholds must be >= 1, got 0", "--thresholds x": "thresholds must"},
+    "cardinality": {
+        "--leave_values ''": "leave_values must be texts with commas between them, none of them empty, got ''",
+        "--enter_values a,,b": "enter_values must be texts with commas between them",
+        "--timeout 0": "timeout must",
+    },
+    "ranges": {
+        "--universe 0": "universe must be >= 1, got 0",
+        "--queries points": "fields must be low, high, time, stream, got point",
+        "--answers 0": "answers must be >= 1, got 0",
+        "--delete_values ,": "delete_values must be texts",
+    },
+    "predecessor": {
+        "--queries ranges": "fields must be point, time, stream",
+        "--answers 0": "answers must be >= 1, got 0",
+    },
+    "queries": {"--records 0": "records must be >= 1, got 0", "--alpha nan": "alpha must be in (0, 1), got nan"},
+}
+PLANNED = {
+    "--epsilon 0": "epsilon must be finite and > 0, got 0.0",
+    "--beta 2": "beta must be in (0, 1), got 2.0",
+}
+FURTHER_PLANS = {
+    "alerts --neighbouring x": "neighbouring must be one of add_remove, replace_one, got 'x'",
+    "cardinality --windows 0": "windows must be >= 1, got 0",
+    "cardinality --windows -1": "windows must be >= 1, got -1",
+    "ranges --windows 0": "must be >= 1, got 0",
+    "queries --delta nan": "delta must be in [0, 1), got nan",
+}
+SECRET = "person-4711"
+
+
+def cases() -> list[tuple[str, str]]:
+    """Return command lines and what they must be answered."""
+    listed = []
+    for command, options in COMMANDS.items():
+        refused = EVERY | (IN_TIME if command != "queries" else {}) | OWN[command]
+        listed += [(f"{command} {options} {wrong}", rule) for wrong, rule in refused.items()]
+    listed += [
+        (f"plan {word} {options} {wrong}", rule) for word, options in PLANS.items() for wrong, rule in PLANNED.items()
+    ]
+    for further, rule in FURTHER_PLANS.items():
+        word, wrong = further.split(" ", 1)
+        listed.append((f"plan {word} {PLANS[word]} {wrong}", rule))
+    for word in PLANS:
+        windows = "" if word == "queries" else "--windows 2"
+        same = f"simulate {word} --users 5 --seed 1 --output new.jsonl {windows} --truth ./new.jsonl"
+        listed.append((same, "--truth must not be written over --output, got ./new.jsonl"))
+    return listed
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with one file of everything."""
+    event = {"user": SECRET, "item": SECRET, "time": "2024-01-01T00:00:01Z"}
+    files = {
+        "events.jsonl": json.dumps(event),
+        "other.jsonl": '{"a": 1}',
+        "domain": "a\nb\nc",
+        "twice": "a\na",
+        "empty": "",
+        "empty.avro": "",
+        "noise.avro": "no Avro",
+        "noise.parquet": "no Parquet",
+        "short": "abc",
+        "key": "0123456789abcdef",
+        "rules": '{"name": "r", "at_least": 5}',
+        "ranges": '{"low": 1, "high": 5}',
+        "points": '{"point": 5}',
+        "linear": '{"name": "y", "items": ["a"]}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "rule"), cases(), ids=lambda text: text[-60:])
+def test_it_is_refused(line: str, rule: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+    try:
+        status = cli.main(shlex.split(line))
+    except SystemExit as error:
+        status = int(str(error.code))
+    shown = capfd.readouterr()
+    assert status == 2
+    assert rule in shown.err
+    assert re.fullmatch(r"(noise key: .*\n)?privstream [\w -]+: error: .*\n", shown.err)
+    assert SECRET not in shown.err + shown.out
+    assert {name: (folder / name).read_bytes() for name in os.listdir(folder)} == before
+
+
+def test_a_plan_that_no_method_can_meet_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(shlex.split("plan heavy-hitters --epsilon 1e-300 --delta 1e-6 --max_hits 2")) == 0
+    assert "epsilon must be larger" in capsys.readouterr().out
+
+
+def test_a_key_that_everybody_can_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "key").chmod(0o644)
+    line = f"ranges {COMMANDS['ranges']} --answers 0"
+    assert cli.main(shlex.split(line)) == 2
+    open_key = "noise key: everybody on this machine can read key; chmod 600 keeps it secret"
+    cli.main(shlex.split(f"cardinality {COMMANDS['cardinality']} --timeout 0"))
+    assert open_key in capsys.readouterr().err
+    (folder / "key").chmod(0o600)
+    cli.main(shlex.split(f"cardinality {COMMANDS['cardinality']} --timeout 0"))
+    assert open_key not in capsys.readouterr().err
