@@ -19,18 +19,18 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    encode,
     seal,
     string_buffers,
 )
 from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.events.shards import split_by_shard
+from privstream.transforms.events.streams import stream_numbers
+from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps, to_micros
 
-ALL_STREAMS = ""
 ENTER, LEAVE = 0, 1
 KINDS = ("enter", "leave")
 FOR_EVER = 65_535  # steps, where there is no time-out
@@ -127,7 +127,7 @@ class SplitMoves(beam.DoFn):
             batch = batch.append_column("item", pa.repeat("event", batch.num_rows))
         batch = normalise(batch)
         streams, kinds, times = (
-            self._streams(batch["stream"]),
+            stream_numbers(batch["stream"], self.moves.streams),
             self.moves.kinds(batch["item"]),
             batch["time"].to_numpy(),
         )
@@ -141,23 +141,7 @@ class SplitMoves(beam.DoFn):
             return
         users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
         items, times = (2 * streams + kinds)[rows].astype(np.uint64), times[rows]
-        first = int(steps.min())
-        group = (steps - first) * self.shards + (users % np.uint64(self.shards)).astype(np.int64)
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(first_of_run(group[order]))
-        for chosen in np.split(order, starts[1:]):
-            step, shard = divmod(int(group[chosen[0]]), self.shards)
-            data = encode(EventBatch(users[chosen], items[chosen], times[chosen], Names.none()))
-            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
-
-    def _streams(self, names: pa.Array) -> np.ndarray:
-        """Return the number of each row's stream; -1 if it is not a public one."""
-        if self.moves.streams == ("",):
-            if pc.any(pc.not_equal(names, "")).as_py():
-                raise ValueError("streams must be given when events carry a stream")
-            return np.zeros(len(names), np.int64)
-        found = pc.index_in(names, pa.array(self.moves.streams, pa.string()))
-        return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
+        yield from split_by_shard(users, items, times, steps, self.shards)
 
 
 def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
@@ -86,7 +87,7 @@ class ReadCategories(beam.DoFn):
             rows, positions = self.categories.of_lists(_checked_lists(items))
         else:
             rows, positions = self.categories.of_texts(clean["item"])
-        streams = self._streams(clean["stream"])
+        streams = stream_numbers(clean["stream"], self.categories.streams)
         times = clean["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
@@ -99,16 +100,6 @@ class ReadCategories(beam.DoFn):
         keep = (step[rows] >= 0) & (streams[rows] >= 0)
         rows, positions = rows[keep], positions[keep]
         return Contributions(rows, positions, streams[rows], step[rows], clean)
-
-    def _streams(self, names: pa.Array) -> np.ndarray:
-        """Return the number of each row's stream; -1 if it is not a public one."""
-        public = self.categories.streams
-        if public == ("",):
-            if pc.any(pc.not_equal(names, "")).as_py():
-                raise ValueError("streams must be given when events carry a stream")
-            return np.zeros(len(names), np.int64)
-        found = pc.index_in(names, pa.array(public, pa.string()))
-        return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)

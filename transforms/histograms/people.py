@@ -17,20 +17,19 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    encode,
     seal,
     string_buffers,
 )
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.shards import split_by_shard
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.step_parcels import StepParcels
 from privstream.transforms.timing.steps import Steps
 
 SEGMENT = 65_536
-ALL_STREAMS = ""
 
 
 class SplitRows(ReadCategories):
@@ -58,15 +57,7 @@ class SplitRows(ReadCategories):
         users = self._user_hash.hash_bytes(*reversed(string_buffers(found.events["user"])))[found.rows]
         items = (found.streams * len(self.categories.domain) + found.positions).astype(np.uint64)
         times = found.events["time"].to_numpy()[found.rows]
-        shards = (users % np.uint64(self.shards)).astype(np.int64)
-        first = int(found.steps.min())
-        group = (found.steps - first) * self.shards + shards
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.append(True, np.diff(group[order]) > 0))
-        for rows in np.split(order, starts[1:]):
-            step, shard = divmod(int(group[rows[0]]), self.shards)
-            data = encode(EventBatch(users[rows], items[rows], times[rows], Names.none()))
-            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+        yield from split_by_shard(users, items, times, found.steps, self.shards)
 
 
 def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:

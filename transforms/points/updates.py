@@ -18,6 +18,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.events.batching import LONGEST_RECORD, normalise
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
@@ -237,16 +238,6 @@ def points_of(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     digits = pc.if_else(fits, texts, pa.scalar(b"0" if raw else "0", texts.type)).cast(pa.string())
     numbers = pc.replace_substring_regex(digits, r"^\+", "").cast(pa.int64())
     return numbers.to_numpy(), fits.to_numpy(zero_copy_only=False)
-
-
-def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
-    """Return the number of each row's stream; -1 if it is not a public one."""
-    if public == ("",):
-        if pc.any(pc.not_equal(names, "")).as_py():
-            raise ValueError("streams must be given when events carry a stream")
-        return np.zeros(len(names), np.int64)
-    found = pc.index_in(names, pa.array(public, pa.string()))
-    return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
 
 
 def grouped(streams: np.ndarray, steps: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
