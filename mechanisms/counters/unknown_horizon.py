@@ -30,7 +30,8 @@ class UnknownHorizonCounter(ContinualCounter):
 
     Epochs have k-ary trees for delta = 0, of (k - 1)/2 k^(h-1) steps with (k, h) = (5, 2), (7, 3), (9, 4), (13, 5), ..
     (10, 147, 2916, 171,366, .. steps), and buffered Toeplitz counters of 16, 256, 65,536 and then 2^24 steps for
-    delta > 0. With `repeatable`, delta = 0 has binary trees of these lengths. Past epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long,
+    delta > 0. With `repeatable`, delta = 0 has binary trees of these lengths. Past epochs count with the sums
+    published at their ends. With `first_epoch` the first epoch is that long,
     with the best tree for it, and those that are no longer are left out.
 
     Privacy:
@@ -113,7 +114,8 @@ class UnknownHorizonCounter(ContinualCounter):
         counter, past = self.epoch(number), [self.epoch(before) for before in range(number)]
         if isinstance(counter, BufferedToeplitzCounter):
             return counter.error_after(sum(end.variance(end.horizon) for end in past), done, beta)
-        return counter.error_after([end.end for end in past if not isinstance(end, BufferedToeplitzCounter)], done, beta)
+        ends = [tree.end for tree in past if not isinstance(tree, BufferedToeplitzCounter)]
+        return counter.error_after(ends, done, beta)
 
     def _initial_memory(self) -> NDArray[Any]:
         return self._opened(0, np.zeros(self.columns, np.int64))

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from privstream.pipelines.commands import options
+from privstream.pipelines.commands.endless import is_endless
 from privstream.pipelines.runners import launch
 from privstream.transforms import Domain
 from privstream.transforms.histograms.events import LISTED
@@ -23,6 +24,7 @@ def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     budget.add_argument(
         "--unit", choices=UNITS, default="event", help="what is protected: one event (default), or a user's whole life"
     )
+    add_assumptions(budget)
     limits = parser.add_argument_group("limits")
     add_limits(limits)
     limits.add_argument("--max_per_window", type=int, metavar="N", help="categories of one user in one window")
@@ -33,6 +35,18 @@ def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     public.add_argument("--streams", metavar="A,B,..", help="streams, each counted by itself; if events have a stream")
     options.add_shards(parser)
     return budget
+
+
+def add_assumptions(budget: argparse._ArgumentGroup) -> None:
+    """Add what neighbours are, and whether steps may be repeated with other data."""
+    budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
+    budget.add_argument(
+        "--restartable",
+        action="store_true",
+        default=None,
+        help="bind all noise to the data, so that a run may be repeated with other data for the price of a second "
+        "release (always, if the input has no end, or delta > 0)",
+    )
 
 
 def add_limits(limits: argparse._ArgumentGroup) -> None:
@@ -63,6 +77,8 @@ def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
         "start": arguments.start,
         "end": arguments.end,
         "allowed_lateness": arguments.allowed_lateness,
+        "neighbouring": arguments.neighbouring,
+        "restartable": arguments.restartable or is_endless(arguments) or None,
         "unit": arguments.unit,
         "max_contributions": arguments.max_contributions,
         "max_per_window": arguments.max_per_window,

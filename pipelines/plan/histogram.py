@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget.add_argument("--epsilon", type=float, required=True, help="bound on what leaks about the unit, > 0")
     budget.add_argument("--delta", type=float, default=0.0, help="probability of leaking more (default: 0, never)")
     budget.add_argument("--unit", choices=UNITS, default="event", help="one event (default), or a user's whole life")
+    histogram_options.add_assumptions(budget)
     histogram_options.add_limits(budget)
     run = parser.add_argument_group("the run")
     run.add_argument("--categories", type=int, required=True, metavar="D", help="size of the domain")
@@ -77,15 +78,19 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
         "delta": arguments.delta,
         "columns": arguments.categories,
         "row_columns": 1 if by_user else arguments.categories_per_row,
-        "rows_per_unit": arguments.max_contributions,
+        "rows_per_unit": arguments.max_contributions or (1 if arguments.neighbouring == "replace_one" else None),
+        "neighbouring": arguments.neighbouring,
     }
+    restarts: dict[str, Any] = {"repeatable": bool(arguments.restartable) or arguments.windows is None}
     asked = questions(arguments.queries.split(","), arguments.categories)
     choices = watched(asked)
-    budget = shape | {"horizon": arguments.windows, "beta": arguments.beta, "largest": arguments.largest}
+    budget = shape | restarts | {"horizon": arguments.windows, "beta": arguments.beta, "largest": arguments.largest}
     HistogramQueries(**budget)  # checks everything once
     largest = arguments.largest or arguments.windows or 100_000
     modes = {mode: attempt(partial(_mode_error, mode, budget, choices, largest)) for mode in MODES}
-    counters = {name: attempt(partial(_counter_error, kind, shape, arguments)) for name, kind in COUNTERS.items()}
+    counters = {
+        name: attempt(partial(_counter_error, kind, shape, restarts, arguments)) for name, kind in COUNTERS.items()
+    }
     return {"largest": largest, "modes": modes, "counters": counters}
 
 
@@ -95,10 +100,12 @@ def _mode_error(mode: str, budget: dict[str, Any], choices: list[tuple[Histogram
     return min(HistogramQueries(**budget, mode=mode, queries=queries).error(largest) for queries in able)
 
 
-def _counter_error(kind: type[ContinualCounter], shape: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _counter_error(
+    kind: type[ContinualCounter], shape: dict[str, Any], restarts: dict[str, Any], arguments: argparse.Namespace
+) -> int:
     """Return the error of a counter that is fed in every window."""
     if kind is UnknownHorizonCounter:
-        return kind(**shape).error(arguments.windows or arguments.largest or 100_000, arguments.beta)
+        return kind(**shape, **restarts).error(arguments.windows or arguments.largest or 100_000, arguments.beta)
     if arguments.windows is None:
         raise ValueError("this counter needs to know the number of windows")
     return kind(**shape, horizon=arguments.windows).error(arguments.windows, arguments.beta)

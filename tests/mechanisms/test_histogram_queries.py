@@ -12,8 +12,7 @@ from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.histograms.anchored_partition import early_bound
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.partition import series_share
-from privstream.mechanisms.histograms.partition import bound_labels
+from privstream.mechanisms.histograms.partition import bound_labels, series_share
 from privstream.mechanisms.histograms.query import (
     Histogram,
     MaxSum,

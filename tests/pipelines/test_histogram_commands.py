@@ -142,6 +142,33 @@ def test_plan_tells_what_the_mechanisms_promise(capsys: pytest.CaptureFixture[st
     assert "max_contributions must be given" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (["--restartable"], {"horizon": 30, "repeatable": True}),
+        (["--neighbouring", "replace_one"], {"horizon": 30, "neighbouring": "replace_one", "rows_per_unit": 1}),
+        (["--windows", "unbounded"], {"repeatable": True}),
+    ],
+)
+def test_plan_knows_what_is_assumed(capsys: pytest.CaptureFixture[str], options, changes) -> None:
+    assert cli.main(["plan", "histogram", "--epsilon=1", "--categories=5", "--windows=30", *options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    made = HistogramQueries(epsilon=1.0, columns=5, row_columns=1, mode="direct", **changes)
+    assert answer["modes"]["direct"]["error_bound"] == made.error(answer["largest"])
+    usual = HistogramQueries(epsilon=1.0, columns=5, row_columns=1, mode="direct", horizon=changes.get("horizon"))
+    assert made.error(answer["largest"]) > 1.3 * usual.error(answer["largest"])
+
+
+def test_the_command_protects_against_replacement(trips: Path, tmp_path: Path) -> None:
+    promises = {}
+    for neighbouring in ("add_remove", "replace_one"):
+        output = tmp_path / f"{neighbouring}.jsonl"
+        assert command(trips, "histogram", output, "--neighbouring", neighbouring) == 0
+        promises[neighbouring] = json.loads(Path(f"{output}.guarantee.json").read_text())
+    assert "replac" in json.dumps(promises["replace_one"])
+    assert promises["replace_one"]["accuracy"]["error_bound"] > promises["add_remove"]["accuracy"]["error_bound"]
+
+
 def test_plot_draws_estimates_and_truth(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trips, "histogram", tmp_path / "h.jsonl", "--queries", "histogram,max") == 0
     files = ["--input", str(tmp_path / "h.jsonl"), "--output", str(tmp_path / "h.png")]

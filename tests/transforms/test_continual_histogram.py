@@ -20,6 +20,8 @@ from apache_beam.utils.timestamp import Timestamp
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
+from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import StepKey
 from privstream.transforms.events.batching import SCHEMA
@@ -259,7 +261,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
 
 
 @streaming
-@pytest.mark.parametrize("name", ["approximate", "people, streams"])
+@pytest.mark.parametrize("name", ["approximate", "plain", "anchored", "flags", "people, streams"])
 def test_a_histogram_without_an_end(runner, name):
     skip_unless_able(name, runner)
     made = transform(name, end=None)
@@ -271,6 +273,10 @@ def test_a_histogram_without_an_end(runner, name):
     rows = sorted(runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements())
     windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
     assert 42 <= windows <= 42 + 2 * 256
+    if name in ("plain", "anchored"):
+        counter = made.mechanism.counter
+        assert isinstance(counter, UnknownHorizonCounter)
+        assert all(isinstance(counter.epoch(number), BinaryTreeCounter) for number in range(3))
     ends = transform(name, end=None)
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
@@ -352,6 +358,8 @@ def test_the_key_and_everything_public_decide_the_noise():
         ({"queries": ("top:x",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'top:x'"),
         ({"queries": ("top:7",)}, "k must be <= columns 6, got 7"),
         ({"queries": ("quantile:2",)}, "q must be in (0, 1], got 2.0"),
+        ({"neighbouring": "any"}, "neighbouring must be one of add_remove, replace_one, got 'any'"),
+        ({"restartable": 1}, "restartable must be true, false or None, got int"),
         ({"mode": "best"}, "mode must be one of auto, anchored, direct, paper, got 'best'"),
     ],
 )  # fmt: skip
@@ -372,8 +380,12 @@ def test_input_that_cannot_be_published_safely_is_refused():
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = bounded | transform("approximate", end=None)
     unbounded = beam.Pipeline() | test_stream.TestStream()
-    with pytest.raises(ValueError, match=r"^delta must be > 0 when the input is unbounded"):
+    with pytest.raises(ValueError, match=r"^restartable must be true when the input is unbounded and delta is 0"):
         _ = unbounded | transform("plain")
+    for restartable in (None, True):
+        _ = unbounded | f"{restartable}" >> transform("plain", end=None, restartable=restartable)
+    _ = unbounded | "Ends" >> transform("plain", restartable=True)
+    assert isinstance(transform("plain", restartable=True).mechanism.counter, BinaryTreeCounter)
     old = beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"]))
     with pytest.raises(ValueError, match=r"^runner must not be BundleBasedDirectRunner for unit user"):
         _ = old | beam.Create([("u", "cat")]) | transform("people")
@@ -399,5 +411,11 @@ def test_the_guarantee_says_what_is_enforced():
     assert (
         "first 7 categories count in the whole run, in all streams together, of which at most 2" in people.paragraph()
     )
+    assert (event.neighbouring, people.neighbouring) == ("add_remove", "add_remove")
+    for name in ALL:
+        one, two = transform(name), transform(name, neighbouring="replace_one")
+        assert two.guarantee.neighbouring == "replace_one"
+        assert two.mechanism.counter.touched == 2 * one.mechanism.counter.touched
+        assert two.mechanism.rows_per_unit == (one.mechanism.rows_per_unit or 1)  # an event may move to another window
     assert transform("people").mechanism.rows_per_unit == 5
     assert transform("several categories").mechanism.row_columns == 2

@@ -31,7 +31,7 @@ class ContinualHistogram(CategoryTransform):
     later is never used.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams; added or removed. (epsilon, delta):
+        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
         `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
         `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
         Public: all arguments but `noise`. The people of unit "user" are those that the user field tells apart; of unit
@@ -44,7 +44,7 @@ class ContinualHistogram(CategoryTransform):
 
     Args:
         epsilon: finite and > 0.
-        delta: in [0, 1); must be > 0 for unbounded input.
+        delta: in [0, 1).
         domain: the public list of categories; events of others are counted and left out.
         window: length of a window in seconds.
         start: seconds since 1970 UTC of the first window's start.
@@ -61,6 +61,10 @@ class ContinualHistogram(CategoryTransform):
         mode: "auto", "anchored", "direct" or "paper"; see `HistogramQueries`.
         largest: largest count that is expected, for the choice of mode, and the accuracy of "anchored"; or None.
         streams: public names of the streams, each with a histogram of its own; None if the events carry no stream.
+        neighbouring: "add_remove" or "replace_one".
+        restartable: whether all noise is bound to the data, as it is anyway if delta > 0. A job that is restored, and
+            sees other events in time, then pays for a second release; else the exact difference would show. With
+            delta = 0 the error is about three times as large. None: if there is no end.
         beta: failure probability of the accuracy.
         shards: parallel shards of people. Changes no answer.
 
@@ -96,6 +100,8 @@ class ContinualHistogram(CategoryTransform):
         mode: str = "auto",
         largest: int | None = None,
         streams: tuple[str, ...] | None = None,
+        neighbouring: str = "add_remove",
+        restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
@@ -111,6 +117,8 @@ class ContinualHistogram(CategoryTransform):
             categories_per_row=categories_per_row,
             separator=separator,
             streams=streams,
+            neighbouring=neighbouring,
+            restartable=restartable,
             noise=noise,
             shards=shards,
         )

@@ -49,6 +49,8 @@ class CategoryTransform(PrivateTransform):
         categories_per_row: int,
         separator: str,
         streams: tuple[str, ...] | None,
+        neighbouring: str,
+        restartable: bool | None,
         noise: NoiseSource,
         shards: int,
     ) -> None:
@@ -69,6 +71,10 @@ class CategoryTransform(PrivateTransform):
         self.categories = Categories(
             domain=domain, streams=streams or ("",), limit=categories_per_row, separator=separator
         )
+        self.neighbouring = neighbouring
+        if restartable is not None and not isinstance(restartable, bool):
+            raise TypeError(f"restartable must be true, false or None, got {type(restartable).__name__}")
+        self.restartable = end is None if restartable is None else restartable
         self.shards = check_shards(shards)
         self._source = noise
 
@@ -83,13 +89,19 @@ class CategoryTransform(PrivateTransform):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What a mechanism must know of the data: a user's categories are rows of one column each."""
+        """What a mechanism must know: a user's categories are rows of one column each.
+
+        An event may be replaced by one of another window or stream, as if it were a person with a single one.
+        """
         by_user = self.unit == "user"
+        rows = 1 if self.neighbouring == "replace_one" else None
         return {
             "columns": len(self.categories.domain),
             "horizon": self.windows,
             "row_columns": 1 if by_user else self.categories.limit,
-            "rows_per_unit": self.max_contributions,
+            "rows_per_unit": self.max_contributions if by_user else rows,
+            "neighbouring": self.neighbouring,
+            "repeatable": self.restartable,
         }
 
     @property
@@ -120,10 +132,10 @@ class CategoryTransform(PrivateTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        if not events.is_bounded and self.mechanism.delta == 0:
+        if not events.is_bounded and self.mechanism.delta == 0 and not self.restartable:
             raise ValueError(
-                "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on the data, and "
-                "a job that is restored and sees other events in time would show the exact difference"
+                "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
+                "the data, and a job that is restored and sees other events in time would show the exact difference"
             )
         if self.unit == "user" and isinstance(events.pipeline.runner, BundleBasedDirectRunner):
             raise ValueError("runner must not be BundleBasedDirectRunner for unit user: its clocks run ahead of timers")

@@ -26,7 +26,7 @@ class ThresholdFlags(CategoryTransform):
     window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams; added or removed. (epsilon, delta):
+        Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
         `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
 
     Accuracy:
@@ -36,7 +36,8 @@ class ThresholdFlags(CategoryTransform):
         epsilon: finite and > 0; below 3 if delta > 0.
         thresholds: a public number >= 1 for all categories, or one for each by name.
         domain, window, start, end, allowed_lateness, delta, unit, max_contributions, max_per_window,
-            categories_per_row, separator, streams, beta, noise, shards: see `ContinualHistogram`.
+            categories_per_row, separator, streams, neighbouring, restartable, beta, noise, shards: see
+            `ContinualHistogram`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -64,6 +65,8 @@ class ThresholdFlags(CategoryTransform):
         categories_per_row: int = 1,
         separator: str = LISTED,
         streams: tuple[str, ...] | None = None,
+        neighbouring: str = "add_remove",
+        restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
@@ -79,6 +82,8 @@ class ThresholdFlags(CategoryTransform):
             categories_per_row=categories_per_row,
             separator=separator,
             streams=streams,
+            neighbouring=neighbouring,
+            restartable=restartable,
             noise=noise,
             shards=shards,
         )
@@ -117,18 +122,6 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", "flags_published")
-
-    def initial(self, key: bytes) -> PartitionState:
-        """Return the state before the first window."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, state: PartitionState) -> bytes:
-        """Encode a state."""
-        return self.mechanism.snapshot(state)
-
-    def restore(self, data: bytes) -> PartitionState:
-        """Decode a state."""
-        return self.mechanism.restore(data)
 
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
