@@ -101,6 +101,7 @@ def gap_lower_bound(gaps: ArrayLike, *, confidence: float, query_law: GapLaw, th
 
     Accuracy: for any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence.
     This is not so among hits alone: of queries far below their threshold that hit nevertheless, every bound is wrong.
+    With several branches, divide 1 - confidence by their number, as `AdaptiveSparseVector.lower_bounds` does.
 
     Args:
         gaps: published gaps, each less the means of both noises, as the mechanisms give them.

@@ -236,8 +236,12 @@ class GapMechanism(ABC):
         return np.array([self.tests.variance(branch) for branch in answers.branches.tolist()], dtype=np.float64)
 
     def lower_bounds(self, answers: GapAnswers, confidence: float) -> NDArray[np.float64]:
-        """Return lower confidence bounds of value - threshold for the hits: see `postprocess.gap_lower_bound`."""
-        beta = 1 - checks.probability("confidence", confidence)
+        """Return lower confidence bounds of value - threshold for the hits: see `postprocess.gap_lower_bound`.
+
+        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence, of which
+        each branch gets an equal part: a query that fails in one may be wrong in the next.
+        """
+        beta = (1 - checks.probability("confidence", confidence)) / self.tests.branches
         below = {branch: self.tests.excess(branch, beta) for branch in set(answers.branches.tolist())}
         return answers.gaps - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
 

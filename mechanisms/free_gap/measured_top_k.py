@@ -45,10 +45,11 @@ class MeasuredTopK:
 
     Accuracy:
         With probability 1 - beta no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, beta)`, and each estimate is within its error bound of the true count, whatever the
-        counts: the bound is that of the measure, which does not know what the selection saw, widened by how far the
-        estimate moved from it. Where selected counts stand clear of the rest, the variance of an estimate is
-        `estimate_variance`; where the noise decides what is selected, gaps and estimates are biased upwards.
+        `selection_error(counts, beta)`. With probability 1 - beta for each, an estimate is within its error bound of
+        the true count, whatever the counts: the bound is that of the measure, which does not know what the selection
+        saw, widened by how far the estimate moved from it. Where selected counts stand clear of the rest, the variance
+        of an estimate is `estimate_variance`; where the noise decides what is selected, gaps and estimates are biased
+        upwards.
 
     Args:
         epsilon: privacy loss of all releases together, > 0.

@@ -147,6 +147,23 @@ def test_gap_error_has_the_stated_law(branch, noise_law):
     assert p_value(1.3) < 1e-9
 
 
+def test_lower_bounds_hold_for_all_branches_together():
+    """A query at its threshold hits in any branch: bounds at the whole beta in each would be wrong too often."""
+    runs, confidence = 1500, 0.95
+    beta = 1 - confidence
+    mechanism = AdaptiveSparseVector(epsilon=1.0, min_hits=10, branches=4, monotone=True)
+    root, wrong, naive = SeededNoise(11), 0, 0
+    for i in range(runs):
+        _, answers = run(mechanism, [0.0], root.derive(i))
+        wrong += int((mechanism.lower_bounds(answers, confidence) > 0).any())
+        naive += sum(
+            gap > mechanism.tests.excess(branch, beta)
+            for gap, branch in zip(answers.gaps, answers.branches.tolist(), strict=True)
+        )
+    most = runs * beta + 6.5 * math.sqrt(runs * beta * confidence)
+    assert wrong <= most < naive
+
+
 def test_optimal_shares_are_those_of_the_paper():
     for k in (1, 4, 24):
         assert optimal_share(k, monotone=False, branch=1) == pytest.approx(1 / (1 + (16 * k * k) ** (1 / 3)))

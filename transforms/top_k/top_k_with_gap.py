@@ -46,8 +46,9 @@ class TopKWithGap(PrivateTransform):
 
     Accuracy:
         In each window, with probability 1 - beta, no item that was left out has over `selection_error` more holders
-        than one that was published, and each estimate is within its error bound of the truth, given that all people
-        are within their limits. See `MeasuredTopK` for what estimates are where the noise decides what is published.
+        than one that was published; and, with probability 1 - beta for each, an estimate is within its error bound of
+        the truth, given that all people are within their limits. See `MeasuredTopK` for what estimates are where the
+        noise decides what is published.
 
     Args:
         epsilon: finite and > 0.
