@@ -13,13 +13,14 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.cardinality.members import CHANGE
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Outputs
+from privstream.transforms.timing.clocked import Outputs
+from privstream.transforms.timing.mechanism_steps import MechanismSteps
 from privstream.transforms.timing.steps import Steps
 
 NO_BOUND = -1
 
 
-class PublishCardinality(ClockedSteps, state="publish_cardinality"):
+class PublishCardinality(MechanismSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
 
     def __init__(self, *, steps: Steps, stage: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
@@ -28,18 +29,6 @@ class PublishCardinality(ClockedSteps, state="publish_cardinality"):
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
-
-    def initial(self, key: bytes) -> CardinalityState:
-        """Return the state before the first window."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, state: CardinalityState) -> bytes:
-        """Encode a state."""
-        return self.mechanism.snapshot(state)
-
-    def restore(self, data: bytes) -> CardinalityState:
-        """Decode a state."""
-        return self.mechanism.restore(data)
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""

@@ -16,13 +16,14 @@ from privstream.transforms.histograms.events import Categories, decode_counts
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.histograms.questions import Question
 from privstream.transforms.rows import HistogramEstimate
-from privstream.transforms.timing.clocked import ClockedSteps, Outputs
+from privstream.transforms.timing.clocked import Outputs
+from privstream.transforms.timing.mechanism_steps import MechanismSteps
 from privstream.transforms.timing.steps import Steps
 
 CELLS_AT_ONCE = 1 << 20  # steps times columns
 
 
-class CountedSteps(ClockedSteps):
+class CountedSteps(MechanismSteps):
     """Counts of categories per stream, on a public clock."""
 
     def __init__(self, *, steps: Steps, stage: int, categories: Categories) -> None:
@@ -69,18 +70,6 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         self.questions = questions
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
-
-    def initial(self, key: bytes) -> PartitionState:
-        """Return the state before the first window."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, state: PartitionState) -> bytes:
-        """Encode a state."""
-        return self.mechanism.snapshot(state)
-
-    def restore(self, data: bytes) -> PartitionState:
-        """Decode a state."""
-        return self.mechanism.restore(data)
 
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState

@@ -16,7 +16,7 @@ from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.updates import QUERIES, UPDATES, Actions, PointBatch, decode_queries, late_records
 from privstream.transforms.rows import NearestPoints
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.mechanism_steps import MechanismSteps
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("point",)
@@ -156,7 +156,7 @@ class PredecessorQueries(PointTransform):
         )
 
 
-class AnswerPredecessors(ClockedSteps, state="answer_predecessors"):
+class AnswerPredecessors(MechanismSteps, state="answer_predecessors"):
     """Per stream: run the mechanism through every window, and tell what is near to the points that are asked."""
 
     def __init__(
@@ -174,18 +174,6 @@ class AnswerPredecessors(ClockedSteps, state="answer_predecessors"):
         self.noise = noise
         self.published = Metrics.counter("privstream", "neighbours_published")
         self.late_queries = Metrics.counter("privstream", "queries_late")
-
-    def initial(self, key: bytes) -> Any:
-        """Return the state before the first window."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, state: Any) -> bytes:
-        """Encode a state."""
-        return self.mechanism.snapshot(state)
-
-    def restore(self, data: bytes) -> Any:
-        """Decode a state."""
-        return self.mechanism.restore(data)
 
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[NearestPoints]]:
         """Make the updates of a window, then answer its queries."""

@@ -21,7 +21,7 @@ from privstream.transforms.points.updates import (
     late_records,
 )
 from privstream.transforms.rows import RangeCount
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.mechanism_steps import MechanismSteps
 from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("low", "high")
@@ -193,7 +193,7 @@ def _shares(
     return [(share, {"answers": number, "every_step": every_step}) for number, every_step in counts if number]
 
 
-class CountRanges(ClockedSteps, state="count_ranges"):
+class CountRanges(MechanismSteps, state="count_ranges"):
     """Per stream: run the mechanism through every window, and count in the ranges that are asked."""
 
     def __init__(
@@ -215,18 +215,6 @@ class CountRanges(ClockedSteps, state="count_ranges"):
         self.noise = noise
         self.published = Metrics.counter("privstream", "counts_published")
         self.late_queries = Metrics.counter("privstream", "queries_late")
-
-    def initial(self, key: bytes) -> RangeState:
-        """Return the state before the first window."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, state: RangeState) -> bytes:
-        """Encode a state."""
-        return self.mechanism.snapshot(state)
-
-    def restore(self, data: bytes) -> RangeState:
-        """Decode a state."""
-        return self.mechanism.restore(data)
 
     def advance(
         self, key: bytes, step: int, batches: list[bytes], state: RangeState
