@@ -1,0 +1,87 @@
+"""What docs/commands.md shows runs as it stands there, and every command line in the documentation is one."""
+
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.runners import launch
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+PAGE = (ROOT / "docs" / "commands.md").read_text()
+SECTIONS = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+MOST_BYTES = 60_000
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Return the command lines of privstream in the blocks of a text that are complete."""
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    shown = [line.strip() for line in lines if line.strip().startswith("privstream ")]
+    return [shlex.split(line)[1:] for line in shown if not re.search(r"\.\.\.|\$[({]", line)]
+
+
+DOCUMENTED = [(page.name, words) for page in PAGES for words in command_lines(page.read_text())]
+
+
+def test_documentation_is_read() -> None:
+    assert {name for name, _ in DOCUMENTED} >= {"README.md", "commands.md", "runners.md"}
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), DOCUMENTED, ids=lambda value: value if isinstance(value, str) else " ".join(value)[:60]
+)
+def test_a_documented_command_line_is_one(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[list[str]] = []
+    monkeypatch.setattr(cli, "_run", lambda command, known, beam: others.append(beam) or 0)
+    assert cli.main(words) == 0
+    if not any("Flink" in word for word in others[0]):
+        launch.parse_beam_options(others[0])
+
+
+def test_every_command_has_its_section() -> None:
+    runs = [word for word, (what, _) in cli.COMMANDS.items() if isinstance(what, str) and word != "demo"]
+    assert list(SECTIONS) == runs
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_row_is_what_the_command_publishes(section: str) -> None:
+    command = cli.load(str(cli.COMMANDS[section][0]))
+    fields = re.findall(r"`(\w+(?:, \w+)+)`", SECTIONS[section])
+    if section == "quantiles":
+        assert not fields  # as of histogram
+        return
+    row_type = command.run.__self__.row_type  # type: ignore[attr-defined]
+    assert tuple(fields[0].split(", ")) == row_type._fields
+
+
+@pytest.mark.parametrize("picture", re.findall(r"!\[[^\]]+\]\(([^)]+)\)", PAGE))
+def test_pictures_are_there_and_small(picture: str) -> None:
+    assert 5_000 < (ROOT / "docs" / picture).stat().st_size < MOST_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_example_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef")
+    monkeypatch.chdir(tmp_path)
+    lines = command_lines(SECTIONS[section])
+    (watch,) = [words for words in lines if words[0] == section]
+    asked = _options(watch)
+    if not any(words[0] == "simulate" for words in lines):
+        lines = [words for words in command_lines(PAGE) if asked["input"] in words and words[0] == "simulate"] + lines
+    for words in lines:
+        assert cli.main(words) == 0
+    promised = json.loads((tmp_path / f"{asked['output']}.guarantee.json").read_text())
+    assert promised["guarantee"]["epsilon"] == float(asked["epsilon"])
+    (picture,) = [_options(words)["output"] for words in lines if words[0] == "plot"]
+    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    """Return the options of a command line that have a value."""
+    return {name[2:]: value for name, value in itertools.pairwise(words) if name.startswith("--")}
