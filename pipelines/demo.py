@@ -6,6 +6,8 @@ import argparse
 import os
 import secrets
 import shlex
+import shutil
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     for line in (
         f"\nPicture: {files.picture}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
-        f"Took {time.monotonic() - began:.0f} s. Your own events: privstream heavy-hitters --help",
+        f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['heavy-hitters', '--help'])}",
     ):
         console.print(line, soft_wrap=True)
 
@@ -107,8 +109,11 @@ class _Files:
 
 
 def _typed(command: Sequence[str]) -> str:
-    """Return a command as one would type it."""
-    return f"privstream {shlex.join(command)}"
+    """Return a command as one would type it; by its path where the shell does not find it, as after `make demo`."""
+    program = "privstream"
+    if shutil.which(program) is None:
+        program = shlex.quote(os.path.relpath(os.path.join(os.path.dirname(sys.executable), program)))
+    return f"{program} {shlex.join(command)}"
 
 
 def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:

@@ -1,13 +1,13 @@
 """`privstream demo`."""
 
 import json
+import os
 import shlex
 import stat
 from pathlib import Path
 
 import pytest
-from privstream.pipelines import cli
-from privstream.pipelines.commands import demo
+from privstream.pipelines import cli, demo
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 
@@ -62,9 +62,21 @@ def test_the_commands_that_are_shown_give_the_same_files_again(
     kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES}
     for command in shown:
         program, *arguments = shlex.split(command)
-        assert program == "privstream"
+        assert Path(program).name == "privstream"
         assert cli.main(arguments) == 0
     assert {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES} == kept
+
+
+def test_commands_can_be_typed_where_the_shell_does_not_find_privstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (program, word) = shlex.split(demo._typed(["plot"]))
+    assert word == "plot"
+    assert os.access(program, os.X_OK) and not os.path.isabs(program)
+    (tmp_path / "privstream").touch(mode=0o755)
+    assert demo._typed(["plot"]) == "privstream plot"
 
 
 def test_another_demo_takes_another_key(tmp_path: Path) -> None:
