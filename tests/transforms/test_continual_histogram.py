@@ -1,5 +1,6 @@
 """Live histograms and flags: the rows of the slow reference on every runner, whatever happens on the way."""
 
+import functools
 import itertools
 import random
 import re
@@ -258,6 +259,29 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
     alone = [("somebody", "cat", START * SECOND, "")]
     assert sorted(rows([])) == expected(name, made, [])
     assert sorted(rows(alone)) == expected(name, made, alone)
+
+
+@pytest.mark.parametrize("name", ["plain", "people"])
+def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
+    """An event that arrived after its window was decided, by its timestamp, is late with and without an early one."""
+    made = transform(name)
+    early, late = ("somebody", "cat", START * SECOND, START + 1), ("other", "dog", START * SECOND, START + 50)
+
+    def build(pipeline, arrivals):
+        published = (
+            pipeline | beam.Create(arrivals, reshuffle=False) | beam.MapTuple(arrived) | made.with_dead_letters()
+        )
+        return {"rows": published.rows, "dead": published.dead_letters}
+
+    for arrivals in ([late], [early, late]):
+        results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
+        counted = [(user, item, time, "") for user, item, time, at in arrivals if at < START + 10]
+        assert sorted(results.elements("rows")) == expected(name, made, counted)
+        assert results.counters["privstream:events_late"] == 1
+
+
+def arrived(user, item, time, at) -> TimestampedValue:
+    return TimestampedValue(beam.Row(user=user, item=item, time=time), at)
 
 
 @streaming

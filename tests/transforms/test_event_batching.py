@@ -11,7 +11,7 @@ import pytest
 import tiny_runner
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -119,6 +119,20 @@ def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
     outputs += gatherer.finish_bundle()
     assert [(out.value.num_rows, out.timestamp) for out in outputs] == [(3, Timestamp(4)), (2, Timestamp(7))]
     assert all(out.windows == (WINDOW,) for out in outputs)
+
+
+def test_events_that_arrived_after_their_time_are_with_their_like_alone():
+    """Whether they are late is then told by their own arrival, not by that of others in the bundle."""
+    gatherer = GatherRows()
+    gatherer.start_bundle()
+    arrivals = [(3, 1), (9, 2), (9, 2.5), (4, 4), (2, 7), (9.0001, 1), (9.002, 1), (MAX_TIMESTAMP, 1)]
+    for i, (at, time) in enumerate(arrivals):
+        element = beam.Row(user=f"u{i}", item="x", time=int(time * 1e6))
+        assert not list(gatherer.process(element, timestamp=Timestamp.of(at), window=WINDOW))
+    found = {tuple(out.value["user"].to_pylist()): out.timestamp for out in gatherer.finish_bundle()}
+    groups = {("u0",): 3, ("u1", "u2", "u5"): 9, ("u3", "u4"): 2, ("u6",): 9.002, ("u7",): MAX_TIMESTAMP}
+    assert found == {users: Timestamp.of(at) for users, at in groups.items()}
+    assert not list(gatherer.finish_bundle())
 
 
 def test_huge_texts_do_not_pile_up(monkeypatch):

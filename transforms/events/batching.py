@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from privstream.transforms.batches import EventBatch, Names, StepKey, encode, st
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.timing.receipts import Parcel, digest
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import MILLISECOND, Steps
 
 ROWS_PER_BATCH = 65_536
 TEXT_PER_BATCH = 1 << 24  # characters
@@ -33,6 +34,9 @@ class GatherRows(beam.DoFn):
 
     An element is a pair (user, item) whose time is the element's timestamp, or a row with `user`, `item`, `time`
     (a Beam Timestamp, or int microseconds since 1970) and optionally `stream`.
+
+    A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
+    depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
     """
 
     def __init__(self) -> None:
@@ -40,9 +44,9 @@ class GatherRows(beam.DoFn):
 
     def start_bundle(self) -> None:
         """Start with no rows."""
-        self._rows: list[tuple[str, str, int, str]] = []
-        self._text = 0
-        self._oldest: Any = None
+        self._rows: dict[int | None, list[tuple[str, str, int, str]]] = defaultdict(list)  # by millisecond of arrival
+        self._oldest: dict[int | None, Any] = {}
+        self._number = self._text = 0
 
     def process(
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
@@ -57,25 +61,25 @@ class GatherRows(beam.DoFn):
             self.malformed.inc()
             yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "event", "", repr(element)[:LONGEST_RECORD]))
             return
-        self._rows.append(row)
+        arrived = None if timestamp.micros <= row[2] else timestamp.micros // MILLISECOND
+        self._rows[arrived].append(row)
+        self._oldest[arrived] = min(self._oldest.get(arrived, timestamp), timestamp)
+        self._number += 1
         self._text += len(row[0]) + len(row[1]) + len(row[3])
         self._window = window
-        self._oldest = timestamp if self._oldest is None else min(self._oldest, timestamp)
-        if len(self._rows) >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
-            yield self._flush()
+        if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
+            yield from self._flush()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Pass on what is left."""
-        if self._rows:
-            yield self._flush()
+        yield from self._flush()
 
-    def _flush(self) -> WindowedValue:
-        users, items, times, streams = zip(*self._rows, strict=True)
-        columns = [pa.array(column, f.type) for column, f in zip((users, items, times, streams), SCHEMA, strict=True)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-        flushed = WindowedValue(batch, self._oldest, (self._window,))
+    def _flush(self) -> Iterator[WindowedValue]:
+        for arrived, rows in self._rows.items():
+            columns = [pa.array(column, f.type) for column, f in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+            yield WindowedValue(batch, self._oldest[arrived], (self._window,))
         self.start_bundle()
-        return flushed
 
 
 def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
