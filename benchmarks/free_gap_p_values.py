@@ -36,7 +36,7 @@ def plot(rows: Rows, path: Path) -> None:
         wrong.plot(x, [row["not_largest"] for row in own], marker=marker, color="0.4", label=name, fillstyle="none")
     for alpha, colour in ALPHAS.items():
         errors.axhline(alpha, color=colour, linewidth=1.2, label=f"theory: at most {alpha:g}")
-    errors.set(title="p-value below alpha, though another is larger (figure 9)", xlabel="epsilon times largest count")
+    errors.set(title="type-I errors of p-values (figure 9)", xlabel="epsilon times largest count")
     wrong.set(title="how often another is larger", xlabel="epsilon times largest count", ylim=(0, 1.02))
     for axes in (errors, wrong):
         axes.set_xscale("log")

@@ -171,6 +171,18 @@ class OnlineMultiplicativeWeights:
         """Return how many answers were measured so far: those are what the budget of `max_updates` is for."""
         return state.tests.hits
 
+    def spent(self, state: Hypothesis) -> float:
+        """Return the epsilon that the run has really used so far, at most.
+
+        For delta = 0 the answers given are so much private, and the rest of `epsilon` may be spent otherwise if the run
+        is not continued. For delta > 0 updates do not add up, and the first query spends all.
+        """
+        if not state.tests.asked or self.delta > 0:
+            return self.epsilon if state.tests.asked else 0.0
+        test, value = 1 / self.tests.noise_scale, 1 / self.tests.value_scale
+        halted = state.tests.hits >= self.max_updates
+        return min(self.epsilon, state.tests.hits * (2 * test + value) + (0.0 if halted else test))
+
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
 

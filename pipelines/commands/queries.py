@@ -79,6 +79,8 @@ def accuracy(queries: PrivateQueries) -> dict[str, Any]:
         if records >= needed
         else f"Some may be refused: with {needed:,} people none would be."
     )
+    if bound >= records:
+        enough += " That bounds nothing, with so few people: see privstream plan queries."
     return {
         "error_bound": bound,
         "failure_probability": queries.beta,

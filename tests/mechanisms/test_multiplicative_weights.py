@@ -132,6 +132,28 @@ def test_halts_and_refuses():
         mechanism.step(state, LinearQueries(np.array([5, 5]), np.array([[1, 0]])), SeededNoise(1))
 
 
+def test_what_a_run_has_used_grows_with_updates_up_to_epsilon():
+    options = {"epsilon": 0.5, "domain_size": 4, "records": 10**5, "alpha": 0.9, "integer": True}
+    mechanism = OnlineMultiplicativeWeights(**options)
+    state = mechanism.initial_state()
+    assert mechanism.spent(state) == 0
+    used = []
+    while mechanism.updates(state) < mechanism.max_updates:
+        given = LinearQueries(np.array([10**9, 0, 0, 0]), np.array([[1, 0, 0, 0]]))  # always far from the hypothesis
+        state, _ = mechanism.step(state, given, SeededNoise(1))
+        used.append(mechanism.spent(state))
+    each = 0.5 / mechanism.max_updates
+    # A hit costs its part of epsilon. Before the last one, the threshold of the next test: half of 8/9 of a part.
+    expected = [each * (hits + 4 / 9) for hits in range(1, mechanism.max_updates)] + [0.5]
+    np.testing.assert_allclose(used, expected)
+    given = LinearQueries(np.array([25_000] * 4), np.array([[1, 0, 0, 0]]))
+    quiet, _ = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
+    assert mechanism.updates(quiet) == 0
+    assert mechanism.spent(quiet) == pytest.approx(each * 4 / 9)
+    composed = OnlineMultiplicativeWeights(**options, delta=1e-6)
+    assert composed.spent(composed.step(composed.initial_state(), given, SeededNoise(1))[0]) == 0.5
+
+
 def test_constants():
     mechanism = OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=1000, records=10**6, alpha=0.1)
     assert mechanism.max_updates == math.floor(400 * math.log(1000)) + 1

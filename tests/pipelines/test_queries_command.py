@@ -58,6 +58,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person with all their records"
     assert promise["accuracy"]["records_needed"] == 1
+    assert "bounds nothing" not in promise["accuracy"]["sentence"]
     assert max(row.error_bound for row in rows) == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
     other = tmp_path / "other.parquet"
     assert ask(country, other, "--shards", "1", events="events.jsonl") == 0
@@ -74,6 +75,7 @@ def test_refusals_say_so(country, tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"{len(refused)} queries refused: the budget is spent" in error
     assert "Some may be refused" in error
+    assert "That bounds nothing, with so few people" in error
 
 
 def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys):
