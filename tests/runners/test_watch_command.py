@@ -20,6 +20,7 @@ HOUR = 3600
 SECONDS = 120
 ON_A_CLOCK = ["--start=2024-01-01", "--end=2024-01-01T04:00", "--epsilon=2"]
 DOORS = ["--enter_values=enter", "--leave_values=leave"]
+OF_TRIPS = [*ON_A_CLOCK, "--domain={}/domain", "--restartable"]
 TRIPS = ["histogram", "--users=2000", "--domain={}/domain"]
 
 
@@ -40,11 +41,9 @@ COMMANDS = {
     "alerts": Watch(
         ["alerts", "--users=4000", "--rules={}/rules"], [*ON_A_CLOCK, "--rules={}/rules", "--min_alerts=8"]
     ),
-    "histogram": Watch(
-        TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--unit=user", "--max_contributions=2"]
-    ),
-    "quantiles": Watch(TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--quantiles=0.5,1"]),
-    "flags": Watch(TRIPS, [*ON_A_CLOCK, "--delta=1e-6", "--domain={}/domain", "--thresholds={}/thresholds"]),
+    "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
+    "quantiles": Watch(TRIPS, [*OF_TRIPS, "--quantiles=0.5,1"]),
+    "flags": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--thresholds={}/thresholds"]),
     "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
     "ranges": Watch(
         ["ranges", "--users=200", "--slots=256", "--queries={}/queries"],
