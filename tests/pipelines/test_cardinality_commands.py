@@ -26,6 +26,7 @@ def building(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
         assert cli.main(["simulate", "cardinality", *people, *files]) == 0
     (folder / "key").write_text("a key of this test alone\n")
+    (folder / "key").chmod(0o600)
     return folder
 
 

@@ -22,6 +22,7 @@ NEAREST = ["predecessor", *RUN, "--universe", "65536", "--duplicates", "counted"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("points")
     (made / "key").write_text("a key of these tests alone, long enough\n")
+    (made / "key").chmod(0o600)
     for name, size, people in (("ranges", "--slots=256", "200"), ("predecessor", "--universe=65536", "3000")):
         options = ["--users", people, "--windows", str(WINDOWS), "--seed", "3", size]
         files = ["--output", str(made / f"{name}.parquet"), "--truth", str(made / f"{name}.truth.jsonl")]
