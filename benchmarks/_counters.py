@@ -17,7 +17,7 @@ from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.gaussian_curve import largest_shift
 
-EPSILON, DELTA = 1.0, 1e-6
+EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
 LONGEST_SQUARE_ROOT = 1 << 13  # its time grows with the square of the stream
 JAX = "jax-privacy, buffered Toeplitz"
 
@@ -35,6 +35,7 @@ KINDS = (
     Kind("bottom-up tree", 0.0, BottomUpTreeCounter),
     Kind("k-ary tree", 0.0, KaryTreeCounter),
     Kind("unknown horizon", 0.0, UnknownHorizonCounter),
+    Kind("unknown horizon, repeatable", 0.0, lambda **options: UnknownHorizonCounter(repeatable=True, **options)),
     Kind("binary tree", DELTA, BinaryTreeCounter),
     Kind("bottom-up tree", DELTA, BottomUpTreeCounter),
     Kind("square root", DELTA, SquareRootToeplitzCounter),
@@ -47,11 +48,20 @@ KINDS = (
 def counter(kind: Kind, horizon: int, columns: int = 1) -> Any:
     """Return a counter with so many independent columns, each with the noise of a single one at epsilon 1."""
     options: dict[str, Any] = {"delta": kind.delta, "columns": columns}
-    if kind.name != "unknown horizon":
+    if not kind.name.startswith("unknown horizon"):
         options["horizon"] = horizon
     if kind.delta:
         return kind.make(epsilon=EPSILON, row_columns=1, **options)
     return kind.make(epsilon=EPSILON * columns, **options)
+
+
+def largest_of_columns(kind: Kind, steps: int, columns: int, runs: int) -> tuple[int, float]:
+    """Return what a counter states, and the median over runs of, the largest error, for rows with a single one."""
+    options = {} if kind.name.startswith("unknown horizon") else {"horizon": steps}
+    made = kind.make(epsilon=EPSILON, delta=kind.delta, columns=columns, row_columns=1, **options)
+    rows = np.zeros((steps, columns), np.int64)
+    worst = [np.abs(made.run(made.initial_state(), rows, SeededNoise(seed))[1]).max() for seed in range(runs)]
+    return made.error(steps, BETA), float(np.median(worst))
 
 
 def rms(made: Any, steps: int) -> float:

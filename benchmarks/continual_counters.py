@@ -1,10 +1,11 @@
-"""Continual counters: error against the length of the stream, theory beside measurement, and time per step.
+"""Continual counters: error against the length of the stream and the number of columns, theory beside measurement, and
+time per step.
 
 Usage: python benchmarks/continual_counters.py [--quick]
 
-Writes continual_counters_error.csv, continual_counters_time.csv and a picture of each to benchmarks/results. All at
-epsilon = 1, for one column that one row changes by 1. The peer, jax-privacy (if installed), gives its buffered linear
-Toeplitz mechanism the same (epsilon, delta), with continuous noise.
+Writes continual_counters_error.csv, continual_counters_columns.csv, continual_counters_time.csv and a picture of each
+to benchmarks/results. All at epsilon = 1, for rows that change one column by 1. The peer, jax-privacy (if installed),
+gives its buffered linear Toeplitz mechanism the same (epsilon, delta), with continuous noise.
 """
 
 import math
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from _counters import (
+    BETA,
     DELTA,
     JAX,
     KINDS,
@@ -21,6 +23,7 @@ from _counters import (
     Kind,
     counter,
     has_jax,
+    largest_of_columns,
     measured,
     rms,
     spend,
@@ -33,12 +36,12 @@ from matplotlib.ticker import NullFormatter
 
 CELLS = 1 << 23  # noise variables of a measured run: steps times columns
 MOST_COLUMNS = 1000
-BETA = 0.05
 COLOURS = {
     "binary tree": "tab:red",
     "bottom-up tree": "tab:orange",
     "k-ary tree": "tab:blue",
     "unknown horizon": "tab:grey",
+    "unknown horizon, repeatable": "tab:pink",
     "square root": "tab:green",
     "buffered, 3": "tab:cyan",
     "buffered, 4": "tab:blue",
@@ -63,6 +66,14 @@ def errors(kind: Kind, steps: int) -> dict[str, Any]:
         found = measured(kind, steps, columns, seed=steps)
         row |= {"measured_rms": found[0], "measured_largest_95": found[1], "columns_measured": columns}
     return row
+
+
+def column_errors(kind: Kind, steps: int, columns: int) -> dict[str, Any]:
+    """Return the error of a counter with so many columns."""
+    runs = max(3, 100 // columns)
+    stated, found = largest_of_columns(kind, steps, columns, runs)
+    row = {"counter": kind.name, "delta": kind.delta, "steps": steps, "columns": columns}
+    return row | {"largest_95": stated, "measured_largest_50": found, "runs": runs}
 
 
 def jax_errors(steps: int) -> dict[str, Any]:
@@ -144,6 +155,26 @@ def plot_errors(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def plot_columns(rows: list[dict[str, Any]], path: Path) -> None:
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    for axes, delta in zip(figure.subplots(1, 2, sharey=True), (0.0, DELTA), strict=True):
+        for name, colour in COLOURS.items():
+            several = [row for row in rows if (row["counter"], row["delta"]) == (name, delta)]
+            if several:
+                at = [row["columns"] for row in several]
+                axes.plot(at, [row["largest_95"] for row in several], color=colour, label=name)
+                axes.plot(at, [row["measured_largest_50"] for row in several], "o", color=colour, markersize=5)
+        axes.set(xscale="log", yscale="log", xlabel="columns", title=f"delta = {delta:g}")
+        axes.set_yticks([50, 100, 200, 300], ["50", "100", "200", "300"])
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="lower right" if delta == 0 else "upper left")
+    figure.axes[0].set_ylabel("largest error in any column")
+    title = f"{rows[0]['steps']:,} steps, rows with a single one, epsilon = 1"
+    figure.suptitle(f"{title}. Lines: error(), with probability 95%. Dots: measured, medians.")
+    figure.savefig(path, dpi=130)
+
+
 def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(8, 0.4 * len(rows) + 1.3), layout="constrained")
     axes = figure.subplots()
@@ -172,6 +203,10 @@ def main() -> None:
     write_csv(folder / "continual_counters_error.csv", rows)
     plot_errors(rows, folder / "continual_counters_error.png")
     print_table("errors", [row for row in rows if row["steps"] == lengths[-1]])
+    wide = [10**power for power in ((0, 1) if options.quick else range(5))]
+    by_columns = [column_errors(kind, lengths[0], columns) for columns in wide for kind in KINDS]
+    write_csv(folder / "continual_counters_columns.csv", by_columns)
+    plot_columns(by_columns, folder / "continual_counters_columns.png")
     costs = []
     for kind in KINDS:
         costs.append(times(kind, min(steps, LONGEST_SQUARE_ROOT) if kind.name == "square root" else steps, columns))
