@@ -426,9 +426,7 @@ class TestDynamic:
     def test_errors_are_twice_the_alpha_of_what_was_not_above_it(self, delta):
         mechanism = DynamicPredecessor(epsilon=3.0, delta=delta, universe=1 << 12, horizon=8)
         points, queries = np.arange(1, 4001), np.arange(1, (1 << 12) + 1, 37)
-        _, near = mechanism.step(
-            mechanism.initial_state(), PredecessorStep(Updates(points), queries), SeededNoise(1)
-        )
+        _, near = mechanism.step(mechanism.initial_state(), PredecessorStep(Updates(points), queries), SeededNoise(1))
         assert np.count_nonzero(near.predecessors) > 5 < np.count_nonzero(near.predecessors == 0)
         for q, x, y, error in zip(queries, near.predecessors, near.successors, near.errors, strict=True):
             sides = [(x + 1, q) if x else (1, q), (q, y - 1) if y else (q, 1 << 12)]
