@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.plan.page import add_json, show
 from rich.table import Table
+from scipy import special
 
 NUMBERS = """\
 numbers in the answer:
@@ -129,9 +132,14 @@ def best_alpha(cost: Callable[[float], float]) -> float:
 
 
 def _each(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what noise on each answer gives, by pure composition."""
-    law = DiscreteLaplace(arguments.queries / arguments.epsilon)
-    return {"error_bound": float(law.tail_quantile(arguments.beta / (2 * arguments.queries)))}
+    """Return what noise on each answer gives: Laplace noise, or with delta Gaussian noise if that is less."""
+    share = arguments.beta / (2 * arguments.queries)
+    bound = float(DiscreteLaplace(arguments.queries / arguments.epsilon).tail_quantile(share))
+    if arguments.delta > 0:
+        promise = DifferentialPrivacyParameters(arguments.epsilon, arguments.delta)
+        stddev = GaussianPrivacyLoss.from_privacy_guarantee(promise).standard_deviation * math.sqrt(arguments.queries)
+        bound = min(bound, -stddev * float(special.ndtri(share)))
+    return {"error_bound": bound}
 
 
 def _histogram(arguments: argparse.Namespace) -> dict[str, Any]:

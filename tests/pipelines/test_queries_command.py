@@ -1,6 +1,7 @@
 """`privstream queries`, and its plan, plot and simulation, from file to file."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from privstream.pipelines.commands.queries_file import parse_query
 from privstream.pipelines.simulate.queries import DOMAIN, QueryTruth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
+from scipy import stats
 
 USERS, NUMBER = 20_000, 60
 OPTIONS = ["--records", str(USERS), "--alpha", "0.2", "--epsilon", "20", "--planned", str(NUMBER)]
@@ -196,6 +198,15 @@ class TestPlan:
         sums = np.abs(law.draw(SeededNoise(1), 100 * 20_000).reshape(20_000, 100).sum(axis=1))
         assert np.mean(sums > found) < 0.5 / 500 + 0.002
         assert np.max(sums) > 0.7 * found
+
+    def test_noise_on_each_answer_is_gaussian_where_delta_allows_it(self, capsys):
+        pure = self.plan(capsys)["noise on each answer"]["error_bound"]
+        found = self.plan(capsys, "--delta", "1e-6")["noise on each answer"]["error_bound"]
+        assert found < pure / 5
+        stddev = found / stats.norm.isf(0.05 / 1000)
+        shift = math.sqrt(500) / stddev  # in standard deviations: what one person moves all answers by
+        delta = stats.norm.cdf(shift / 2 - 1 / shift) - math.e * stats.norm.cdf(-shift / 2 - 1 / shift)
+        assert delta == pytest.approx(1e-6, rel=0.01)
 
     def test_for_people(self, capsys):
         assert cli.main(["plan", "queries", *self.GIVEN]) == 0
