@@ -12,9 +12,9 @@ from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAl
 from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, node_law
+from privstream.mechanisms.counters.counter_error import counter_error
 from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.histograms.partition import counter_error
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 

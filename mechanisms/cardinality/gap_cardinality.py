@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.cardinality.sparse_changes import SparseChanges, whole_bounds
 from privstream.mechanisms.cardinality.state import CardinalityState, Integers
-from privstream.mechanisms.histograms.partition import SERIES, series_share
 from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.failure_shares import SERIES, series_share
 from privstream.mechanisms.noise.sources import NoiseSource
 
 _TYPICAL_STEPS, _TYPICAL_ROUNDS = 1 << 20, 1 << 4  # for the split of the budget where these are unknown

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
-from privstream.mechanisms.histograms.partition import SERIES, Floats, Partition, bound_labels
+from privstream.mechanisms.histograms.partition import Floats, Partition, bound_labels
 from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.failure_shares import SERIES
 from privstream.mechanisms.noise.sources import NoiseSource
 
 _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises

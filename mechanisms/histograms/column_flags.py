@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import ContinualCounter
+from privstream.mechanisms.counters.counter_error import counter_error
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.paper_partition import FlagPartition
-from privstream.mechanisms.histograms.partition import PartitionState, advance, counter_error
+from privstream.mechanisms.histograms.partition import PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
 
 

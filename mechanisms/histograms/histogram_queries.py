@@ -15,13 +15,14 @@ from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
+from privstream.mechanisms.counters.counter_error import counter_error
 from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histograms.anchored_partition import AnchoredPartition, early_bound
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.paper_partition import PaperPartition
-from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance, counter_error
+from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance
 from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
-from privstream.mechanisms.histograms.partition import Floats, Partition, bound_labels, counter_error
+from privstream.mechanisms.counters.counter_error import counter_error
+from privstream.mechanisms.histograms.partition import Floats, Partition, bound_labels
 from privstream.mechanisms.noise.continuous import Gaussian, Laplace
 from privstream.mechanisms.noise.sources import NoiseSource
 

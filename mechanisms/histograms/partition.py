@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +14,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 
 Floats = NDArray[np.float64]
 
-SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 _FIRST_WINDOW, _LARGEST_WINDOW = 16, 4096
 
 
@@ -101,22 +98,3 @@ def advance(
 def bound_labels(noise: NoiseSource, labels: Integers, values: NDArray[Any]) -> NDArray[np.uint64]:
     """Return labels that depend on 64-bit numbers too, of any kind."""
     return noise.bind(labels.astype(np.uint64), np.ascontiguousarray(values).view(np.int64))
-
-
-def series_share(number: int) -> float:
-    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
-    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)
-
-
-def counter_error(counter: ContinualCounter, intervals: int, beta: float) -> int:
-    """Return an error that the counter keeps within for all its steps with probability 1 - beta, at `intervals` steps.
-
-    Steps are counted up to a power of two, each with its share of beta.
-    """
-    return _doubled_error(counter, max(0, intervals - 1).bit_length(), beta)
-
-
-@functools.lru_cache(maxsize=4096)
-def _doubled_error(counter: Any, doublings: int, beta: float) -> int:
-    steps = min(1 << doublings, counter.horizon)
-    return int(counter.error(steps, beta / ((doublings + 1) * (doublings + 2))))

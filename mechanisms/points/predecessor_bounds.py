@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.histograms.partition import SERIES
+from privstream.mechanisms.noise.failure_shares import SERIES
 from privstream.mechanisms.noise.sums import NoiseSum
 from privstream.mechanisms.points.dyadic_ranges import longest_cover, tree_height
 from privstream.mechanisms.points.dynamic_points import Integers

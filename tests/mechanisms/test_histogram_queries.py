@@ -12,7 +12,7 @@ from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.histograms.anchored_partition import early_bound
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.partition import bound_labels, series_share
+from privstream.mechanisms.histograms.partition import bound_labels
 from privstream.mechanisms.histograms.query import (
     Histogram,
     MaxSum,
@@ -24,6 +24,7 @@ from privstream.mechanisms.histograms.query import (
     TopKSelect,
     all_values,
 )
+from privstream.mechanisms.noise.failure_shares import series_share
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 

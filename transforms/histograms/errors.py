@@ -7,10 +7,10 @@ import math
 from typing import cast
 
 import numpy as np
+from privstream.mechanisms.counters.counter_error import counter_error
 from privstream.mechanisms.histograms.anchored_partition import AnchoredPartition
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.paper_partition import PaperPartition
-from privstream.mechanisms.histograms.partition import counter_error
 
 
 def error_bound(mechanism: HistogramQueries, step: int, interval: int) -> int:
