@@ -105,9 +105,7 @@ def prepare(options: PipelineOptions) -> None:
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        launch.say(
-            f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner"
-        )
+        launch.say(f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner")
 
 
 def guarantee_path(arguments: argparse.Namespace) -> str:
