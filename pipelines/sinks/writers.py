@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import AsIter
@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.row_files import field_types, iso_8601, output_format, read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -111,7 +112,7 @@ def print_rows(
     limit: int | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table; `count` and `count_stddev` share a column.
+    """Print rows as a table; `count` and `count_stddev` share a column, and windows of one length tell it once.
 
     Args:
         rows: what to print, in order.
@@ -120,16 +121,26 @@ def print_rows(
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
     """
-    names = [name for name in field_types(row_type) if name != "count_stddev"]
+    types = field_types(row_type)
+    names = [name for name in types if name != "count_stddev"]
+    if "window_end" in names:
+        lengths = {row.window_end.micros - row.window_start.micros for row in rows}
+        if len(lengths) == 1:
+            names.remove("window_end")
+            title = f"{title}, windows of {lengths.pop() / 1_000_000:g} s".removeprefix(", ")
     if "stream" in names and not any(row.stream for row in rows):
         names.remove("stream")  # a run without streams has one, without a name
-    table = Table(title=title or None)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right" if name in ("count", "holders") else "left")
+        justify: Literal["right", "left"] = "right" if types[name] in (int, float) else "left"
+        whole = types[name] is Timestamp
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold", no_wrap=whole)
     shown = rows if limit is None else rows[:limit]
     for row in shown:
         table.add_row(*(_cell(row, name) for name in names))
     console = console or Console()
+    if title:
+        console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(table)
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")

@@ -17,7 +17,7 @@ from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
 from privstream.transforms.events.dead_letters import DeadLetter
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import Alert, HeavyHitter
 from rich.console import Console
 
 FORMATS = ["avro", "parquet", "jsonl"]
@@ -215,6 +215,29 @@ def test_the_terminal_table_shows_times_counts_and_error_bars():
     assert "1,234 ± 56" in text
     assert "stream" not in text
     assert "stream" in printed([hitter("b")])
+
+
+def test_windows_of_one_length_tell_it_once():
+    start = Timestamp(1_704_067_200)
+    hours = [
+        HeavyHitter("", start, start + 3600, "a", 1, 0.5),
+        HeavyHitter("", start + 3600, start + 7200, "a", 1, 0.5),
+    ]
+    text = printed(hours, title="Found")
+    assert "Found, windows of 3600 s" in text and "window end" not in text
+    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1, 0.5)], title="Found")
+    assert "windows of" not in other and "2024-01-01T02:00:00Z" in other
+    assert "window end" in printed([])
+
+
+def test_a_narrow_terminal_leaves_nothing_out():
+    start = Timestamp(1_704_067_200)
+    alert = Alert("north", start, start + 3600, "line down", 250.0, 78.1, 171.9, 46.19, 49.0, 0.044025, 0.528275, False)
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    print_rows([alert], Alert, title="alerts", console=console)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert "2024-01-01T00:00:00Z" in text
 
 
 def test_the_terminal_table_escapes_markup_and_control_characters():
