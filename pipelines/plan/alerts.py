@@ -16,7 +16,7 @@ from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.alerts import add_alerts
 from privstream.pipelines.plan.page import add_json, reasons, show
-from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS
+from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, runs_touched
 from rich.table import Table
 
 NUMBERS = """\
@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tests.add_argument("--windows", type=int, required=True, metavar="N", help="number of windows, overlapping or not")
     tests.add_argument("--streams", type=int, default=1, metavar="N", help="number of streams (default: 1)")
     tests.add_argument(
+        "--streams_per_person",
+        type=int,
+        metavar="N",
+        help="streams that one person counts in; each stream then has a budget (default: any, and one budget for all)",
+    )
+    tests.add_argument(
         "--both_directions", action="store_true", help="some rules say at least and some at most: more noise if shared"
     )
     tests.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
@@ -55,6 +61,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         checks.positive("epsilon", arguments.epsilon)
         for name in ("rules", "windows", "streams", "min_alerts"):
             checks.integer(name, getattr(arguments, name), minimum=1)
+        if arguments.streams_per_person is not None:
+            checks.integer("streams_per_person", arguments.streams_per_person, minimum=1)
         checks.one_of("budget", arguments.budget, BUDGETS)
         checks.one_of("neighbouring", arguments.neighbouring, tuple(NEIGHBOURING))
         checks.probability("beta", arguments.beta)
@@ -88,22 +96,24 @@ def _attempt(method: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _adaptive(arguments: argparse.Namespace, *, by_rule: bool) -> dict[str, Any]:
     """Return what alerts give, with one run for all rules or one for each."""
     one_direction = by_rule or not arguments.both_directions
+    by_stream = arguments.streams_per_person is not None
+    touched = runs_touched(arguments.neighbouring, arguments.streams, arguments.streams_per_person)
     mechanism = AdaptiveSparseVector(
-        epsilon=arguments.epsilon / (arguments.rules if by_rule else 1),
+        epsilon=arguments.epsilon / (arguments.rules if by_rule else 1) / touched,
         min_hits=arguments.min_alerts,
         branches=arguments.branches,
         integer=True,
         monotone=one_direction and arguments.neighbouring == "add_remove",
         neighbouring=arguments.neighbouring,
     )
-    tests = arguments.windows * arguments.streams * (1 if by_rule else arguments.rules)
+    tests = arguments.windows * (1 if by_stream else arguments.streams) * (1 if by_rule else arguments.rules)
     clearest = mechanism.tests.price
     return {
         "margin": mechanism.accuracy(tests, arguments.beta),
         "min_alerts": arguments.min_alerts,
         "max_alerts": (arguments.min_alerts - 1) * clearest + 1,
         "estimate_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(arguments.branches)],
-        "runs": arguments.rules if by_rule else 1,
+        "runs": (arguments.rules if by_rule else 1) * (arguments.streams if by_stream else 1),
     }
 
 
@@ -121,9 +131,11 @@ def _sparse(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counts(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what noisy counts give: a person may be in all of them."""
+    """Return what noisy counts give: a person may be in all of them, or in those of so many streams."""
     counts = arguments.windows * arguments.streams * arguments.rules
-    law = DiscreteLaplace(counts / arguments.epsilon)
+    limit = arguments.streams if arguments.streams_per_person is None else arguments.streams_per_person
+    streams = runs_touched(arguments.neighbouring, arguments.streams, limit)
+    law = DiscreteLaplace(arguments.windows * arguments.rules * streams / arguments.epsilon)
     return {
         "margin": float(law.tail_quantile(arguments.beta / (2 * counts))),
         "min_alerts": counts,

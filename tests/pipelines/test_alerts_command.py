@@ -13,7 +13,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.commands.alert_rules_file import read_rules, write_rules
 from privstream.pipelines.simulate.alerts import RuleCount, rules_for
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms import Alert, AlertRule
+from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
 USERS, WINDOWS = 4000, 48
 OPTIONS = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "4", "--min_alerts", "16"]
@@ -186,9 +186,32 @@ def test_the_plan_says_what_the_mechanisms_say(capsys):
     assert both["budget per rule"] == found["budget per rule"]
 
 
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("budget", ["shared", "per_rule"])
+def test_the_plan_of_streams_with_a_budget_of_their_own_is_that_of_the_transform(capsys, neighbouring, budget):
+    given = ["--epsilon", "1", "--rules", "2", "--windows", "100", "--streams", "5", "--streams_per_person", "2"]
+    assert cli.main(["plan", "alerts", *given, "--neighbouring", neighbouring, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[{"shared": "shared budget", "per_rule": "budget per rule"}[budget]]
+    made = SparseVectorAlerts(
+        epsilon=1.0,
+        rules=[AlertRule(name=name, at_least=5) for name in "ab"],
+        window=1,
+        start=0,
+        end=100,
+        noise=SeededNoise(1),
+        budget=budget,
+        neighbouring=neighbouring,
+        streams=tuple("vwxyz"),
+        streams_per_person=2,
+    )
+    assert found["margin"] == made.margin()
+    assert found["runs"] == 5 * len(made.plan.groups)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
+        ("--streams_per_person", "0", "streams_per_person must be >= 1, got 0"),
         ("--windows", "0", "windows must be >= 1, got 0"),
         ("--epsilon", "nan", "epsilon must be finite and > 0, got nan"),
         ("--budget", "x", "budget must be one of shared, per_rule, got 'x'"),

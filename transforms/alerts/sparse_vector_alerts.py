@@ -149,7 +149,9 @@ class SparseVectorAlerts(AlertTransform):
         self.steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(
-            epsilon=epsilon / (len(rules) if by_rule else 1) / self._streams_touched(neighbouring, len(names)),
+            epsilon=epsilon
+            / (len(rules) if by_rule else 1)
+            / runs_touched(neighbouring, len(names), streams_per_person),
             min_hits=min_alerts,
             branches=branches,
             integer=True,
@@ -168,13 +170,6 @@ class SparseVectorAlerts(AlertTransform):
         steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
         public = describe(rules, *steps, names, streams_per_person, by_rule, quiet)
         self.noise = noise.derive("sparse vector alerts", public)
-
-    def _streams_touched(self, neighbouring: str, streams: int) -> int:
-        """Return in how many streams with runs of their own two neighbouring inputs may differ."""
-        if self.streams_per_person is None:
-            return 1
-        people = 2 if neighbouring == "replace_one" else 1  # who is replaced may have been in other streams
-        return min(streams, people * self.streams_per_person)
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -226,3 +221,11 @@ class SparseVectorAlerts(AlertTransform):
         clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
         tests = TestCounts(plan=plan, steps=self.steps, stage=3, noise=self.noise)
         return stage(clocked, tests, Alert)
+
+
+def runs_touched(neighbouring: str, streams: int, streams_per_person: int | None) -> int:
+    """Return in how many streams with runs of their own two neighbouring inputs may differ; 1 if all share a run."""
+    if streams_per_person is None:
+        return 1
+    people = 2 if neighbouring == "replace_one" else 1  # who is replaced may have been in other streams
+    return min(streams, people * streams_per_person)
