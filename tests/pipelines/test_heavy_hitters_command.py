@@ -42,6 +42,8 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> City:
         windows = simulate_heavy_hitters(users=USERS, windows=WINDOWS, seed=5, trends=10)
         write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
     (folder / "noise.key").write_text("a key of this test alone\n")
+    (folder / "noise.key").chmod(0o600)
+    (folder / "noise.key").chmod(0o600)
     truth = read_row_file(str(folder / "truth.jsonl"), ItemHolders)
     return City(folder, str(folder / "noise.key"), truth)
 
