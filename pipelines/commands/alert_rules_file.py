@@ -14,11 +14,11 @@ from privstream.transforms import AlertRule
 FIELDS = ("name", "at_least", "at_most", "items")
 
 
-def read_rules(path: str, option: str = "--rules") -> tuple[AlertRule, ...]:
+def read_rules(path: str) -> tuple[AlertRule, ...]:
     """Read the rules of a file, one on each line.
 
     Raises:
-        ValueError: naming the option, the line and what it breaks; rules are public and may be quoted.
+        ValueError: naming the line and what it breaks; rules are public and may be quoted.
     """
     rules = []
     try:
@@ -27,11 +27,11 @@ def read_rules(path: str, option: str = "--rules") -> tuple[AlertRule, ...]:
                 try:
                     rules.append(_rule(text))
                 except (TypeError, ValueError) as error:
-                    raise ValueError(f"{option}: {lines.position(row)} of {path}: {error}") from None
+                    raise ValueError(f"--rules: {lines.position(row)} of {path}: {error}") from None
     except InputFileError as error:
-        raise ValueError(f"{option} must be a readable file: {error}") from None
+        raise ValueError(f"--rules must be a readable file: {error}") from None
     if not rules:
-        raise ValueError(f"{option} must hold at least one rule, got {path} with none")
+        raise ValueError(f"--rules must hold at least one rule, got {path} with none")
     return tuple(rules)
 
 

@@ -72,10 +72,6 @@ def add_alerts(budget: argparse._ArgumentGroup) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlerts:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
-    if streams and arguments.streams is None:
-        raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
-    if not streams and arguments.streams is not None:
-        raise ValueError("streams must not be given when the events have no stream")
     if arguments.end is None and arguments.watch is None:
         raise ValueError("end must be given: every window until then is tested")
     return SparseVectorAlerts(
@@ -90,7 +86,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlert
         branches=arguments.branches,
         budget=arguments.budget,
         quiet=arguments.quiet,
-        streams=options.streams(arguments),
+        streams=options.streams(arguments, streams),
         streams_per_person=arguments.streams_per_person,
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,

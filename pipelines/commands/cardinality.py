@@ -53,10 +53,6 @@ def add_limits(budget: argparse._ArgumentGroup) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
-    if streams and arguments.streams is None:
-        raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
-    if not streams and arguments.streams is not None:
-        raise ValueError("streams must not be given when the events have no stream")
     return SetCardinality(
         epsilon=arguments.epsilon,
         delta=arguments.delta,
@@ -71,7 +67,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
         max_updates=arguments.max_updates,
         visits_per_person=arguments.visits_per_person,
         mode=arguments.mode,
-        streams=options.streams(arguments),
+        streams=options.streams(arguments, streams),
         streams_per_person=arguments.streams_per_person,
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,

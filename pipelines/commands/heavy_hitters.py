@@ -44,9 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitters:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
-    for name in ("streams", "streams_per_person"):
-        if getattr(arguments, name) is not None and not streams:
-            raise ValueError(f"{name} must not be given when the events have no stream")
     return ShiftingHeavyHitters(
         epsilon=arguments.epsilon,
         delta=arguments.delta,
@@ -61,7 +58,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitt
         items_per_step=arguments.items_per_step,
         selection=arguments.selection,
         domain=None if arguments.domain is None else Domain.from_file(arguments.domain),
-        streams=options.streams(arguments),
+        streams=options.streams(arguments, streams, unnamed=True),
         streams_per_person=(arguments.streams_per_person or 1) if streams else None,
         calibration=arguments.calibration,
         neighbouring=arguments.neighbouring,

@@ -61,11 +61,6 @@ def add_limits(limits: argparse._ArgumentGroup) -> None:
 
 def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
     """Return the arguments that the transforms share; `streams` tells whether the events carry a stream."""
-    named = options.streams(arguments)
-    if streams and named is None:
-        raise ValueError("streams must be given, a public list, when the events have a stream")
-    if named is not None and not streams:
-        raise ValueError("streams must not be given when the events have no stream")
     if arguments.separator is None and arguments.categories_per_row > 1:
         raise ValueError("separator must be given when an event may have several categories")
     return {
@@ -84,7 +79,7 @@ def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
         "max_per_window": arguments.max_per_window,
         "categories_per_row": arguments.categories_per_row,
         "separator": LISTED if arguments.separator is None else arguments.separator,
-        "streams": named,
+        "streams": options.streams(arguments, streams),
         "shards": arguments.shards,
         "noise": launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
     }

@@ -123,8 +123,18 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--shards", type=int, default=4, help="parallel shards; changes no answer (default: 4)")
 
 
-def streams(arguments: argparse.Namespace) -> tuple[str, ...] | None:
-    """Return the public streams, or None if none were named."""
+def streams(arguments: argparse.Namespace, present: bool, *, unnamed: bool = False) -> tuple[str, ...] | None:
+    """Return the public streams, or None; `present` tells whether the events carry a stream.
+
+    Raises:
+        ValueError: something is said of streams although there are none, or they are not named, unless they can be
+            watched `unnamed`.
+    """
+    for name in ("streams", "streams_per_person"):
+        if not present and getattr(arguments, name, None) is not None:
+            raise ValueError(f"{name} must not be given when the events have no stream")
+    if present and arguments.streams is None and not unnamed:
+        raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
     return texts("streams", arguments.streams)
 
 

@@ -36,19 +36,18 @@ class ReadQueries(beam.PTransform[Any, Any]):
 
     Args:
         path: the file, on any of Beam's filesystems.
-        option: the option to name in errors.
 
     Raises:
         ValueError: at once, if there is no such file.
     """
 
-    def __init__(self, path: str, option: str = "--queries") -> None:
+    def __init__(self, path: str) -> None:
         super().__init__()
         self.path = path
         try:
             open_file(path).close()
         except InputFileError as error:
-            raise ValueError(f"{option} must be a readable file: {error}") from None
+            raise ValueError(f"--queries must be a readable file: {error}") from None
 
     def expand(self, pbegin: Any) -> QueriesRead:
         """Read the file on one worker."""

@@ -58,10 +58,6 @@ def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
     """Return the arguments that transforms on points have in common."""
-    if streams and arguments.streams is None:
-        raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
-    if not streams and arguments.streams is not None:
-        raise ValueError("streams must not be given when the events have no stream")
     if arguments.answers is not None:
         checks.integer("answers", arguments.answers, minimum=1)
     return {
@@ -75,7 +71,7 @@ def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any
         "duplicates": arguments.duplicates,
         "insert_values": options.texts("insert_values", arguments.insert_values),
         "delete_values": options.texts("delete_values", arguments.delete_values) or (),
-        "streams": options.streams(arguments),
+        "streams": options.streams(arguments, streams),
         "neighbouring": arguments.neighbouring,
         "beta": arguments.beta,
         "noise": launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),

@@ -51,12 +51,6 @@ def add_shares(budget: argparse._ArgumentGroup) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> TopKWithGap:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
-    if streams and arguments.streams is None:
-        raise ValueError("streams must be named when the events carry one: every window of each of them is published")
-    if not streams:
-        for name in ("streams", "streams_per_person"):
-            if getattr(arguments, name) is not None:
-                raise ValueError(f"{name} must not be given when the events have no stream")
     each = arguments.streams_per_person
     return TopKWithGap(
         epsilon=arguments.epsilon,
@@ -71,7 +65,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> TopKWithGap:
         participation_cap=arguments.participation_cap,
         items_per_step=arguments.items_per_step,
         selection=arguments.selection,
-        streams=options.streams(arguments),
+        streams=options.streams(arguments, streams),
         streams_per_person=1 if each is None and streams and arguments.unit == PERSON else each,
         measure_share=arguments.measure_share,
         noise_law=arguments.noise_law,
