@@ -128,12 +128,12 @@ def _print(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     for name, found in answer["counters"].items():
         table.add_row(f"counter: {name}", bound(found))
     able = {name: found["error_bound"] for name, found in answer["modes"].items() if found["error_bound"] is not None}
-    best = min(able, key=lambda name: able[name])
+    best = min(able, key=lambda name: able[name], default="none, no mode can meet this budget")
     text = (
         f"With probability {1 - arguments.beta:g} no number is off by more in the whole run; modes anchored and paper "
-        f"while no answer exceeds {answer['largest']:,}. Best: mode {best}. Counters: what each would "
-        "give in mode direct, which takes the k-ary tree for delta = 0, else the buffered Toeplitz counter, and "
-        "the one for unknown horizon without an end."
+        f"while no answer exceeds {answer['largest']:,}. Best mode: {best}. Counters: what each would "
+        "give in mode direct, which takes the k-ary tree for delta = 0 (with --restartable the binary tree), else the "
+        "buffered Toeplitz counter, and the one for unknown horizon without an end."
     )
     show(title, table, [*reasons({**answer["modes"], **answer["counters"]}), text])
 

@@ -1,13 +1,15 @@
 """`privstream histogram`, `quantiles` and `flags`, with plan, plot and simulate: from a file to a file."""
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from privstream.mechanisms import HistogramQueries, KaryTreeCounter
+from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter
 from privstream.pipelines import cli
+from privstream.pipelines.commands import histogram
 from privstream.pipelines.plot.histogram import bands
 from privstream.pipelines.simulate.histogram import CategoryCount, category_names, simulate_trips
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -167,6 +169,17 @@ def test_the_command_protects_against_replacement(trips: Path, tmp_path: Path) -
         promises[neighbouring] = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert "replac" in json.dumps(promises["replace_one"])
     assert promises["replace_one"]["accuracy"]["error_bound"] > promises["add_remove"]["accuracy"]["error_bound"]
+
+
+def test_noise_is_bound_where_a_run_may_be_repeated(trips: Path) -> None:
+    parser = argparse.ArgumentParser()
+    histogram.add_arguments(parser)
+    files = ["--input", str(trips), "--output", str(trips / "rows"), "--domain", str(trips / "domain.txt")]
+    options = [*files, "--noise_key_file", str(trips / "key"), *RUN, "--epsilon", "1"]
+    kinds = {"--watch=5": BinaryTreeCounter, "--restartable": BinaryTreeCounter, "--shards=4": KaryTreeCounter}
+    for option, kind in kinds.items():
+        made = histogram.transform(parser.parse_args([*options, option]), False)
+        assert type(made.mechanism.counter) is kind
 
 
 def test_plot_draws_estimates_and_truth(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
