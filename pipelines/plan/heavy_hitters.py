@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "without this option every item of a public list is tested at every step",
     )
     budget.add_argument(
-        "--count_share", type=float, default=0.0, help="share of epsilon for noisy counts of hits (default: 0, none)"
+        "--count_share",
+        type=float,
+        default=0.0,
+        help="share of epsilon for noisy counts of hits (default: 0, none; `heavy-hitters` takes 0.25)",
     )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(

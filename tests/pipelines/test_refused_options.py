@@ -184,6 +184,8 @@ def test_it_is_refused(line: str, rule: str, folder: Path, capfd: pytest.Capture
 def test_a_plan_that_no_method_can_meet_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(shlex.split("plan heavy-hitters --epsilon 1e-300 --delta 1e-6 --max_hits 2")) == 0
     assert "epsilon must be larger" in capsys.readouterr().out
+    assert cli.main(shlex.split("plan histogram --epsilon 1e300 --categories 5 --windows 5")) == 0
+    assert "no mode can meet this budget" in capsys.readouterr().out
 
 
 def test_a_key_that_everybody_can_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
