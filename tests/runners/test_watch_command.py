@@ -56,7 +56,11 @@ COMMANDS = {
 }
 ON_FLINK = ("heavy-hitters", "alerts", "histogram", "cardinality")
 EVERYWHERE = [("prism", name) for name in COMMANDS] + [("flink", name) for name in ON_FLINK]
-MARKS = {"prism": [pytest.mark.prism], "flink": [pytest.mark.flink, pytest.mark.xdist_group("flink")]}
+MARKS = {
+    "prism": [pytest.mark.prism, pytest.mark.slow],
+    "flink": [pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")],
+}
+on_streaming_runners = pytest.mark.parametrize("runner", [pytest.param(name, marks=MARKS[name]) for name in MARKS])
 
 
 def options(runner: str) -> list[str]:
@@ -124,7 +128,6 @@ def wait_for(process: subprocess.Popen, condition) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runner", "name"), [pytest.param(*case, marks=MARKS[case[0]], id="-".join(case)) for case in EVERYWHERE]
 )
