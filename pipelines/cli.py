@@ -136,7 +136,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("privstream: interrupted; nothing was written", file=sys.stderr)
+        print("privstream: interrupted; no file is half-written", file=sys.stderr)
         return 130
     except RunError as error:
         return _fail(known, error, 1)

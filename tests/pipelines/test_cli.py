@@ -89,7 +89,7 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
     [
         (UsageError("users must be >= 1, got 0"), 2, "privstream plan heavy-hitters: error: users must be >= 1, got 0"),
         (RunError("it broke"), 1, "privstream plan heavy-hitters: error: it broke"),
-        (KeyboardInterrupt(), 130, "privstream: interrupted; nothing was written"),
+        (KeyboardInterrupt(), 130, "privstream: interrupted; no file is half-written"),
     ],
 )
 @pytest.mark.parametrize("traceback", [False, True])
