@@ -84,6 +84,12 @@ class RunningCluster:
         """Return the overview of the job that began last."""
         return max(self.rest("/jobs/overview")["jobs"], key=lambda job: job["start-time"])
 
+    def cancel(self, job: str) -> None:
+        """End a job, and wait until its slots are free again."""
+        call("cancel", job, f"--run={self.folder}")
+        while self.rest("/overview")["slots-available"] < self.rest("/overview")["slots-total"]:
+            time.sleep(0.2)
+
     def cpu_seconds(self) -> float:
         """Return what all its processes, and workers that have ended, have spent so far."""
         leaders = {int(file.read_text().split()[0]) for file in self.folder.glob("*.pid")}

@@ -4,11 +4,13 @@ Usage: python benchmarks/flink_throughput.py [--quick] [--users 200000 ..]
 
 The cluster has two task managers of one slot. CPU seconds are those of all its processes, Python workers and their
 imports included, from before the job is submitted until it has ended; the command that submits and Beam's job server
-are not counted. One job that is not measured goes before, so that the task managers' Java is warm. The FnApiRunner runs
-in a process of its own, measured as heavy_hitters_throughput.py does, from where the pipeline is built. The plain
-pipeline gets all events of a few of the people, since it takes minutes otherwise. A job costs something before its
-first event: starting workers above all. So the CPU seconds that each further event costs are given too, from the
-difference between all events and those of a few of the people.
+are not counted. Jobs that are not measured go before, so that the task managers' Java is warm. The FnApiRunner runs
+in a process of its own, measured as heavy_hitters_throughput.py does, from where the pipeline is built.
+
+A job costs something before its first event: starting workers above all. So each pipeline gets two inputs, all windows
+and an eighth of them. From both follow the events per CPU second once a job runs (`further`) and its fixed cost. The
+plain pipeline gets the events of one person in twenty, in an eighth and a quarter of the windows: it takes minutes
+otherwise.
 
 Needs Java; Flink and the job server are fetched on first use. Writes flink_throughput.csv and .png to
 benchmarks/results.
@@ -17,7 +19,10 @@ benchmarks/results.
 import argparse
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +37,13 @@ from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.commands.heavy_hitters import ORDER
 from privstream.pipelines.simulate.event_writers import write_simulation
-from privstream.pipelines.simulate.streams import START_MICROS, simulate_heavy_hitters
+from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
+ALL, SOME, FEW = "all", "an eighth of the windows", "one person in twenty"
 KEY = b"a benchmark's key, known to all.."
 Parameters = dict[str, Any]
 
@@ -56,20 +62,25 @@ def plain(build: Any, options: list[str], events: str, output: str, min_holders:
 
 
 def write_events(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, int]]:
-    """Write all events, and those of some of the people; return paths and numbers of events."""
-    simulate = partial(
-        simulate_heavy_hitters,
-        users=options.users,
-        windows=options.windows,
-        items=options.items,
-        events_per_user_and_window=options.events / options.users / options.windows,
-        trends=min(8, options.windows),
-        seed=1,
-    )
-    made = {}
-    for name, windows in (("all", simulate()), ("5% of the people", some_people(simulate(), options.users))):
+    """Write the events of all windows and of some, and those of some of the people; return paths and numbers."""
+    made: dict[str, tuple[str, int]] = {}
+    for name, share, few in (
+        (ALL, 1, False),
+        (SOME, 8, False),
+        (f"{FEW}, a quarter of the windows", 4, True),
+        (f"{FEW}, an eighth", 8, True),
+    ):
+        windows = max(1, options.windows // share)
+        events: Iterable[SimulatedWindow] = simulate_heavy_hitters(
+            users=options.users,
+            windows=windows,
+            items=options.items,
+            events_per_user_and_window=options.events / options.users / options.windows,
+            trends=min(8, windows),
+            seed=1,
+        )
         path = str(folder / f"{len(made)}.parquet")
-        made[name] = (path, write_simulation(path, windows).events)
+        made[name] = (path, write_simulation(path, some_people(events, options.users) if few else events).events)
     return made
 
 
@@ -112,44 +123,52 @@ def measure(options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
         rows.append(describe(library, what, runner, events, files[events][1], cost))
         print(f"{library}, {what}, {runner}: {rows[-1]['events_per_cpu_second']:,} events a CPU second", flush=True)
 
-    for events in files:
+    for events in (ALL, SOME):
         output = str(scratch / f"local {events}")
         cost = in_own_process(private, local, files[events][0], output, parameters)
         add("privstream", "4 items a window", "FnApiRunner", events, cost)
     jar = job_server_jar()
-    few = files["5% of the people"][0]
     with cluster(scratch / "cluster", jar) as running:
-        on_cluster(running, private, few, str(scratch / "warm"), parameters, mode="streaming")
-        for mode, events in (("streaming", "all"), ("streaming", "5% of the people"), ("batch", "all")):
+        for number in range(2):
+            on_cluster(running, private, files[SOME][0], str(scratch / f"warm {number}"), parameters, mode="streaming")
+        for mode, events in product(options.modes, (ALL, SOME)):
             output = str(scratch / f"{mode} {events}")
             cost = on_cluster(running, private, files[events][0], output, parameters, mode=mode)
             add("privstream", "4 items a window", f"Flink, {mode}", events, cost)
             same = [read_row_file(f"{scratch}/{name} {events}.parquet", HeavyHitter) for name in ("local", mode)]
             assert same[0] == same[1], "Flink published other rows"
         run = partial(plain, group_by_person)
-        cost = on_cluster(running, run, few, str(scratch / "plain"), min_holders, mode="streaming")
-        add("plain Beam", "GroupByKey per person, count per item", "Flink, streaming", "5% of the people", cost)
+        for events in files:
+            if events.startswith(FEW):
+                cost = on_cluster(running, run, files[events][0], str(scratch / "plain"), min_holders, mode="streaming")
+                add("plain Beam", "GroupByKey per person, count per item", "Flink, streaming", events, cost)
     return rows
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """Add what further events cost, and compare with one process and with the plain pipeline."""
-    few = {(row["pipeline"], row["runner"]): row for row in rows if row["events"] != "all"}
+    """Add what further events and the job itself cost, and compare with one process and with the plain pipeline."""
+    pairs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        other = few.get((row["pipeline"], row["runner"]), row)
-        more = row["cpu_seconds"] - other["cpu_seconds"]
-        row["further_events_per_cpu_second"] = round((row["number"] - other["number"]) / more) if more > 0 else None
-    best = max(row["events_per_cpu_second"] for row in rows if row["library"] == "plain Beam")
-    local = {row["events"]: row["events_per_cpu_second"] for row in rows if row["runner"] == "FnApiRunner"}
+        pairs[row["pipeline"], row["runner"]].append(row)
+    for large, small in pairs.values():
+        more = large["cpu_seconds"] - small["cpu_seconds"]
+        further = (large["number"] - small["number"]) / more if more > 0 else float("nan")
+        for row in (large, small):
+            row["further_events_per_cpu_second"] = round(further) if more > 0 else None
+            row["fixed_cpu_seconds"] = round(large["cpu_seconds"] - large["number"] / further, 2) if more > 0 else None
+    local = {row["events"]: row for row in rows if row["runner"] == "FnApiRunner"}
+    best = max((row for row in rows if row["library"] == "plain Beam"), key=lambda row: row["events_per_cpu_second"])
     for row in rows:
-        row["of_one_process"] = round(row["events_per_cpu_second"] / local[row["events"]], 3)
-        row["times_plain_beam"] = round(row["events_per_cpu_second"] / best, 1)
+        for rate in ("events_per_cpu_second", "further_events_per_cpu_second"):
+            one = local.get(row["events"], {}).get(rate)
+            row[f"{rate}_of_one_process"] = round(row[rate] / one, 3) if row[rate] and one else None
+            row[f"{rate}_times_plain_beam"] = round(row[rate] / best[rate], 1) if row[rate] and best[rate] else None
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(9, 0.45 * len(rows) + 1.2), layout="constrained")
+    figure = Figure(figsize=(9, 0.6 * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
-    labels = [f"{row['library']}: {row['pipeline']}, {row['runner']}  ({row['events']})" for row in rows]
+    labels = [f"{row['library']}, {row['runner']}\n{row['number']:,} events" for row in rows]
     rates = [row["events_per_cpu_second"] for row in rows]
     bars = axes.barh(labels, rates, color=[COLOURS[row["library"]] for row in rows])
     axes.bar_label(bars, [f"{rate:,}" for rate in rates], padding=3)
@@ -163,11 +182,13 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--users", type=int, default=200_000)
     arguments.add_argument("--items", type=int, default=50_000)
-    arguments.add_argument("--windows", type=int, default=60)
-    arguments.add_argument("--events", type=int, default=4_000_000, help="about so many")
+    arguments.add_argument("--windows", type=int, default=120)
+    arguments.add_argument("--events", type=int, default=8_000_000, help="about so many")
+    modes = ["streaming", "batch"]
+    arguments.add_argument("--modes", choices=modes, nargs="+", default=modes)
     options = arguments.parse_args()
     if options.quick:
-        options.users, options.items, options.windows, options.events = 2_000, 500, 6, 20_000
+        options.users, options.items, options.windows, options.events = 2_000, 500, 8, 20_000
     folder = results_folder(options)
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         rows = measure(options, Path(scratch))
