@@ -4,6 +4,7 @@ from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
 from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
@@ -47,6 +48,7 @@ __all__ = [
     "BottomUpTreeCounter",
     "BufferedToeplitzCounter",
     "ColumnFlags",
+    "ContinualCounter",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
     "Histogram",
