@@ -7,6 +7,8 @@ so many people have been charged: what is written for it, the checkpoint of the 
 what a savepoint holds), decoding it as after a restart, and the window with the state decoded. With several streams the
 people are spread over them, and so are the holdings. The peer keeps a dictionary per stream and pickles it.
 
+What a real cluster does with this state is measured by flink_checkpoints.py and flink_throughput.py, which need Java.
+
 Writes scaling.csv and scaling.png to benchmarks/results. The table with its law is in docs/scaling.md.
 """
 
