@@ -13,7 +13,7 @@ from pathlib import Path
 FLINK_VERSION = os.environ.get("FLINK_VERSION") or Path(__file__).with_name("flink_version").read_text().strip()
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "flink"
 HOST = "127.0.0.1"
-# In jobs of minutes Java's second compiler took two fifths of Java's CPU; jobs without it took half as much.
+# In jobs of minutes Java's second compiler took two fifths of Java's CPU.
 # Then what Flink's own configuration template asks of Java 17.
 JAVA_OPTIONS = [
     "-XX:TieredStopAtLevel=1",
