@@ -43,8 +43,9 @@ class UnknownHorizonCounter(ContinualCounter):
         `error(t, beta)` an upper bound, since epochs share beta.
 
     Attributes: see `ContinualCounter`; the horizon is 2^40 and need not be given; `first_epoch`: steps that the run is
-        expected to have, or None; `repeatable`: whether all noise is bound to the data, so that a run may be repeated
-        with other data for the price of a second release. So it is anyway if delta > 0.
+        expected to have, or None; `repeatable`: whether all noise is bound to the data, so that a run that is
+        repeated with other data does not show by how much they differ (it shows that they do). So it is anyway if
+        delta > 0.
 
     Example:
         >>> counter = UnknownHorizonCounter(epsilon=1.0)

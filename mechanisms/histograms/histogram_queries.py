@@ -67,8 +67,9 @@ class HistogramQueries(HistogramMechanism):
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
             row that is replaced keeps its step.
         beta: failure probability of the accuracy.
-        repeatable: whether all noise is bound to the data, so that a run may be repeated with other data for the price
-            of a second release. So it is anyway if delta > 0; with delta = 0 the error is about three times as large.
+        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
+            by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error is
+            about three times as large.
         largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
             horizon, or 100,000. Not used for privacy or accuracy.
         counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.

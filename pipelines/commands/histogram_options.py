@@ -44,8 +44,8 @@ def add_assumptions(budget: argparse._ArgumentGroup) -> None:
         "--restartable",
         action="store_true",
         default=None,
-        help="bind all noise to the data, so that a run may be repeated with other data for the price of a second "
-        "release (always, if the input has no end, or delta > 0)",
+        help="bind all noise to the data, so that a run that is repeated with other data does not show by how much "
+        "they differ (always, if the input has no end, or delta > 0)",
     )
 
 

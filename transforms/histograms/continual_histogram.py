@@ -62,9 +62,9 @@ class ContinualHistogram(CategoryTransform):
         largest: largest count that is expected, for the choice of mode, and the accuracy of "anchored"; or None.
         streams: public names of the streams, each with a histogram of its own; None if the events carry no stream.
         neighbouring: "add_remove" or "replace_one".
-        restartable: whether all noise is bound to the data, as it is anyway if delta > 0. A job that is restored, and
-            sees other events in time, then pays for a second release; else the exact difference would show. With
-            delta = 0 the error is about three times as large. None: if there is no end.
+        restartable: whether all noise is bound to the data, as it is anyway if delta > 0. If a job that is restored
+            sees other events in time than before, then that counts differ shows, but not by how much. With delta = 0
+            the error is about three times as large. None: if there is no end.
         beta: failure probability of the accuracy.
         shards: parallel shards of people. Changes no answer.
 
