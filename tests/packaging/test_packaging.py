@@ -92,6 +92,11 @@ def archived_files(archive: Path) -> set[str]:
     return {"/".join(name.parts[1:]) for name in names}
 
 
+def test_tests_of_a_group_go_to_one_worker(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.endswith("@packaging"), "this pytest-xdist cannot group tests with this pytest"
+
+
 def test_wheel_holds_the_packages_and_nothing_else(wheel: Path, expected: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
