@@ -45,6 +45,14 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     raise TimeoutError(f"waited {SECONDS} s in vain for {what}")
 
 
+def told_of(process: Path, what: str) -> str:
+    """Return what the system tells of a process or thread; nothing if it is gone."""
+    try:
+        return (process / what).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 @dataclass
 class Cluster:
     """A cluster that `deploy/flink_cluster.py` started."""
@@ -81,14 +89,13 @@ class Cluster:
         wait_until(lambda: not load("processes").alive(pid_file), f"the end of {name}")
 
     def workers(self) -> list[int]:
-        """Return the Python workers of the pool."""
+        """Return the Python workers of the pool, oldest first: those of a job that has ended may take a while to go."""
         pool = int((self.run / "worker-pool.pid").read_text().split()[0])
-        return [int(child) for child in Path(f"/proc/{pool}/task/{pool}/children").read_text().split()] + [
-            int(child)
-            for thread in Path(f"/proc/{pool}/task").iterdir()
-            if thread.name != str(pool)
-            for child in (thread / "children").read_text().split()
-        ]
+        threads = Path(f"/proc/{pool}/task").iterdir()
+        children = [child for thread in threads for child in told_of(thread, "children").split()]
+        states = {int(child): told_of(Path("/proc", child), "stat").rpartition(")")[2].split() for child in children}
+        started = {child: int(state[19]) for child, state in states.items() if state}
+        return sorted(started, key=started.__getitem__)
 
     def submit(self, stream: Stream, *extra: str, checkpoint_seconds: int = 120) -> "Job":
         """Start the pipeline of `paced_stream` and return as soon as the cluster has it.
