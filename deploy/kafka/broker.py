@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -24,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "kafka"
 HOST = "127.0.0.1"
 START_SECONDS = 60
+CLUSTER_ID = "privstreamLocalBrokerA"  # 16 bytes in base64; a random one that begins with "-" is taken for an option
 STORAGE_TOOL, BROKER = "kafka.tools.StorageTool", "kafka.Kafka"
 
 
@@ -95,9 +95,8 @@ def start(run: Path, port: int | None) -> str:
     config.write_text("".join(f"{name}={value}\n" for name, value in settings(run, *address).items()))
     java = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes]
     if not (run / "data").exists():
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatted = subprocess.run(
-            [*java, STORAGE_TOOL, "format", "-t", cluster, "-c", str(config)],
+            [*java, STORAGE_TOOL, "format", "-t", CLUSTER_ID, "-c", str(config)],
             capture_output=True,
             text=True,
             check=False,
