@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,10 +16,10 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class HistogramQuery:
+class HistogramQuery(ABC):
     """One or more numbers, or column numbers, that depend on the column sums alone."""
 
-    def check(self, columns: int) -> None:
+    def check(self, columns: int) -> None:  # noqa: B027 (most queries fit any number)
         """Raise ValueError if the query does not fit so many columns."""
 
     def describe(self) -> list[Any]:
@@ -30,9 +31,9 @@ class HistogramQuery:
         """Whether answers are column numbers."""
         return False
 
+    @abstractmethod
     def values(self, sums: Integers) -> Integers:
         """Return the values of the query's monotone 1-Lipschitz parts, (n, k), for sums (n, columns)."""
-        raise NotImplementedError
 
     def answers(self, sums: Integers) -> Integers:
         """Return what is published, (n, k): values, or column numbers."""

@@ -7,6 +7,7 @@ piece of state for every time that a splittable DoFn pauses, and never frees it.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -56,9 +57,9 @@ class PolledSource(beam.DoFn):
         self.seconds = seconds
         self._asked: dict[bytes, float] = {}  # cache of pauses: when each part was asked by this instance
 
+    @abstractmethod
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """Ask once; the position is None at first."""
-        raise NotImplementedError
 
     def process(self, element: tuple[bytes, bytes], again: Any = beam.DoFn.TimerParam(AGAIN)) -> None:
         """Start with a part."""

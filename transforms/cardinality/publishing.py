@@ -54,10 +54,3 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs
-
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
-    ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
-        """Estimate in one window."""
-        state, outputs = self.walk(key, step, step, {step: batches}, state)
-        return state, [row for _, row in outputs]
