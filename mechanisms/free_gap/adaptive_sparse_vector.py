@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
 from privstream.mechanisms.free_gap.gap_noise import check_parameters
-from privstream.mechanisms.free_gap.gap_tests import GapMechanism, GapTests, optimal_share
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import ADAPTIVITY, PUBLIC, UNIT
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
 
 MOST_BRANCHES = 32
 
@@ -47,7 +46,6 @@ class AdaptiveSparseVector(GapMechanism):
         noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
         margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
         threshold_share: part of epsilon for the threshold, in (0, 1); None for that of least gap variance in branch 0.
-          `gap_tests.optimal_share` gives that of other branches.
         neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
     Raises:
@@ -87,10 +85,9 @@ class AdaptiveSparseVector(GapMechanism):
         check_parameters(self, self.threshold, self.tests.threshold_scale, *scales)
 
     @property
-    def threshold_epsilon(self) -> float:
-        """The part of epsilon that the threshold costs."""
-        share = self.threshold_share
-        return self.epsilon * (optimal_share(self.min_hits, monotone=self.monotone) if share is None else share)
+    def paid_hits(self) -> int:
+        """Number of hits at the full price that epsilon pays for."""
+        return self.min_hits
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -105,21 +102,3 @@ class AdaptiveSparseVector(GapMechanism):
             adaptivity=ADAPTIVITY,
             curve=PureDp(self.epsilon),
         )
-
-    @cached_property
-    def tests(self) -> GapTests:
-        """The tests, with their noise."""
-        return GapTests(
-            threshold_scale=1 / self.threshold_epsilon,
-            query_scale=(1 if self.monotone else 2) / self.hit_epsilon,
-            min_hits=self.min_hits,
-            branches=self.branches,
-            margin=self.margin if self.branches > 1 else 0.0,
-            noise_law=self.noise_law,
-            integer=self.integer,
-        )
-
-    @property
-    def hit_epsilon(self) -> float:
-        """The part of epsilon that one hit at the full price costs."""
-        return (self.epsilon - self.threshold_epsilon) / self.min_hits

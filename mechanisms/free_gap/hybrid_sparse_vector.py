@@ -2,22 +2,21 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.gap_mechanism import ThresholdMechanism
 from privstream.mechanisms.free_gap.gap_noise import check_parameters, noisy, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, leaders
-from privstream.mechanisms.free_gap.gap_tests import GapTests, optimal_share
 from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
 from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import UNIT
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
+from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 
 class ThresholdSelection(NamedTuple):
@@ -29,7 +28,7 @@ class ThresholdSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridSparseVector:
+class HybridSparseVector(ThresholdMechanism):
     """Selects the up to `top` largest queries above a threshold, with gaps to it: sparse vector in noisy order.
 
     Finds larger queries than `SparseVectorWithGap`, which takes the first ones, but needs all queries at once. Always
@@ -91,15 +90,9 @@ class HybridSparseVector:
         check_parameters(self, self.threshold, self.tests.threshold_scale, self.tests.query_scale)
 
     @property
-    def threshold_epsilon(self) -> float:
-        """The part of epsilon that the threshold costs."""
-        share = self.threshold_share
-        return self.epsilon * (optimal_share(self.top, monotone=self.monotone) if share is None else share)
-
-    @property
-    def hit_epsilon(self) -> float:
-        """The part of epsilon that each selected query costs."""
-        return (self.epsilon - self.threshold_epsilon) / self.top
+    def paid_hits(self) -> int:
+        """Number of hits at the full price that epsilon pays for."""
+        return self.top
 
     @property
     def gap_variance(self) -> float:
@@ -160,16 +153,3 @@ class HybridSparseVector:
     def lower_bounds(self, selection: ThresholdSelection, confidence: float) -> NDArray[np.float64]:
         """Return lower confidence bounds of value - threshold: see `postprocess.gap_lower_bound`."""
         return selection.gaps - self.tests.excess(0, 1 - checks.probability("confidence", confidence))
-
-    @cached_property
-    def tests(self) -> GapTests:
-        """The comparison with the threshold, with its noise."""
-        return GapTests(
-            threshold_scale=1 / self.threshold_epsilon,
-            query_scale=(1 if self.monotone else 2) / self.hit_epsilon,
-            min_hits=self.top,
-            branches=1,
-            margin=0.0,
-            noise_law=self.noise_law,
-            integer=self.integer,
-        )

@@ -13,8 +13,8 @@ from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import UNIT
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
+from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 PUBLIC_ORDER = ("all parameters", "the number of queries and their order")
 ONE_RELEASE = "The queries may depend on everything published before."

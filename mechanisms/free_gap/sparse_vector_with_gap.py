@@ -1,14 +1,13 @@
 """SparseVectorWithGap: the first c queries above a threshold, and by how much they are above it."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from privstream.mechanisms import checks
+from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
 from privstream.mechanisms.free_gap.gap_noise import check_parameters
-from privstream.mechanisms.free_gap.gap_tests import GapMechanism, GapTests, optimal_share
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import ADAPTIVITY, PUBLIC, UNIT
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +71,9 @@ class SparseVectorWithGap(GapMechanism):
         check_parameters(self, self.threshold, self.tests.threshold_scale, self.tests.query_scale)
 
     @property
-    def threshold_epsilon(self) -> float:
-        """The part of epsilon that the threshold costs."""
-        share = self.threshold_share
-        return self.epsilon * (optimal_share(self.max_hits, monotone=self.monotone) if share is None else share)
+    def paid_hits(self) -> int:
+        """Number of hits at the full price that epsilon pays for."""
+        return self.max_hits
 
     @property
     def gap_variance(self) -> float:
@@ -95,21 +93,3 @@ class SparseVectorWithGap(GapMechanism):
             adaptivity=ADAPTIVITY,
             curve=PureDp(self.epsilon),
         )
-
-    @cached_property
-    def tests(self) -> GapTests:
-        """The tests, with their noise."""
-        return GapTests(
-            threshold_scale=1 / self.threshold_epsilon,
-            query_scale=(1 if self.monotone else 2) / self.hit_epsilon,
-            min_hits=self.max_hits,
-            branches=1,
-            margin=0.0,
-            noise_law=self.noise_law,
-            integer=self.integer,
-        )
-
-    @property
-    def hit_epsilon(self) -> float:
-        """The part of epsilon that one hit costs."""
-        return (self.epsilon - self.threshold_epsilon) / self.max_hits

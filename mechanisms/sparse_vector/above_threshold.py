@@ -2,41 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import (
-    HiddenThreshold,
-    Progress,
-    check_shared,
-    parameters,
-    restore_progress,
-    snapshot_progress,
-)
-
-UNIT = "one change of the data that moves no query by more than 1, over the whole run"
-PUBLIC = ("all parameters", "the thresholds", "the number of queries")
-ADAPTIVITY = "Queries and thresholds may depend on all earlier answers."
-
-
-class Answers(NamedTuple):
-    """Hit or miss for the first queries of a step, in order; fewer than asked if the mechanism halted among them."""
-
-    hits: NDArray[np.bool_]
-
-    @property
-    def answered(self) -> int:
-        """Number of queries answered."""
-        return len(self.hits)
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, HitMechanism
 
 
 @dataclass(frozen=True, kw_only=True)
-class AboveThreshold:
+class AboveThreshold(HitMechanism):
     """Answers sensitivity-1 queries with hit or miss until the first hit, then halts.
 
     Privacy:
@@ -98,45 +73,7 @@ class AboveThreshold:
             curve=PureDp(self.epsilon),
         )
 
-    def accuracy(self, queries: int, beta: float) -> float:
-        """Return the alpha of the class docstring for so many queries."""
-        return self._tests.accuracy(queries, beta)
-
-    def initial_state(self) -> Progress:
-        """Return the state before the first query."""
-        return Progress()
-
-    def step(
-        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
-    ) -> tuple[Progress, Answers]:
-        """Answer queries in order, up to and including the hit.
-
-        A vector is answered in pieces as it is at once.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, shape (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
-
-        Raises:
-            BudgetSpent: the run had halted before.
-        """
-        gaps = self._tests.gaps(values, self.threshold if thresholds is None else thresholds)
-        state, hits = self._tests.test(state, gaps, noise.derive("sparse vector", parameters(self)))
-        return state, Answers(hits)
-
-    def snapshot(self, state: Progress) -> bytes:
-        """Return `state` as bytes."""
-        return snapshot_progress(self, state)
-
-    def restore(self, data: bytes) -> Progress:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        return restore_progress(self, data)
-
     @cached_property
-    def _tests(self) -> HiddenThreshold:
+    def tests(self) -> HiddenThreshold:
+        """The tests, with their noise."""
         return HiddenThreshold(scale=self.noise_scale, max_hits=1, integer=self.integer)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import BudgetSpent, SnapshotError
+from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack
 
 IntegersOrReals = NDArray[np.int64] | NDArray[np.float64]
 
@@ -142,20 +142,6 @@ def parameters(mechanism: Any) -> bytes:
         for name, value in values.items()
     }
     return pack(type(mechanism).__name__, _VERSION, plain)
-
-
-def snapshot_progress(mechanism: Any, state: Progress) -> bytes:
-    """Return `state` as bytes that only a mechanism with equal parameters restores."""
-    fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": parameters(mechanism)}
-    return pack(f"{type(mechanism).__name__} state", _VERSION, fields | {"asked": state.asked, "hits": state.hits})
-
-
-def restore_progress(mechanism: Any, data: bytes) -> Progress:
-    """Return the state in a snapshot."""
-    fields = unpack(f"{type(mechanism).__name__} state", _VERSION, data)
-    if fields["parameters"] != parameters(mechanism):
-        raise SnapshotError(f"snapshot must be made by {type(mechanism).__name__} with equal parameters")
-    return Progress(asked=int(fields["asked"]), hits=int(fields["hits"]))
 
 
 def query_labels(first: int, count: int) -> NDArray[np.uint64]:

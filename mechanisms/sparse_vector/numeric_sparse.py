@@ -13,16 +13,14 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import ADAPTIVITY, PUBLIC, UNIT
 from privstream.mechanisms.sparse_vector.hidden_threshold import (
     IntegersOrReals,
     Progress,
     check_shared,
     parameters,
     query_labels,
-    restore_progress,
-    snapshot_progress,
 )
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, SparseVectorMechanism
 from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse, check_composition, noise_scale
 
 _ROOT = math.sqrt(512)
@@ -41,7 +39,7 @@ class NumericAnswers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumericSparse:
+class NumericSparse(SparseVectorMechanism):
     """Answers sensitivity-1 queries with a noisy value or a miss until the `max_hits`-th value, then halts.
 
     Privacy:
@@ -147,10 +145,6 @@ class NumericSparse:
         values = self.value_scale * math.log(2 * self.max_hits / checks.probability("beta", beta))
         return max(self.choice.accuracy(queries, beta / 2), values + (1 if self.integer else 0))
 
-    def initial_state(self) -> Progress:
-        """Return the state before the first query."""
-        return Progress()
-
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
     ) -> tuple[Progress, NumericAnswers]:
@@ -179,14 +173,6 @@ class NumericSparse:
         # Adding 0 makes one zero of the two floating-point ones.
         bound = source.derive("value").bind(query_labels(state.asked, len(gaps))[chosen], (truths + 0).view(np.int64))
         return after, NumericAnswers(hits, truths + self._value_law.draw(source.derive("value noise"), bound))
-
-    def snapshot(self, state: Progress) -> bytes:
-        """Return `state` as bytes."""
-        return snapshot_progress(self, state)
-
-    def restore(self, data: bytes) -> Progress:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        return restore_progress(self, data)
 
     @property
     def _values_curve(self) -> PureComposition:

@@ -6,20 +6,12 @@ from functools import cached_property
 
 import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import connect_dots, least_epsilon
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.above_threshold import ADAPTIVITY, PUBLIC, UNIT, Answers
-from privstream.mechanisms.sparse_vector.hidden_threshold import (
-    HiddenThreshold,
-    Progress,
-    check_shared,
-    parameters,
-    restore_progress,
-    snapshot_progress,
-)
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, HitMechanism
 from scipy import special, stats
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
@@ -65,7 +57,7 @@ class PureComposition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse:
+class Sparse(HitMechanism):
     """Answers sensitivity-1 queries with hit or miss until the `max_hits`-th hit, then halts.
 
     Privacy:
@@ -143,45 +135,6 @@ class Sparse:
             adaptivity=ADAPTIVITY,
             curve=self.curve,
         )
-
-    def accuracy(self, queries: int, beta: float) -> float:
-        """Return the alpha of the class docstring for so many queries."""
-        return self.tests.accuracy(queries, beta)
-
-    def initial_state(self) -> Progress:
-        """Return the state before the first query."""
-        return Progress()
-
-    def step(
-        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
-    ) -> tuple[Progress, Answers]:
-        """Answer queries in order, up to and including the last hit that is paid for.
-
-        A vector is answered in pieces as it is at once.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, shape (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
-
-        Raises:
-            BudgetSpent: the run had halted before.
-        """
-        gaps = self.tests.gaps(values, self.threshold if thresholds is None else thresholds)
-        state, hits = self.tests.test(state, gaps, noise.derive("sparse vector", parameters(self)))
-        return state, Answers(hits)
-
-    def snapshot(self, state: Progress) -> bytes:
-        """Return `state` as bytes."""
-        return snapshot_progress(self, state)
-
-    def restore(self, data: bytes) -> Progress:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        return restore_progress(self, data)
 
     @cached_property
     def tests(self) -> HiddenThreshold:

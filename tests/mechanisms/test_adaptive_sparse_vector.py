@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.gap_mechanism import optimal_share
 from privstream.mechanisms.free_gap.gap_noise import noisy
-from privstream.mechanisms.free_gap.gap_tests import optimal_share
 from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
@@ -166,9 +166,7 @@ def test_lower_bounds_hold_for_all_branches_together():
 
 def test_optimal_shares_are_those_of_the_paper():
     for k in (1, 4, 24):
-        assert optimal_share(k, monotone=False, branch=1) == pytest.approx(1 / (1 + (16 * k * k) ** (1 / 3)))
         assert optimal_share(k, monotone=False) == pytest.approx(1 / (1 + (4 * k * k) ** (1 / 3)))
-        assert optimal_share(k, monotone=True, branch=1) == pytest.approx(1 / (1 + (4 * k * k) ** (1 / 3)))
         assert optimal_share(k, monotone=True) == pytest.approx(1 / (1 + k ** (2 / 3)))
 
 

@@ -1,0 +1,157 @@
+"""What mechanisms with gaps to a hidden threshold share: how they divide epsilon, step, and say what was spent."""
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.free_gap.gap_noise import vector
+from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress, GapTests
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, parameters
+
+_VERSION = 1
+
+
+class ThresholdMechanism(ABC):
+    """A mechanism that spends a part of epsilon on a hidden threshold, and the rest evenly on so many hits."""
+
+    epsilon: float
+    threshold: float
+    integer: bool
+    monotone: bool
+    noise_law: str
+    threshold_share: float | None
+    branches: int = 1
+    margin: float = 0.0
+
+    @property
+    @abstractmethod
+    def paid_hits(self) -> int:
+        """Number of hits at the full price that epsilon pays for."""
+
+    @property
+    def threshold_epsilon(self) -> float:
+        """The part of epsilon that the threshold costs."""
+        share = self.threshold_share
+        return self.epsilon * (optimal_share(self.paid_hits, monotone=self.monotone) if share is None else share)
+
+    @property
+    def hit_epsilon(self) -> float:
+        """The part of epsilon that one hit at the full price costs."""
+        return (self.epsilon - self.threshold_epsilon) / self.paid_hits
+
+    @cached_property
+    def tests(self) -> GapTests:
+        """The tests, with their noise."""
+        return GapTests(
+            threshold_scale=1 / self.threshold_epsilon,
+            query_scale=(1 if self.monotone else 2) / self.hit_epsilon,
+            min_hits=self.paid_hits,
+            branches=self.branches,
+            margin=self.margin if self.branches > 1 else 0.0,
+            noise_law=self.noise_law,
+            integer=self.integer,
+        )
+
+
+class GapMechanism(ThresholdMechanism):
+    """What sparse vector mechanisms with gaps share: how they step, and what their answers cost and tell."""
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        return self.tests.accuracy(queries, beta)
+
+    def initial_state(self) -> GapProgress:
+        """Return the state before the first query."""
+        return GapProgress()
+
+    def step(
+        self, state: GapProgress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[GapProgress, GapAnswers]:
+        """Answer queries in order, up to and including the last hit that is paid for.
+
+        A vector is answered in pieces as it is at once. The noise of a query depends on its position and its true
+        value: a replay repeats the answer, a replay with other data does not repeat the noise.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        queries = vector(values, integer=self.integer)
+        bars: NDArray[Any] = np.asarray(self.threshold if thresholds is None else thresholds)
+        HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).gaps(queries, bars)  # checks them
+        return self.tests.test(
+            state, queries, vector(np.broadcast_to(bars, queries.shape), integer=self.integer), noise
+        )
+
+    def halted(self, state: GapProgress) -> bool:
+        """Return whether the run answers no more."""
+        return self.tests.halted(state)
+
+    def spent(self, state: GapProgress) -> float:
+        """Return the epsilon that the run has really used so far: the answers given are so much private.
+
+        What remains of `epsilon` may be spent otherwise if the run is not continued (docs/proofs/free_gap.md).
+        """
+        return self.threshold_epsilon + self.hit_epsilon * state.units / self.tests.price if state.asked else 0.0
+
+    def costs(self, answers: GapAnswers) -> NDArray[np.float64]:
+        """Return the epsilon that each hit cost."""
+        return self.hit_epsilon * np.ldexp(1.0, -answers.branches)
+
+    def variances(self, answers: GapAnswers) -> NDArray[np.float64]:
+        """Return the variance of the gap of each hit. All gaps of a run share the threshold's noise."""
+        return np.array([self.tests.variance(branch) for branch in answers.branches.tolist()], dtype=np.float64)
+
+    def lower_bounds(self, answers: GapAnswers, confidence: float) -> NDArray[np.float64]:
+        """Return lower confidence bounds of value - threshold for the hits: see `postprocess.gap_lower_bound`.
+
+        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence, of which
+        each branch gets an equal part: a query that fails in one may be wrong in the next.
+        """
+        beta = (1 - checks.probability("confidence", confidence)) / self.tests.branches
+        below = {branch: self.tests.excess(branch, beta) for branch in set(answers.branches.tolist())}
+        return answers.gaps - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
+
+    def snapshot(self, state: GapProgress) -> bytes:
+        """Return `state` as bytes."""
+        fields: dict[str, int | float | bytes | NDArray[np.float64]] = {"parameters": self._identity()}
+        fields |= {"asked": state.asked, "hits": state.hits, "units": state.units}
+        return pack(f"{type(self).__name__} state", _VERSION, fields)
+
+    def restore(self, data: bytes) -> GapProgress:
+        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
+        fields = unpack(f"{type(self).__name__} state", _VERSION, data)
+        if fields["parameters"] != self._identity():
+            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
+        return GapProgress(asked=int(fields["asked"]), hits=int(fields["hits"]), units=int(fields["units"]))
+
+    def _identity(self) -> bytes:
+        """Return what a snapshot must agree on, as bytes."""
+        shared: dict[str, int | float | bytes | NDArray[np.float64]] = {"tests": parameters(self.tests)}
+        return pack(type(self).__name__, _VERSION, shared | {"threshold": float(self.threshold) + 0.0})
+
+
+def optimal_share(hits: int, *, monotone: bool) -> float:
+    """Return the part of epsilon for the threshold that gives the gaps of hits at the full price the least variance.
+
+    The variance is proportional to 1 / s^2 + c^2 / (1 - s)^2 with c = hits, twice that if not monotone, for continuous
+    noise, and nearly so for discrete noise.
+
+    Source: Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
+    """
+    return 1 / (1 + math.cbrt((hits if monotone else 2 * hits) ** 2))
