@@ -13,6 +13,7 @@ import flink_job_server
 import pytest
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
+from flink_cluster_jobs import load
 from privstream.pipelines import cli
 from privstream.pipelines.runners import launch
 from runner_harness import CACHE
@@ -138,6 +139,15 @@ def test_checkpoints_and_job_manager_survive(settings):
         assert settings[name].startswith("file:///state/")
     assert settings["execution.checkpointing.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
     assert settings["restart-strategy.type"] == "exponential-delay"
+
+
+def test_java_is_set_up_as_in_the_cluster_on_one_machine():
+    distribution = load("flink_distribution")
+    local = distribution.configuration(Path("/state"), rest_port=8081, slots=1, zookeeper_port=2181)
+    options = [COMPOSE_FLINK["env.java.opts.all"], FLINK["flinkConfiguration"]["env.java.opts.all"]]
+    assert options == [local["env.java.opts.all"]] * 2
+    memory = [COMPOSE_FLINK["taskmanager.memory.process.size"], FLINK["taskManager"]["resource"]["memory"]]
+    assert memory == [local["taskmanager.memory.process.size"]] * 2
 
 
 @pytest.mark.flink
