@@ -65,6 +65,8 @@ class SetCardinality:
         visits_per_person: how often one person enters the set at most, or None for no limit. Unit "user".
         mode: "auto" (the least predicted error), "sparse", "direct", "counter" or "paper".
         streams_per_person: streams that one person takes part in at most; the guarantee is for all. Unit "user".
+        streams: streams that there are, each with a run of this mechanism; None: one if `streams_per_person` is 1, else
+            any number. Whoever is replaced may have been in other streams than the one who comes instead.
         neighbouring: "add_remove" or "replace_one" unit.
         beta: failure probability.
 
@@ -88,6 +90,7 @@ class SetCardinality:
     visits_per_person: int | None = None
     mode: str = "auto"
     streams_per_person: int = 1
+    streams: int | None = None
     neighbouring: str = "add_remove"
     beta: float = 0.05
 
@@ -98,6 +101,8 @@ class SetCardinality:
         for name, choices in {"unit": UNITS, "mode": MODES, "neighbouring": tuple(NEIGHBOURING)}.items():
             checks.one_of(name, getattr(self, name), choices)
         checks.integer("streams_per_person", self.streams_per_person, minimum=1)
+        if self.streams is not None and checks.integer("streams", self.streams, minimum=1) < self.streams_per_person:
+            raise ValueError(f"streams must be >= streams_per_person {self.streams_per_person}, got {self.streams}")
         limits = {"horizon": LARGEST_HORIZON, "max_updates": LARGEST_SIZE, "visits_per_person": LARGEST_VISITS}
         for name, largest in limits.items():
             value = getattr(self, name)
@@ -220,11 +225,21 @@ class SetCardinality:
         if mode == "counter":
             moves = replaced * (self.visits_per_person or 1)
             return CountedChanges(epsilon=epsilon, delta=delta, moves=moves, **shared)
+        if mode == "sparse":
+            return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
+        # Here whoever is added or removed costs as much as whoever is replaced: docs/proofs/cardinality.md, section 1.
+        epsilon, delta = self.epsilon / self._streams_changed, self.delta / self._streams_changed
         if mode == "direct":
             return FreshNoise(epsilon=epsilon, delta=delta, **shared)
-        if mode == "paper":
-            return PaperChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
-        return GapChanges(epsilon=epsilon / replaced, max_updates=self.max_updates, **shared)
+        return PaperChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
+
+    @property
+    def _streams_changed(self) -> int:
+        """Streams in which two neighbouring inputs differ at most."""
+        alone = self.streams_per_person == 1 and self.streams is None
+        if self.neighbouring == "add_remove" or alone:
+            return self.streams_per_person
+        return min(2 * self.streams_per_person, self.streams or 2 * self.streams_per_person)
 
     def _sizes(self, state: CardinalityState, changes: NDArray[Any]) -> Integers:
         """Return the true sizes after the next steps. Messages quote no value."""
@@ -245,4 +260,6 @@ class SetCardinality:
     def _parameters(self) -> bytes:
         """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
         values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
+        if self.streams is None:
+            del values["streams"]
         return json.dumps(values, sort_keys=True).encode()

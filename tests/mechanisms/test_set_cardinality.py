@@ -378,6 +378,28 @@ class TestAccuracy:
             == SetCardinality(epsilon=1.0, **base).algorithm
         )
 
+    @pytest.mark.parametrize(
+        ("mode", "cost"),
+        [
+            ("direct", lambda algorithm: algorithm.horizon / algorithm.law.scale),
+            ("paper", lambda algorithm: algorithm.instance(0).epsilon),
+            ("sparse", lambda a: 1 / a.tau.scale + sum(1 / a.mu(number).scale for number in range(a.rounds))),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("streams", "each", "changed"), [(1, 1, 1), (2, 1, 2), (9, 1, 2), (3, 2, 3), (9, 2, 4), (None, 2, 4)]
+    )
+    def test_who_is_replaced_may_have_been_in_other_streams(self, mode, cost, streams, each, changed):
+        """One leaves `each` streams, and the other enters as many: where these differ, each is one more or less."""
+        base = {"epsilon": 1.0, "horizon": 100, "max_updates": 10**4, "mode": mode, "neighbouring": "replace_one"}
+        one_stream = cost(SetCardinality(**base, streams=streams, streams_per_person=each).algorithm)
+        assert changed * one_stream <= 1 + 1e-9
+        assert changed * one_stream > (0.5 if mode == "sparse" else 1) - 1e-9  # where both were, sparse costs twice
+
+    def test_streams_hold_those_of_a_person(self):
+        with pytest.raises(ValueError, match="streams must be >= streams_per_person 3, got 2"):
+            SetCardinality(epsilon=1.0, streams=2, streams_per_person=3)
+
 
 class TestUsedUp:
     """More updates than the public guess: the estimate stays, the flag goes up, nothing is spent."""
