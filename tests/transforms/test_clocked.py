@@ -12,7 +12,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
-from privstream.transforms.timing.clocked import CHUNK, SEED, ClockedSteps, WithClock, stepped
+from privstream.transforms.timing.clocked import CHUNK, SEED, WithClock, stepped
+from privstream.transforms.timing.one_by_one import OneByOne
 from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner
@@ -25,7 +26,7 @@ streaming = pytest.mark.parametrize(
 )
 
 
-class Tell(ClockedSteps, state="tell"):
+class Tell(OneByOne, state="tell"):
     """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
 
     def initial(self, key):

@@ -41,8 +41,7 @@ class AlertTransform(PrivateTransform):
     @property
     def windows(self) -> int | None:
         """Number of windows of the run; None for no end."""
-        first, end = self.steps.first, self.steps.end
-        return None if first is None or end is None else end - first
+        return self.steps.count
 
     def margin(self, windows: int | None = None) -> float:
         """Return by how much a value must pass its threshold to be sure of an alert.

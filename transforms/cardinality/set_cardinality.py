@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
@@ -19,7 +18,7 @@ from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import WithClock
@@ -128,7 +127,7 @@ class SetCardinality(PrivateTransform):
             epsilon=epsilon,
             delta=delta,
             unit=unit,
-            horizon=None if self.steps.end is None else self.steps.end - cast(int, self.steps.first),
+            horizon=self.steps.count,
             max_updates=max_updates,
             visits_per_person=visits_per_person,
             mode=mode,
@@ -156,8 +155,7 @@ class SetCardinality(PrivateTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
-            raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of timers")
+        check_runner(events)
         if not events.is_bounded and self.mechanism.chosen_mode == "counter" and self.mechanism.delta == 0:
             raise ValueError(
                 "delta must be > 0 in mode counter when the input is unbounded: with delta = 0 noise does not depend "

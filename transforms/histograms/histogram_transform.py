@@ -9,7 +9,6 @@ from typing import Any, cast
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
@@ -18,7 +17,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
@@ -57,7 +56,6 @@ class CategoryTransform(PrivateTransform):
         super().__init__()
         if not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
-        check_streams(streams)
         if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
         if not isinstance(separator, str) or not separator:
@@ -69,7 +67,7 @@ class CategoryTransform(PrivateTransform):
             raise ValueError("max_contributions must be given when the unit is a user")
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self.categories = Categories(
-            domain=domain, streams=streams or ("",), limit=categories_per_row, separator=separator
+            domain=domain, streams=check_streams(streams), limit=categories_per_row, separator=separator
         )
         self.neighbouring = neighbouring
         if restartable is not None and not isinstance(restartable, bool):
@@ -107,8 +105,7 @@ class CategoryTransform(PrivateTransform):
     @property
     def windows(self) -> int | None:
         """Windows of the whole run, or None for no end."""
-        first = cast(int, self.steps.first)
-        return None if self.steps.end is None else self.steps.end - first
+        return self.steps.count
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -137,8 +134,8 @@ class CategoryTransform(PrivateTransform):
                 "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
                 "the data, and a job that is restored and sees other events in time would show the exact difference"
             )
-        if self.unit == "user" and isinstance(events.pipeline.runner, BundleBasedDirectRunner):
-            raise ValueError("runner must not be BundleBasedDirectRunner for unit user: its clocks run ahead of timers")
+        if self.unit == "user":
+            check_runner(events)
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         if self.categories.limit > 1:
             everywhere = everywhere | "JoinLists" >> beam.Map(join_lists)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -43,11 +43,10 @@ class PointTransform(PrivateTransform):
         noise: NoiseSource,
     ) -> None:
         super().__init__()
-        check_streams(streams)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
-        self.streams = streams or ("",)
+        self.streams = check_streams(streams)
         self.actions = actions
         self.universe = universe
         self.standing = self._checked(standing)
@@ -70,7 +69,7 @@ class PointTransform(PrivateTransform):
     @property
     def windows(self) -> int | None:
         """Windows of the whole run, or None for no end."""
-        return None if self.steps.end is None else self.steps.end - cast(int, self.steps.first)
+        return self.steps.count
 
     @property
     def guarantee(self) -> PrivacyGuarantee:

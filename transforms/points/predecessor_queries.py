@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.updates import QUERIES, UPDATES, Actions, PointBatch, decode_queries, late_records
+from privstream.transforms.points.updates import Actions
+from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import NearestPoints
-from privstream.transforms.timing.mechanism_steps import MechanismSteps
-from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
@@ -151,49 +150,22 @@ class PredecessorQueries(PointTransform):
 
     def answering(self, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
-        return AnswerPredecessors(
-            steps=self.steps, stage=1, mechanism=self.mechanism, standing=self.standing, noise=noise
-        )
+        return AnswerPredecessors(steps=self.steps, mechanism=self.mechanism, standing=self.standing, noise=noise)
 
 
-class AnswerPredecessors(MechanismSteps, state="answer_predecessors"):
-    """Per stream: run the mechanism through every window, and tell what is near to the points that are asked."""
+class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
+    """Per stream: tell, at the end of every window, what is near to the points that are asked."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        stage: int,
-        mechanism: Mechanism,
-        standing: tuple[tuple[int, ...], ...],
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, stage=stage)
-        self.mechanism = mechanism
-        self.standing = standing
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "neighbours_published")
-        self.late_queries = Metrics.counter("privstream", "queries_late")
+    row_type = NearestPoints
+    fields = FIELDS
+    counter = "neighbours_published"
+    mechanism: Mechanism
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[NearestPoints]]:
-        """Make the updates of a window, then answer its queries."""
-        updates = PointBatch.join([batch for batch in batches if batch[:1] == UPDATES])
-        asked = decode_queries([batch for batch in batches if batch[:1] == QUERIES], len(FIELDS))[:, 0]
-        queries = np.unique(np.concatenate([asked, np.array(self.standing, np.int64).reshape(-1)]))
-        stream = key.decode()
-        given = PredecessorStep(updates.updates(), queries)
-        state, near = self.mechanism.step(state, given, self.noise.derive("stream", stream))
-        if not len(queries):
-            return state, ()
-        start, end = self.steps.bounds(step)
-        self.published.inc(len(queries))
-        answers = zip(queries, near.predecessors, near.successors, near.distances, near.errors, strict=True)
-        return state, [NearestPoints(stream, start, end, *(int(number) for number in numbers)) for numbers in answers]
-
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe what is late."""
-        if batch[:1] == QUERIES:
-            self.late_queries.inc()
-        else:
-            self.late.inc(len(PointBatch.join([batch]).points))
-        yield from late_records(self.steps, key.decode(), step, batch, FIELDS)
+    def answer(
+        self, state: Any, updates: Updates, queries: np.ndarray, noise: NoiseSource
+    ) -> tuple[Any, Iterable[tuple[int, ...]]]:
+        """Find what is near to points."""
+        points = queries[:, 0]
+        state, near = self.mechanism.step(state, PredecessorStep(updates, points), noise)
+        columns = (points, near.predecessors, near.successors, near.distances, near.errors)
+        return state, zip(*(column.tolist() for column in columns), strict=True)

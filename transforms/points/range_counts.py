@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.updates import (
-    QUERIES,
-    UPDATES,
-    Actions,
-    PointBatch,
-    decode_queries,
-    late_records,
-)
+from privstream.transforms.points.updates import Actions
+from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import RangeCount
-from privstream.transforms.timing.mechanism_steps import MechanismSteps
-from privstream.transforms.timing.steps import Steps
 
 FIELDS = ("low", "high")
 NO_BOUND = -1
@@ -149,7 +141,6 @@ class RangeCounts(PointTransform):
         """Return the last stage."""
         return CountRanges(
             steps=self.steps,
-            stage=1,
             mechanism=self.mechanism,
             standing=self.standing,
             queries=self.queries,
@@ -193,56 +184,29 @@ def _shares(
     return [(share, {"answers": number, "every_step": every_step}) for number, every_step in counts if number]
 
 
-class CountRanges(MechanismSteps, state="count_ranges"):
-    """Per stream: run the mechanism through every window, and count in the ranges that are asked."""
+class CountRanges(AnswerWindows, state="count_ranges"):
+    """Per stream: count, at the end of every window, in the ranges that are asked."""
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        stage: int,
-        mechanism: RangeCounter,
-        standing: tuple[tuple[int, ...], ...],
-        queries: int | None,
-        beta: float,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, stage=stage)
-        self.mechanism = mechanism
-        self.standing = standing
+    row_type = RangeCount
+    fields = FIELDS
+    counter = "counts_published"
+    mechanism: RangeCounter
+
+    def __init__(self, *, queries: int | None, beta: float, **common: Any) -> None:
+        super().__init__(**common)
         self.queries = queries
         self.beta = beta
-        self.noise = noise
-        self.published = Metrics.counter("privstream", "counts_published")
-        self.late_queries = Metrics.counter("privstream", "queries_late")
 
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: RangeState
-    ) -> tuple[RangeState, Iterable[RangeCount]]:
-        """Make the updates of a window, then answer its queries."""
-        updates = PointBatch.join([batch for batch in batches if batch[:1] == UPDATES])
-        state = self.mechanism.update(state, updates.updates())
-        asked = decode_queries([batch for batch in batches if batch[:1] == QUERIES], len(FIELDS))
-        ranges = np.unique(np.concatenate([asked, np.array(self.standing, np.int64).reshape(-1, len(FIELDS))]), axis=0)
-        if not len(ranges):
+    def answer(
+        self, state: RangeState, updates: Updates, queries: np.ndarray, noise: NoiseSource
+    ) -> tuple[RangeState, Iterable[tuple[int, ...]]]:
+        """Count in ranges; there are bounds where counts need not be consistent."""
+        state = self.mechanism.update(state, updates)
+        if not len(queries):
             return state, ()
-        stream = key.decode()
-        counts = self.mechanism.count(state, ranges[:, 0], ranges[:, 1], self.noise.derive("stream", stream))
-        bounds = [NO_BOUND] * len(ranges)
+        counts = self.mechanism.count(state, queries[:, 0], queries[:, 1], noise)
+        bounds = [NO_BOUND] * len(queries)
         if not self.mechanism.consistent:
             stated = self.beta, len(self.standing), self.queries
-            bounds = error_bounds(self.mechanism, state.step, ranges, *stated)
-        start, end = self.steps.bounds(step)
-        self.published.inc(len(counts))
-        return state, [
-            RangeCount(stream, start, end, low, high, count, bound)
-            for (low, high), count, bound in zip(ranges.tolist(), counts.tolist(), bounds, strict=True)
-        ]
-
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe what is late."""
-        if batch[:1] == QUERIES:
-            self.late_queries.inc()
-        else:
-            self.late.inc(len(PointBatch.join([batch]).points))
-        yield from late_records(self.steps, key.decode(), step, batch, FIELDS)
+            bounds = error_bounds(self.mechanism, state.step, queries, *stated)
+        return state, zip(*queries.T.tolist(), counts.tolist(), bounds, strict=True)

@@ -198,29 +198,19 @@ class ClockedSteps(beam.DoFn):
     def restore(self, data: bytes) -> Any:
         """Decode a state."""
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
-        """Handle one step: return the state after it, and its outputs. A function of the arguments alone.
-
-        Batches come in an order that depends on nothing but their bytes. A subclass overrides this, or `walk`.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count a late batch, and describe it in the dead-letter output."""
 
+    @abstractmethod
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: Any
     ) -> tuple[Any, Outputs]:
-        """Handle steps `first` to `last`; `batches` has those that are not empty. Return state and (step, output)s.
+        """Handle steps `first` to `last`: return the state after them, and (step, output) pairs.
 
-        For a subclass that handles many steps faster than one by one; the result must be the same.
+        A function of the arguments alone, the same whether steps come together or one by one. `batches` has those of
+        the steps that are not empty, in an order that depends on nothing but their bytes.
         """
-        outputs: list[tuple[int, Any]] = []
-        for step in range(first, last + 1):
-            state, found = self.advance(key, step, batches.get(step, []), state)
-            outputs += ((step, output) for output in found)
-        return state, outputs
 
     def keep(
         self, element: Keyed, pending: Any, hand: Any, timer: Any, stamp: Timestamp | None = None

@@ -75,6 +75,11 @@ class Steps:
         checks.integer("allowed_lateness", self.allowed_lateness, minimum=0)
 
     @property
+    def count(self) -> int | None:
+        """Number of steps, or None without a first or a last one."""
+        return None if self.first is None or self.end is None else self.end - self.first
+
+    @property
     def overlap(self) -> int:
         """Number of windows that one event may lie in."""
         return -(-self.size // self.period)

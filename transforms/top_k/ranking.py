@@ -15,7 +15,8 @@ from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import ClockedSteps, stepped
+from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.one_by_one import OneByOne
 from privstream.transforms.timing.steps import Steps
 
 
@@ -41,7 +42,7 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return fields["items"], fields["counts"]
 
 
-class RankItems(ClockedSteps, state="rank_items"):
+class RankItems(OneByOne, state="rank_items"):
     """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -152,7 +152,7 @@ class TopKWithGap(PrivateTransform):
                     raise ValueError(f"{name} must not be given with unit person_in_window: it counts over the run")
             self._windows: int | None = 1
         else:
-            self._windows = None if self.steps.end is None else self.steps.end - cast(int, self.steps.first)
+            self._windows = self.steps.count
         limited = streams_per_person is not None and streams_per_person < streams
         self._streams_limit = streams_per_person if limited else None
         possible = None if self._windows is None else self._windows * (self._streams_limit or streams)
