@@ -149,7 +149,7 @@ def plot_errors(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_yticks([30, 50, 100, 200, 500], ["30", "50", "100", "200", "500"])
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper left" if delta == 0 else "lower right")
+        axes.legend(fontsize=8, loc="upper left")
     figure.axes[0].set_ylabel("largest error of a run, 95% quantile")
     figure.suptitle("One column at epsilon = 1. Lines: what error() states. Dots: measured.")
     figure.savefig(path, dpi=130)
@@ -184,7 +184,7 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     notes = [f" (from {row['steps']:,} steps; grows)" if row["counter"] == "square root" else "" for row in rows]
     axes.bar_label(bars, [f"{height:.3g} s{note}" for height, note in zip(heights, notes, strict=True)], padding=3)
     axes.set(xscale="log", xlabel=f"CPU seconds for a million steps of {rows[0]['columns']} columns")
-    axes.set_xlim(right=15 * max(heights))
+    axes.set_xlim(right=50 * max(heights))
     axes.invert_yaxis()
     figure.savefig(path, dpi=130)
 
