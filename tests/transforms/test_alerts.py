@@ -30,7 +30,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
 from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.clocked import SEED, stepped
 from privstream.transforms.timing.steps import MILLISECOND
 from tiny_runner import Stage

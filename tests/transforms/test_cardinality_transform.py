@@ -35,7 +35,7 @@ from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import last_moves
-from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.clocked import StartClocks
 from runner_harness import on_every_runner
 from test_dataflow_graph import NAME, nodes_of

@@ -25,7 +25,7 @@ from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.people import first_rows
 from privstream.transforms.timing.clocked import SEED, ClockedSteps, StartClocks

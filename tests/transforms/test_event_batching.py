@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import EventBatch, StepKey, decode
 from privstream.transforms.events import batching
-from privstream.transforms.events.batching import SCHEMA, GatherRows, SplitEvents, normalise
+from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.record_batches import SCHEMA, broken_rows, normalise
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -177,9 +178,9 @@ def test_types_of_text(kind, encoded):
     assert batch.to_pylist() == [{"user": "5", "item": "5", "time": 1, "stream": "5"}]
 
 
-def _invalid_utf8():
-    offsets = pa.py_buffer(np.array([0, 1], np.int32))
-    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
+def _invalid_utf8(*texts):
+    offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))])
 
 
 @pytest.mark.parametrize(
@@ -194,12 +195,13 @@ def _invalid_utf8():
         ),
         ("item", pa.array([1.5]), TypeError, "item must be text or an integer, got double"),
         ("item", pa.array([SECRET.encode()]), TypeError, "item must be text or an integer, got binary"),
-        ("item", _invalid_utf8(), ValueError, "item must be valid UTF-8"),
+        ("item", _invalid_utf8(b"\xff"), ValueError, "item must be valid UTF-8"),
         ("time", pa.array([SECRET]), TypeError, "time must be a timestamp or integer microseconds, got string"),
         ("time", pa.array([1.5]), TypeError, "time must be a timestamp or integer microseconds, got double"),
         ("time", pa.array([2**63], pa.uint64()), ValueError, "time must fit into 64 bits of microseconds"),
         ("time", pa.array([2**62], pa.timestamp("s")), ValueError, "time must fit into 64 bits of microseconds"),
         ("time", pa.array([None], pa.int64()), ValueError, "time must not be null"),
+        ("user", pa.array([""]), ValueError, "user must not be empty"),
     ],
 )
 def test_bad_columns_are_refused(column, values, error, message):
@@ -207,6 +209,73 @@ def test_bad_columns_are_refused(column, values, error, message):
     with pytest.raises(error, match=message) as refused:
         normalise(pa.record_batch(columns))
     assert SECRET not in str(refused.value)
+
+
+TEXTS = pa.array(["a", SECRET, "c", "d"])
+WRONG = {
+    "user null": ("user", pa.array(["a", None, "c", "d"]), "user must not be null"),
+    "user null, integers": ("user", pa.array([1, None, 3, 4]), "user must not be null"),
+    "user null in a dictionary": (
+        "user",
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0]), pa.array(["a", None])),
+        "user must not be null",
+    ),
+    "user empty": ("user", pa.array(["a", "", "c", "d"]), "user must not be empty"),
+    "item null": ("item", pa.array(["a", None, "c", "d"]), "item must not be null"),
+    "item null, a list": ("item", pa.array([["a"], None, [], ["d"]]), "item must not be null"),
+    "item a list with a null": ("item", pa.array([["a"], ["b", None], [], ["d"]]), "item must not be null"),
+    "item no UTF-8": ("item", _invalid_utf8(b"a", b"\xff", b"c", b"d"), "item must be valid UTF-8"),
+    "time null": ("time", pa.array([1, None, 3, 4]), "time must not be null"),
+    "time null, a timestamp": ("time", pa.array([1, None, 3, 4], pa.timestamp("ms")), "time must not be null"),
+    "time too late": ("time", pa.array([1, 2**63, 3, 4], pa.uint64()), "time must fit into 64 bits of microseconds"),
+    "time in seconds": (
+        "time",
+        pa.array([1, 2**62, 3, 4], pa.timestamp("s")),
+        "time must fit into 64 bits of microseconds",
+    ),
+    "stream null": ("stream", pa.array(["a", None, "c", "d"]), "stream must not be null"),
+}
+
+
+@pytest.mark.parametrize(("column", "values", "reason"), WRONG.values(), ids=WRONG)
+def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, reason):
+    """The others count: one person's record decides about that record alone."""
+    columns = {"user": TEXTS, "item": TEXTS, "time": pa.array([1, 2, 3, 4])} | {column: values}
+    batch = pa.record_batch(columns)
+    assert broken_rows(batch) == {1: reason}
+    (kept,), (letter,) = gather([batch])
+    assert kept.equals(batch.take(pa.array([0, 2, 3])))
+    assert (letter.reason, letter.source) == (reason, "event")
+    assert SECRET in letter.record and SECRET not in reason
+    assert not broken_rows(kept)
+
+
+def test_every_broken_row_is_found_with_its_first_rule():
+    size = 1000
+    users = [None if row % 7 == 0 else f"u{row}" for row in range(size)]
+    items = [None if row % 5 == 0 else "x" for row in range(size)]
+    batch = pa.record_batch({"user": users, "item": items, "time": list(range(size))})
+    found = broken_rows(batch)
+    assert list(found) == [row for row in range(size) if row % 7 == 0 or row % 5 == 0]
+    assert {row for row, reason in found.items() if reason == "user must not be null"} == set(range(0, size, 7))
+    (kept,), letters = gather([batch])
+    assert kept.num_rows + len(letters) == size
+
+
+@pytest.mark.parametrize("column", ["user", "item", "time", "stream"])
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_batch_of_nulls_alone_leaves_nothing(column, typed):
+    kind = SCHEMA.field(column).type if typed else pa.null()
+    columns = {"user": TEXTS, "item": TEXTS, "time": pa.array([1, 2, 3, 4])} | {column: pa.nulls(4, kind)}
+    batches, letters = gather([pa.record_batch(columns)])
+    assert batches == []
+    assert [letter.reason for letter in letters] == [f"{column} must not be null"] * 4
+
+
+def test_a_column_of_a_wrong_type_is_no_matter_of_rows():
+    batch = pa.record_batch({"user": TEXTS, "item": pa.array([1.5] * 4), "time": [b"x"] * 4})
+    assert not broken_rows(batch)
+    assert gather([batch]) == ([batch], [])
 
 
 def test_missing_columns_are_named():

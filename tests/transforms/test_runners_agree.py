@@ -13,7 +13,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms import ShiftingHeavyHitters
-from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.steps import MILLISECOND
 from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform

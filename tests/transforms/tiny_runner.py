@@ -25,7 +25,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.batching import SCHEMA
+from privstream.transforms.events.record_batches import SCHEMA
 
 
 class WorkerLost(Exception):  # noqa: N818

@@ -22,9 +22,9 @@ from privstream.transforms.batches import (
     seal,
     string_buffers,
 )
-from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.shards import split_by_shard
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.receipts import Parcel

@@ -19,6 +19,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.record_batches import SCHEMA, broken_rows, normalise, record_of
 from privstream.transforms.timing.receipts import Parcel, digest
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 
@@ -26,7 +27,6 @@ ROWS_PER_BATCH = 65_536
 TEXT_PER_BATCH = 1 << 24  # characters
 LONGEST_RECORD = 10_000  # characters of a dead letter
 INT64 = 1 << 63
-SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())])
 
 
 class GatherRows(beam.DoFn):
@@ -34,6 +34,8 @@ class GatherRows(beam.DoFn):
 
     An element is a pair (user, item) whose time is the element's timestamp, or a row with `user`, `item`, `time`
     (a Beam Timestamp, or int microseconds since 1970) and optionally `stream`.
+
+    Arrow batches go on without the rows that break a rule: these, like single events that do, become dead letters.
 
     A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
     depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
@@ -51,15 +53,14 @@ class GatherRows(beam.DoFn):
     def process(
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
-        """Keep a row, and pass on a batch when enough are together; pass on Arrow batches as they are."""
+        """Keep a row, and pass on a batch when enough are together; pass on what can be used of Arrow batches."""
         if isinstance(element, pa.RecordBatch):
-            yield element
+            yield from self._check(element)
             return
         try:
             row = _row(element, timestamp)
         except (TypeError, ValueError) as error:
-            self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "event", "", repr(element)[:LONGEST_RECORD]))
+            yield self._refuse(str(error), repr(element))
             return
         arrived = None if timestamp.micros <= row[2] else timestamp.micros // MILLISECOND
         self._rows[arrived].append(row)
@@ -73,6 +74,21 @@ class GatherRows(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Pass on what is left."""
         yield from self._flush()
+
+    def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Pass on an Arrow batch without the rows that break a rule."""
+        broken = broken_rows(batch)
+        for row, reason in broken.items():
+            yield self._refuse(reason, record_of(batch, row))
+        if broken:
+            batch = batch.take(pa.array(np.delete(np.arange(batch.num_rows), list(broken))))
+        if batch.num_rows:
+            yield batch
+
+    def _refuse(self, reason: str, record: str) -> Any:
+        """Count a record, and send it away."""
+        self.malformed.inc()
+        return TaggedOutput(DEAD_LETTERS, DeadLetter(reason, "event", "", record[:LONGEST_RECORD]))
 
     def _flush(self) -> Iterator[WindowedValue]:
         for arrived, rows in self._rows.items():
@@ -219,58 +235,6 @@ class SplitEvents(beam.DoFn):
         code_of = np.empty(len(order), np.int64)
         code_of[order] = np.arange(len(order))
         return code_of[encoded.indices.to_numpy()], items[order], encoded.dictionary.take(pa.array(order))
-
-
-def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return an Arrow batch of events as columns of `SCHEMA`, without nulls.
-
-    Integers become decimal text, so that the user 5 and the user "5" are one; timestamps become microseconds since
-    1970 UTC (a plain integer is taken as that); without a stream all events are in the stream "".
-
-    Raises:
-        ValueError: a column is missing, holds nulls, text that is not UTF-8, or a time that does not fit.
-        TypeError: a column has a type that cannot be a user, item, time or stream.
-    """
-    columns = []
-    for field in SCHEMA:
-        if field.name not in batch.schema.names:
-            if field.name != "stream":
-                raise ValueError(f"events must have a column {field.name}, got {', '.join(batch.schema.names)}")
-            columns.append(pa.repeat("", batch.num_rows))
-            continue
-        column = _cast(field, batch[field.name])
-        if column.null_count:
-            raise ValueError(f"{field.name} must not be null")
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise ValueError(f"{field.name} must be valid UTF-8") from None
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _cast(field: pa.Field, column: pa.Array) -> pa.Array:
-    """Cast one column to its type in `SCHEMA`."""
-    if column.type == field.type:
-        return column
-    if field.name == "time":
-        if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
-            raise TypeError(f"time must be a timestamp or integer microseconds, got {column.type}")
-        lossy = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-        try:
-            micros = column.cast(pa.timestamp("us"), safe=not lossy) if pa.types.is_timestamp(column.type) else column
-            return micros.cast(pa.int64())
-        except pa.ArrowInvalid:
-            raise ValueError("time must fit into 64 bits of microseconds") from None
-    if pa.types.is_dictionary(column.type):
-        return _cast(field, column.dictionary_decode())
-    if not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_large_string(column.type)
-        or pa.types.is_string_view(column.type)
-    ):
-        raise TypeError(f"{field.name} must be text or an integer, got {column.type}")
-    return column.cast(pa.string())
 
 
 def _codes(column: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import Row
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import normalise
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
@@ -81,7 +81,7 @@ class ReadCategories(beam.DoFn):
             name: batch[name] for name in ("item", "time", "stream") if name in batch.schema.names
         }
         if lists:
-            columns["item"] = pa.repeat("", batch.num_rows)
+            columns["item"] = pa.repeat("-", batch.num_rows)
         clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
         if lists:
             rows, positions = self.categories.of_lists(_checked_lists(items))

@@ -15,9 +15,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batching import LONGEST_RECORD, normalise
+from privstream.transforms.events.batching import LONGEST_RECORD
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps

@@ -12,8 +12,9 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
-from privstream.transforms.events.batching import SplitEvents, normalise
+from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import bound_items
+from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.steps import Steps
 
