@@ -37,13 +37,13 @@ class Task:
     tests: int
     domain_size: int | None = None
 
-    def budget(self, max_hits: int = 1) -> MonitorBudget:
-        """Return the budget; `max_hits` says nothing to the standard methods."""
+    def budget(self) -> MonitorBudget:
+        """Return the budget of the standard methods, to which `max_hits` says nothing."""
         known = self.domain_size is not None
         return MonitorBudget(
             epsilon=self.epsilon,
             delta=self.delta,
-            max_hits=max_hits,
+            max_hits=1,
             tests=self.tests,
             beta=self.beta,
             domain="known" if known else "unknown",

@@ -10,51 +10,36 @@ from collections.abc import Iterator
 
 import numpy as np
 
+BASKET_SIZE, PATTERN_SIZE = 40, 10  # means: T and I
+ITEMS, PATTERNS = 1_000, 2_000  # N and L
 CORRELATION = 0.5  # mean share of a pattern's items that come from the pattern before
 CORRUPTION, CORRUPTION_VARIANCE = 0.5, 0.1  # of the level at which a pattern loses items, clipped to [0, 1]
 
 
-def patterns(rng: np.random.Generator, *, items: int, number: int, length: float) -> list[np.ndarray]:
+def patterns(rng: np.random.Generator) -> list[np.ndarray]:
     """Return the potentially large item sets, each in random order."""
     made: list[np.ndarray] = []
-    popular = rng.exponential(size=items)
-    for size in np.clip(rng.poisson(length, number), 1, items).tolist():
+    popular = rng.exponential(size=ITEMS)
+    for size in np.clip(rng.poisson(PATTERN_SIZE, PATTERNS), 1, ITEMS).tolist():
         old = np.empty(0, np.int64)
         if made:
             share = min(1.0, rng.exponential(CORRELATION))
             old = rng.permutation(made[-1])[: round(share * size)]
-        chances = np.where(np.isin(np.arange(items), old), 0.0, popular)
-        new = rng.choice(items, size - len(old), replace=False, p=chances / chances.sum())
+        chances = np.where(np.isin(np.arange(ITEMS), old), 0.0, popular)
+        new = rng.choice(ITEMS, size - len(old), replace=False, p=chances / chances.sum())
         made.append(rng.permutation(np.concatenate([old, new])))
     return made
 
 
-def baskets(
-    seed: int,
-    *,
-    baskets: int = 100_000,
-    basket: float = 40,
-    pattern: float = 10,
-    items: int = 1_000,
-    number: int = 2_000,
-) -> Iterator[set[int]]:
-    """Generate baskets of items 0..items - 1.
-
-    Args:
-        seed: of everything random.
-        baskets: how many (D).
-        basket: mean size of a basket (T).
-        pattern: mean size of a pattern (I).
-        items: number of items (N).
-        number: number of patterns (L).
-    """
+def baskets(seed: int, number: int) -> Iterator[set[int]]:
+    """Generate so many baskets of items 0 .. ITEMS - 1."""
     rng = np.random.default_rng(seed)
-    table = [found.tolist() for found in patterns(rng, items=items, number=number, length=pattern)]
-    weights = rng.exponential(size=number)
-    corruption = np.clip(rng.normal(CORRUPTION, CORRUPTION_VARIANCE**0.5, number), 0, 1)
+    table = [found.tolist() for found in patterns(rng)]
+    weights = rng.exponential(size=PATTERNS)
+    corruption = np.clip(rng.normal(CORRUPTION, CORRUPTION_VARIANCE**0.5, PATTERNS), 0, 1)
     picks = _picks(rng, weights / weights.sum(), corruption)
     waiting: list[int] | None = None
-    for size in np.maximum(1, rng.poisson(basket, baskets)).tolist():
+    for size in np.maximum(1, rng.poisson(BASKET_SIZE, number)).tolist():
         held: set[int] = set()
         while len(held) < size:
             if waiting is None:
@@ -79,9 +64,9 @@ def _picks(rng: np.random.Generator, weights: np.ndarray, corruption: np.ndarray
 
 
 @functools.cache
-def item_counts(seed: int, number: int = 100_000) -> np.ndarray:
+def item_counts(seed: int, number: int) -> np.ndarray:
     """Return in how many baskets of T40I10D100K each item is, shape (n,), for the items that occur."""
-    counts = np.zeros(1_000, np.int64)
-    for held in baskets(seed, baskets=number):
+    counts = np.zeros(ITEMS, np.int64)
+    for held in baskets(seed, number):
         counts[list(held)] += 1
     return counts[counts > 0]

@@ -26,6 +26,7 @@ from privstream.transforms.cardinality.moves import SplitMoves, last_moves
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
 STEPS, UPDATES = 1024, 100_000
+BATCHES = 100  # of updates whose time is taken: one in each step
 COLOURS = ("#1f6fb4", "#0b8a8f", "#2b8a3e", "#b3261e", "#d1670b", "#8e4ec6", "#9a9a9a", "#222222")
 
 
@@ -46,9 +47,8 @@ def methods(steps: int, updates: int) -> dict[str, SetCardinality]:
 def bounds(steps: int, updates: int) -> dict[str, float]:
     """Return the orders of Theorem 3, and the error of always 0."""
     root = math.sqrt(updates * math.log(steps / BETA) / EPSILON)
-    people = float(
-        updates
-    )  # who all come and go at once: the packing of Lemma 21 for subsets, m^2 = K / eps ln(T m / K)
+    # Who all come and go at once: the packing of Lemma 21 for subsets, m^2 = K / eps ln(T m / K).
+    people = float(updates)
     for _ in range(100):
         people = math.sqrt(updates * max(0.0, math.log(max(1.0, steps * people / updates))) / EPSILON)
     return {
@@ -109,12 +109,12 @@ def single_updates(updates: int) -> float:
     return time.process_time() - start
 
 
-def door_batches(updates: int, steps: int) -> list[pa.RecordBatch]:
+def door_batches(updates: int) -> list[pa.RecordBatch]:
     """Return one Arrow batch for each step: people of whom half are in at any time, and come and go at random."""
     rng = np.random.default_rng(1)
-    each, people = updates // steps, max(10, updates // 10)
+    each, people = updates // BATCHES, max(10, updates // 10)
     batches = []
-    for step in range(steps):
+    for step in range(BATCHES):
         users = pa.array(rng.integers(people, size=each).astype("U7"), pa.string())
         items = pa.array(np.array(["in", "out"])[rng.integers(2, size=each)], pa.string())
         times = pa.array(step * 10_000_000 + rng.integers(10_000_000, size=each))
@@ -122,11 +122,11 @@ def door_batches(updates: int, steps: int) -> list[pa.RecordBatch]:
     return batches
 
 
-def membership(updates: int, steps: int = 100) -> tuple[dict[str, float], int, int]:
+def membership(updates: int) -> tuple[dict[str, float], int, int]:
     """Return CPU seconds by stage, people remembered, and bytes of the encoded ledger, from Arrow to estimates."""
     noise = SeededNoise(1)
     made = transforms.SetCardinality(
-        epsilon=EPSILON, window=10, start=0, end=10 * steps, enter_values=("in",), leave_values=("out",), noise=noise,
+        epsilon=EPSILON, window=10, start=0, end=10 * BATCHES, enter_values=("in",), leave_values=("out",), noise=noise,
         max_updates=updates, shards=1,
     )  # fmt: skip
     split = SplitMoves(steps=made.steps, moves=made.moves, noise=noise, shards=1)
@@ -135,7 +135,7 @@ def membership(updates: int, steps: int = 100) -> tuple[dict[str, float], int, i
     ledger, state = track.restore([]), made.mechanism.initial_state()
     seconds = {"split and hash": 0.0, "last moves": 0.0, "membership": 0.0, "mechanism": 0.0}
     clock = time.process_time
-    for step, batch in enumerate(door_batches(updates, steps)):
+    for step, batch in enumerate(door_batches(updates)):
         marks = [clock()]
         ((_, (_, data)),) = split.process(batch)
         marks.append(clock())
@@ -161,8 +161,8 @@ def speed(updates: int) -> list[dict[str, Any]]:
     alone = single_updates(updates)
     rows = [{"what": "mechanism, each update a step", "cpu_seconds": alone}]
     stages, people, ledger = membership(updates)
-    rows += [{"what": f"100 steps: {stage}", "cpu_seconds": took} for stage, took in stages.items()]
-    rows.append({"what": "100 steps: all, from Arrow batches", "cpu_seconds": sum(stages.values())})
+    rows += [{"what": f"{BATCHES} steps: {stage}", "cpu_seconds": took} for stage, took in stages.items()]
+    rows.append({"what": f"{BATCHES} steps: all, from Arrow batches", "cpu_seconds": sum(stages.values())})
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     shared = {"updates": updates, "people_remembered": people, "ledger_bytes": ledger, "peak_memory_mb": peak}
     return [

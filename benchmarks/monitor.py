@@ -10,13 +10,12 @@ Writes monitor.csv and monitor.png to benchmarks/results.
 """
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, MonitorState, ThresholdMonitor
@@ -45,11 +44,11 @@ def make_holdings(people: int, step: int, items_per_step: int) -> Holdings:
     return Holdings(step=step, users=np.tile(users, items_per_step), items=items.ravel(), ranks=ranks)
 
 
-def charged_before(holdings: Holdings, rounds: int = 20) -> UserCounters:
-    """Charge a fifth of the people, in so many steps."""
+def charged_before(holdings: Holdings) -> UserCounters:
+    """Charge a fifth of the people, in twenty steps."""
     people = np.unique(holdings.users)
     rng = np.random.default_rng(0)
-    runs = (rng.choice(people, len(people) // 5 // rounds + 1, replace=False) for _ in range(rounds))
+    runs = (rng.choice(people, len(people) // 5 // 20 + 1, replace=False) for _ in range(20))
     return UserCounters.from_runs(Charges.of(run) for run in runs)
 
 
@@ -66,15 +65,6 @@ def peer_step(charged: Counter[int], rows: list[tuple[int, int, int]], threshold
     return sorted(hits)
 
 
-def best_seconds(run: Callable[[], Any], repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
-
-
 def measure(people: int, items_per_step: int, repeats: int) -> list[dict[str, Any]]:
     monitor, noise = make_monitor(items_per_step), KeyedNoise.random()
     holdings = make_holdings(people, 1, items_per_step)
@@ -86,7 +76,7 @@ def measure(people: int, items_per_step: int, repeats: int) -> list[dict[str, An
     plain = Counter(dict(zip(compact.users.tolist(), compact.amounts.tolist(), strict=True)))
     threshold = monitor.detection_threshold
     copies = [plain.copy() for _ in range(repeats)]
-    peer_seconds = best_seconds(lambda: peer_step(copies.pop(), rows, threshold), repeats)
+    peer_seconds, _ = best_seconds(lambda: peer_step(copies.pop(), rows, threshold), repeats)
     found = peer_step(plain, rows, threshold)
     assert set(range(COMMON)) <= set(found) & set(hits.items.tolist())
     items, counts = np.unique(holdings.items, return_counts=True)
@@ -95,8 +85,8 @@ def measure(people: int, items_per_step: int, repeats: int) -> list[dict[str, An
     charged = len(plain)
     memory = {"privstream": held / charged, "dict and Counter": plain_bytes / charged}
     seconds = {
-        ("privstream", "step"): best_seconds(lambda: monitor.step(state, holdings, noise), repeats),
-        ("privstream", "early test"): best_seconds(lambda: monitor.may_hit(1, items, counts, noise), repeats),
+        ("privstream", "step"): best_seconds(lambda: monitor.step(state, holdings, noise), repeats)[0],
+        ("privstream", "early test"): best_seconds(lambda: monitor.may_hit(1, items, counts, noise), repeats)[0],
         ("dict and Counter", "step"): peer_seconds,
     }
     return [

@@ -8,12 +8,12 @@ exactness. Both are peers in speed only.
 """
 
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms.noise import continuous, discrete
@@ -68,16 +68,6 @@ def opendp_peers(draws: int) -> Iterator[Row]:
     yield "opendp", "DiscreteGaussian(10)", draws, lambda: gaussian(zeros)
 
 
-def best_seconds(run: Callable[[], Any], repeats: int) -> float:
-    run()  # builds the tables
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
-
-
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(8, 0.35 * len(rows) + 1.2), layout="constrained")
     axes = figure.subplots()
@@ -102,7 +92,8 @@ def main() -> None:
     rows = []
     for peers in (ours, scipy_peers, opendp_peers):
         for library, law, draws, run in peers(options.draws):
-            rate = round(draws / best_seconds(run, options.repeats))
+            run()  # builds the tables
+            rate = round(draws / best_seconds(run, options.repeats)[0])
             rows.append({"library": library, "law": law, "draws": draws, "draws_per_second": rate})
             rows[-1]["load_average"] = load_average()
             print(f"{library:11} {law:22} {rate / 1e6:8.2f} million draws per CPU second", flush=True)

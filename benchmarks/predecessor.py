@@ -21,6 +21,7 @@ from privstream.mechanisms.points.predecessor_answers import NO_POINT
 
 EPSILON, BETA, QUERIES = 1.0, 0.05, 300
 STEPS, UNIVERSE = 64, 1 << 16
+BATCHES = 100  # of updates whose time is taken: one in each step
 COLOURS = {"range counts": "#1f6fb4", "dynamic": "#2b8a3e", "incremental": "#b3261e"}
 
 
@@ -65,13 +66,13 @@ def errors(steps: int, universe: int, size: int) -> list[dict[str, Any]]:
     ]
 
 
-def speed(updates: int, steps: int = 100) -> list[dict[str, Any]]:
-    """Return CPU time and bytes of state at u = 2^32, in batches of a hundredth of all insertions."""
+def speed(updates: int) -> list[dict[str, Any]]:
+    """Return CPU time and bytes of state at u = 2^32, for insertions."""
     rows = []
     noise, universe = SeededNoise(1), 1 << 32
-    counter = RangeCounter(epsilon=EPSILON, universe=universe, horizon=steps)
-    incremental = IncrementalPredecessor(epsilon=EPSILON, universe=universe, horizon=steps)
-    batches = np.array_split(np.random.default_rng(2).integers(1, universe + 1, updates), steps)
+    counter = RangeCounter(epsilon=EPSILON, universe=universe, horizon=BATCHES)
+    incremental = IncrementalPredecessor(epsilon=EPSILON, universe=universe, horizon=BATCHES)
+    batches = np.array_split(np.random.default_rng(2).integers(1, universe + 1, updates), BATCHES)
     methods: dict[str, Any] = {"range counts and dynamic": counter, "incremental": incremental}
     for name, mechanism in methods.items():
         state: Any = mechanism.initial_state()

@@ -13,14 +13,13 @@ Writes scaling.csv and scaling.png to benchmarks/results. The table with its law
 """
 
 import pickle
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
@@ -59,16 +58,6 @@ def window(people: np.ndarray, number: int, rng: np.random.Generator) -> HolderB
     return HolderBatch(users, items, np.zeros(len(users), np.uint16), texts)
 
 
-def seconds(run: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """Return the least CPU seconds of several runs, and what the last gave."""
-    spent = []
-    for _ in range(repeats):
-        start = time.process_time()
-        result = run()
-        spent.append(time.process_time() - start)
-    return min(spent), result
-
-
 def measure(people: int, streams: int, repeats: int) -> dict[str, Any]:
     """Measure the streams one after the other, as one core would handle them."""
     stage, rng = make_stage(), np.random.default_rng(people + streams)
@@ -79,9 +68,9 @@ def measure(people: int, streams: int, repeats: int) -> dict[str, Any]:
         held = window(np.sort(mine), HOLDINGS // streams, rng)
         key = StepKey(f"stream {number}", 1, 0)
         stage.handle(key.stream.encode(), 1, [(key, held)], ledger)  # builds the tables
-        checkpoint, segments = seconds(lambda: stage.compact(ledger), repeats)  # noqa: B023
-        restore, _ = seconds(lambda: stage.restore(segments), repeats)  # noqa: B023
-        decide, handled = seconds(
+        checkpoint, segments = best_seconds(lambda: stage.compact(ledger), repeats)  # noqa: B023
+        restore, _ = best_seconds(lambda: stage.restore(segments), repeats)  # noqa: B023
+        decide, handled = best_seconds(
             lambda: stage.handle(key.stream.encode(), 1, [(key, held)], ledger),  # noqa: B023
             repeats,
         )
@@ -109,9 +98,9 @@ def measure_peer(people: int, repeats: int) -> dict[str, Any]:
         counts = Counter(item for user, item in rows if counters.get(user, 0) < MAX_HITS)
         return {user: counters.get(user, 0) + 1 for user, item in rows if counts[item] > HOLDINGS * HEAVY / 2}
 
-    checkpoint, data = seconds(lambda: pickle.dumps(counters), repeats)
-    restore, _ = seconds(lambda: pickle.loads(data), repeats)
-    spent, charges = seconds(decide, repeats)
+    checkpoint, data = best_seconds(lambda: pickle.dumps(counters), repeats)
+    restore, _ = best_seconds(lambda: pickle.loads(data), repeats)
+    spent, charges = best_seconds(decide, repeats)
     assert charges
     totals: Counter[str] = Counter(
         state_bytes=len(data),

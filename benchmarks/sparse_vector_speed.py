@@ -8,12 +8,12 @@ with nothing compared, is the least that one would need. numpy adds floating-poi
 """
 
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
@@ -110,16 +110,6 @@ def opendp_peer(tests: int) -> Iterator[Row]:
         )
 
 
-def best_seconds(run: Callable[[], Any], repeats: int) -> float:
-    run()  # builds the tables
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        seconds.append(time.process_time() - start)
-    return max(min(seconds), 1e-9)
-
-
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -146,7 +136,8 @@ def main() -> None:
     rows = []
     for peers in (ours, alerts, numpy_peer, opendp_peer):
         for library, name, batch, tests, run in peers(options.tests):
-            rate = round(tests / best_seconds(run, options.repeats))
+            run()  # builds the tables
+            rate = round(tests / max(1e-9, best_seconds(run, options.repeats)[0]))
             rows.append({"library": library, "algorithm": name, "batch": batch, "tests_per_second": rate})
             rows[-1]["load_average"] = load_average()
             print(f"{library:11} {name:30} {batch:10,} {rate / 1e6:8.3f} million tests per CPU second", flush=True)
