@@ -134,6 +134,8 @@ class MonitorBudget:
         elif self.domain == "unknown":
             sentences.append(f"Each person holds at most {_many(self.items_per_step, 'item')} per step{where}.")
         sentences.append("People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta.")
+        if self.domain == "unknown":
+            sentences.append("So are items: with m of them add m / 2^64 for each test that a person takes part in.")
         return tuple(sentences)
 
 

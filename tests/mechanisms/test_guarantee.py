@@ -52,6 +52,7 @@ def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_a
         "charged for at most 4 hits",
         "at most 50 tests",
         "n / 2^64",
+        "m / 2^64 for each test",
         "Public: all parameters",
         "adversary may choose",
     ):
