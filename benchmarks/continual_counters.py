@@ -214,7 +214,7 @@ def main() -> None:
     if has_jax() and not options.quick:
         costs.append(jax_times(20_000, columns))
     elif not has_jax():
-        print("jax-privacy is not installed: pip install jax-privacy")
+        print("jax-privacy is not installed: pip install 'privstream[bench]'")
     write_csv(folder / "continual_counters_time.csv", costs)
     plot_times(costs, folder / "continual_counters_time.png")
     print_table(f"time and memory, {columns} columns", costs)

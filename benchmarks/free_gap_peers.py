@@ -6,6 +6,7 @@ Both protect monotone counts with the same epsilon. OpenDP returns the indices; 
 draws from the system's randomness, one number at a time, and takes and gives Python lists, which is counted.
 """
 
+import functools
 import importlib.util
 import time
 from collections.abc import Callable
@@ -50,9 +51,10 @@ def check_equal(found: float, epsilon: float) -> None:
         raise ValueError(f"the peer must have epsilon {epsilon}, got {found}")
 
 
+@functools.cache
 def libraries() -> dict[str, Callable[[int, float], Select]]:
     if importlib.util.find_spec("opendp") is None:
-        print("opendp is not installed: pip install 'privstream[bench]'")
+        print("OpenDP is not installed: pip install 'privstream[bench]'")
         return {"privstream": ours}
     return {"privstream": ours, "opendp": opendp}
 

@@ -189,7 +189,7 @@ def main() -> None:
     print_table("largest errors", rows, shown)
     found = peers(*((8, 2, 5) if options.quick else (1024, 10, 20)))
     if not has_pipeline_dp():
-        print("pipeline-dp is not installed: pip install pipeline-dp")
+        print("PipelineDP is not installed: pip install 'privstream[bench]'")
     write_csv(folder / "histogram_peers.csv", found)
     plot_peers(found, folder / "histogram_peers.png")
     print_table("windows one by one", [row for row in found if row["window"] == row["windows"]])

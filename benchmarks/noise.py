@@ -54,7 +54,7 @@ def scipy_peers(draws: int) -> Iterator[Row]:
 
 def opendp_peers(draws: int) -> Iterator[Row]:
     if importlib.util.find_spec("opendp") is None:
-        print("opendp is not installed: pip install opendp")
+        print("OpenDP is not installed: pip install 'privstream[bench]'")
         return
     import opendp.prelude as dp  # noqa: PLC0415
 

@@ -93,7 +93,7 @@ def numpy_peer(tests: int) -> Iterator[Row]:
 
 def opendp_peer(tests: int) -> Iterator[Row]:
     if importlib.util.find_spec("opendp") is None:
-        print("opendp is not installed: pip install opendp")
+        print("OpenDP is not installed: pip install 'privstream[bench]'")
         return
     import opendp.prelude as dp  # noqa: PLC0415
 
