@@ -26,12 +26,12 @@ def call(*arguments: str) -> str:
 
 
 @contextmanager
-def cluster(folder: Path, jar: str) -> Iterator["RunningCluster"]:
+def cluster(folder: Path, jar: str, *options: str) -> Iterator["RunningCluster"]:
     """Run a cluster with two task managers of one slot each, which have the libraries of Beam's job server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}")
+    call("start", f"--run={folder}", f"--rest-port={port}", f"--job-server={jar}", *options)
     try:
         with job_server(jar, port, folder) as endpoint:
             yield RunningCluster(folder, port, endpoint)

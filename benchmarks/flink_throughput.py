@@ -128,7 +128,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
         cost = in_own_process(private, local, files[events][0], output, parameters)
         add("privstream", "4 items a window", "FnApiRunner", events, cost)
     jar = job_server_jar()
-    with cluster(scratch / "cluster", jar) as running:
+    with cluster(scratch / "cluster", jar, f"--task-manager-memory={options.memory}") as running:
         for number in range(2):
             on_cluster(running, private, files[SOME][0], str(scratch / f"warm {number}"), parameters, mode="streaming")
         for mode, events in product(options.modes, (ALL, SOME)):
@@ -184,6 +184,7 @@ def main() -> None:
     arguments.add_argument("--items", type=int, default=50_000)
     arguments.add_argument("--windows", type=int, default=120)
     arguments.add_argument("--events", type=int, default=8_000_000, help="about so many")
+    arguments.add_argument("--memory", default="3g", help="of each of two task managers; input has to find room in it")
     modes = ["streaming", "batch"]
     arguments.add_argument("--modes", choices=modes, nargs="+", default=modes)
     options = arguments.parse_args()

@@ -35,6 +35,7 @@ from flink_distribution import (
     HOST,
     JAVA_OPTIONS,
     LOG4J,
+    TASK_MANAGER_MEMORY,
     ClusterError,
     cached_job_server,
     configuration,
@@ -62,7 +63,9 @@ JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntry
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 
 
-def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server: Path | None = None) -> None:
+def start(
+    run: Path, task_managers: int, slots: int, memory: str, rest_port: int, job_server: Path | None = None
+) -> None:
     """Start the processes and wait until every task manager has reported its slots.
 
     Task managers have Beam's libraries, those of the job server's jar, on their own class path. Otherwise each job, and
@@ -91,7 +94,7 @@ def start(run: Path, task_managers: int, slots: int, rest_port: int, job_server:
     conf.mkdir(parents=True, exist_ok=True)
     (run / "tmp").mkdir(exist_ok=True)
     ports = {"pool_port": free_port(), "zookeeper_port": free_port(), "rest_port": rest_port}
-    settings = configuration(run, rest_port, slots, ports["zookeeper_port"])
+    settings = configuration(run, rest_port, slots, memory, ports["zookeeper_port"])
     if beam:
         settings["classloader.resolve-order"] = "parent-first"
     (conf / "config.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
@@ -284,7 +287,8 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
     """Run one command."""
     match arguments.command:
         case "start":
-            start(run, arguments.task_managers, arguments.slots, arguments.rest_port, arguments.job_server)
+            size = arguments.task_managers, arguments.slots, arguments.task_manager_memory
+            start(run, *size, arguments.rest_port, arguments.job_server)
             print(status(run))
         case "status":
             print(status(run))
@@ -313,6 +317,13 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
     parser.add_argument("--task-managers", type=int, default=2)
     parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
+    parser.add_argument(
+        "--task-manager-memory",
+        default=TASK_MANAGER_MEMORY,
+        metavar="SIZE",
+        help="for start: of each, as Flink writes sizes (%(default)s). Over files all windows come due at the end, and "
+        "their output has to find room",
+    )
     parser.add_argument("--rest-port", type=int, default=8081)
     parser.add_argument("--job-server", type=Path, help="for start: Beam's job server (default: the one in the cache)")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")

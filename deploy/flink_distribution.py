@@ -13,6 +13,7 @@ from pathlib import Path
 FLINK_VERSION = os.environ.get("FLINK_VERSION") or Path(__file__).with_name("flink_version").read_text().strip()
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "flink"
 HOST = "127.0.0.1"
+TASK_MANAGER_MEMORY = "3g"
 # In jobs of minutes Java's second compiler took two fifths of Java's CPU.
 # Then what Flink's own configuration template asks of Java 17.
 JAVA_OPTIONS = [
@@ -89,7 +90,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def configuration(run: Path, rest_port: int, slots: int, zookeeper_port: int) -> dict[str, object]:
+def configuration(run: Path, rest_port: int, slots: int, memory: str, zookeeper_port: int) -> dict[str, object]:
     """Return Flink's settings: loopback everywhere, RocksDB state, checkpoints that survive cancellation.
 
     The job manager keeps what it must know of its jobs in `ha`, and the way there in ZooKeeper, so that one that is
@@ -109,8 +110,7 @@ def configuration(run: Path, rest_port: int, slots: int, zookeeper_port: int) ->
         "rest.port": rest_port,
         "taskmanager.host": HOST,
         "taskmanager.bind-host": HOST,
-        # Over files in streaming mode all windows come due at once, at the end: their output has to find room.
-        "taskmanager.memory.process.size": "3g",
+        "taskmanager.memory.process.size": memory,
         "taskmanager.numberOfTaskSlots": slots,
         "blob.server.port": 0,
         "state.backend.type": "rocksdb",

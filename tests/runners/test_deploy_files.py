@@ -143,7 +143,8 @@ def test_checkpoints_and_job_manager_survive(settings):
 
 def test_java_is_set_up_as_in_the_cluster_on_one_machine():
     distribution = load("flink_distribution")
-    local = distribution.configuration(Path("/state"), rest_port=8081, slots=1, zookeeper_port=2181)
+    size = {"slots": 1, "memory": distribution.TASK_MANAGER_MEMORY}
+    local = distribution.configuration(Path("/state"), rest_port=8081, **size, zookeeper_port=2181)
     options = [COMPOSE_FLINK["env.java.opts.all"], FLINK["flinkConfiguration"]["env.java.opts.all"]]
     assert options == [local["env.java.opts.all"]] * 2
     memory = [COMPOSE_FLINK["taskmanager.memory.process.size"], FLINK["taskManager"]["resource"]["memory"]]
