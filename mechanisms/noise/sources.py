@@ -17,6 +17,7 @@ from privstream.mechanisms.noise.prf import Prf, Words
 
 MINIMUM_KEY_BYTES = 16
 Labels = Words | int
+Lineage = tuple[tuple[str, str, str, int], tuple[str | int | bytes, ...]]  # what `_load_keyed` takes; path from there
 
 
 @runtime_checkable
@@ -41,12 +42,16 @@ class NoiseSource(Protocol):
 
 
 class PrfNoise:
-    """A noise source over a keyed pseudo-random function; made by `KeyedNoise`, `SeededNoise` or `derive`."""
+    """A noise source over a keyed pseudo-random function; made by `KeyedNoise`, `SeededNoise` or `derive`.
 
-    __slots__ = ("_prf",)
+    A pickle of one that is derived from a key in a file or a variable says where that key is, and the path: no key.
+    """
 
-    def __init__(self, prf: Prf) -> None:
+    __slots__ = ("_lineage", "_prf")
+
+    def __init__(self, prf: Prf, lineage: "Lineage | None" = None) -> None:
         self._prf = prf
+        self._lineage = lineage
 
     def derive(self, *path: str | int | bytes) -> "PrfNoise":
         """Return the independent source for `path`; `derive(a, b)` is `derive(a).derive(b)`.
@@ -55,7 +60,8 @@ class PrfNoise:
         """
         if not path:
             raise ValueError("path must have at least one part, got none")
-        return PrfNoise(self._prf.child(*path))
+        lineage = self._lineage
+        return PrfNoise(self._prf.child(*path), None if lineage is None else (lineage[0], (*lineage[1], *path)))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:
         """Return 128 uniform bits per label and lane.
@@ -108,6 +114,8 @@ class PrfNoise:
         return "PrfNoise(<key>)"
 
     def __reduce__(self) -> Any:
+        if self._lineage is not None:
+            return _derive_again, self._lineage
         return PrfNoise, (self._prf,)
 
 
@@ -128,7 +136,7 @@ class KeyedNoise(PrfNoise):
         True
     """
 
-    __slots__ = ("_origin", "_run_id")
+    __slots__ = ("_run_id",)
 
     def __init__(self, secret_key: bytes, run_id: str = "") -> None:
         if not isinstance(secret_key, bytes):
@@ -138,7 +146,6 @@ class KeyedNoise(PrfNoise):
         _check_length("secret_key", secret_key)
         super().__init__(Prf.from_secret(secret_key, run_id))
         self._run_id = run_id
-        self._origin: tuple[str, str] | None = None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
@@ -151,8 +158,7 @@ class KeyedNoise(PrfNoise):
         except OSError as error:
             raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
         noise = cls(_check_length("noise_key_file", _strip_newline(content)), run_id)
-        noise._origin = ("from_file", os.path.abspath(path))
-        return noise
+        return noise._found(("from_file", os.path.abspath(path)))
 
     @classmethod
     def from_environment(cls, name: str, run_id: str = "") -> Self:
@@ -164,8 +170,7 @@ class KeyedNoise(PrfNoise):
         if content is None:
             raise ValueError(f"environment variable {name} must be set, got none")
         noise = cls(_check_length(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
-        noise._origin = ("from_environment", name)
-        return noise
+        return noise._found(("from_environment", name))
 
     @classmethod
     def random(cls, run_id: str = "") -> Self:
@@ -176,9 +181,14 @@ class KeyedNoise(PrfNoise):
         return f"KeyedNoise(<key>, run_id={self._run_id!r})"
 
     def __reduce__(self) -> Any:
-        if self._origin is not None:
-            return _load_keyed, (*self._origin, self._run_id, self._fingerprint())
+        if self._lineage is not None:
+            return _load_keyed, self._lineage[0]
         return _restore_keyed, (self._prf, self._run_id)
+
+    def _found(self, where: tuple[str, str]) -> Self:
+        """Remember where the key is, for pickles of this source and of those derived from it."""
+        self._lineage = ((*where, self._run_id, self._fingerprint()), ())
+        return self
 
     def _fingerprint(self) -> int:
         """Return a public number that tells keys apart, and nothing else about them."""
@@ -203,7 +213,7 @@ class SeededNoise(PrfNoise):
 
 def _restore_keyed(prf: Prf, run_id: str) -> KeyedNoise:
     noise = KeyedNoise.__new__(KeyedNoise)
-    noise._prf, noise._run_id, noise._origin = prf, run_id, None
+    noise._prf, noise._run_id, noise._lineage = prf, run_id, None
     return noise
 
 
@@ -212,6 +222,10 @@ def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: int) -> 
     if noise._fingerprint() != fingerprint:
         raise ValueError(f"noise key must be the same on every worker as at launch, {place} holds another")
     return noise
+
+
+def _derive_again(origin: tuple[str, str, str, int], path: tuple[str | int | bytes, ...]) -> PrfNoise:
+    return _load_keyed(*origin).derive(*path)
 
 
 def _check_length(name: str, key: bytes) -> bytes:

@@ -244,6 +244,25 @@ def test_pickles_of_a_key_from_a_file_hold_its_path_only(tmp_path):
         pickle.loads(data)
 
 
+def test_pickles_of_what_is_derived_from_a_file_hold_no_key(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(b"0123456789abcdef-secret")
+    for derived in (
+        KeyedNoise.from_file(path, "run").derive("a", 7).derive(b"c"),
+        pickle.loads(pickle.dumps(KeyedNoise.from_file(path, "run").derive("a"))).derive(7, b"c"),
+        copy.deepcopy(KeyedNoise.from_file(path, "run")).derive("a", 7, b"c"),
+    ):
+        data = pickle.dumps(derived)
+        assert derived._prf._key not in data
+        assert len(data) < 300
+        assert np.array_equal(
+            pickle.loads(data).words(3), KeyedNoise(path.read_bytes(), "run").derive("a", 7, b"c").words(3)
+        )
+    path.write_bytes(b"another key, long enough")
+    with pytest.raises(ValueError, match="noise key must be the same on every worker as at launch"):
+        pickle.loads(data)
+
+
 def test_pickles_of_a_key_from_the_environment_hold_its_name_only(monkeypatch):
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", "0123456789abcdef-secret")
     noise = KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY")
