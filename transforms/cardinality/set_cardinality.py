@@ -132,6 +132,7 @@ class SetCardinality(PrivateTransform):
             visits_per_person=visits_per_person,
             mode=mode,
             streams_per_person=self.streams_per_person or 1,
+            streams=len(self.moves.streams) if unit == "user" and neighbouring == "replace_one" else None,
             neighbouring=neighbouring,
             beta=beta,
         )
@@ -184,4 +185,7 @@ class SetCardinality(PrivateTransform):
         """Return noise that depends on everything that the sizes depend on, beside the events."""
         windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         values = f"{self.moves.enter} {self.moves.leave} {self.moves.timeout}"
-        return self.noise.derive("SetCardinality", windows, values, f"{self.streams_per_person}")
+        limit = f"{self.streams_per_person}"
+        if self.streams_per_person is not None and self.moves.streams != ("",):
+            limit += f" of {sorted(self.moves.streams)}"  # which of a person's streams count depends on all of them
+        return self.noise.derive("SetCardinality", windows, values, limit)

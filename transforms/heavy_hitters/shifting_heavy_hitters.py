@@ -154,9 +154,16 @@ class ShiftingHeavyHitters(PrivateTransform):
             streams_per_person=1 if streams_per_person is None else streams_per_person,
             beta=beta,
             count_share=count_share,
-            label=f"{steps.size} {steps.period} {steps.allowed_lateness} {selection} {domain.digest if domain else ''}",
+            label=self._label(counted_from=steps.first if capped else None),
         )
         self._participations = bound if capped else None
+
+    def _label(self, *, counted_from: int | None) -> str:
+        """Return what counts depend on beside the events and the monitor's own parameters: other runs, other noise."""
+        steps, domain = self.steps, self.domain.digest if self.domain else ""
+        label = f"{steps.size} {steps.period} {steps.allowed_lateness} {self.selection} {domain}"
+        streams = "" if self.streams is None else f" of {sorted(self.streams)}"  # all of them decide who counts where
+        return label + streams + ("" if counted_from is None else f" from {counted_from}")
 
     @property
     def _tests_domain(self) -> bool:

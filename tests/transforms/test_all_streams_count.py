@@ -1,0 +1,71 @@
+"""What other streams there are decides which events of a person count, and where a person may have been instead."""
+
+import numpy as np
+import pytest
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import (
+    ContinualHistogram,
+    Domain,
+    SetCardinality,
+    ShiftingHeavyHitters,
+    ThresholdFlags,
+    TopKWithGap,
+)
+
+RUN = {"epsilon": 1.0, "window": 60, "start": 0, "end": 600, "noise": KeyedNoise(b"a key for tests only")}
+PETS = {"domain": Domain(["cat", "dog", "hen"])}
+PEOPLE = {"unit": "user", "max_contributions": 3}
+HITTERS = {"delta": 1e-6, "max_hits": 2, "horizon": 10, "streams_per_person": 1}
+MADE = {
+    "heavy hitters": (ShiftingHeavyHitters, HITTERS),
+    "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | PETS),
+    "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
+    "histogram": (ContinualHistogram, PETS | PEOPLE),
+    "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
+    "cardinality": (SetCardinality, {"leave_values": ("out",), "max_updates": 100}),
+}
+
+
+def noise_of(made):
+    """Return words that are drawn for a stream, by everything that enters their label."""
+    if isinstance(made, ShiftingHeavyHitters):
+        source = made.monitor._source(made.noise)
+    else:
+        source = made._ranking_noise if isinstance(made, TopKWithGap) else made._noise()
+    return source.derive("stream", "a").words(4)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_another_list_of_streams_draws_other_noise(name):
+    """Limits are over all streams: with another list other people count in each, and equal noise would show who."""
+    kind, arguments = MADE[name]
+    drawn = [
+        noise_of(kind(**RUN, **arguments, streams=streams)) for streams in (("a", "b"), ("a", "b", "c"), ("a", "c"))
+    ]
+    assert all(np.all(one != other) for i, one in enumerate(drawn) for other in drawn[:i])
+    again = noise_of(kind(**RUN, **arguments, streams=("b", "a")))
+    assert np.array_equal(again, drawn[0])  # the order says nothing
+
+
+def test_another_start_of_counting_draws_other_noise():
+    arguments = RUN | {"delta": 1e-6, "max_hits": 2, "participation_cap": 3, "end": None}
+    assert np.all(
+        noise_of(ShiftingHeavyHitters(**arguments)) != noise_of(ShiftingHeavyHitters(**arguments | {"start": 60}))
+    )
+
+
+@pytest.mark.parametrize("mode", ["direct", "paper"])
+@pytest.mark.parametrize(("streams", "each", "changed"), [("a", 1, 1), ("ab", 1, 2), ("abc", 2, 3), ("abcdef", 2, 4)])
+def test_who_is_replaced_may_have_been_in_other_streams(mode, streams, each, changed):
+    made = SetCardinality(
+        **RUN,
+        leave_values=("out",),
+        max_updates=100,
+        mode=mode,
+        streams=tuple(streams),
+        streams_per_person=each,
+        neighbouring="replace_one",
+    )
+    algorithm = made.mechanism.algorithm
+    in_one_stream = algorithm.horizon / algorithm.law.scale if mode == "direct" else algorithm.instance(0).epsilon
+    assert changed * in_one_stream == pytest.approx(made.guarantee.epsilon, rel=1e-9)
