@@ -103,8 +103,8 @@ class QueryAnswer(NamedTuple):
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how wrong it is at most, with probability 1 - beta for all answers at once. For a refused query,
-            all that is sure if there are `records` people: that many.
+        error_bound: how wrong it is at most, with probability 1 - beta for all of the first `queries` answers at once.
+            For a refused query, all that is sure if there are `records` people: that many.
         source: "hypothesis": from what earlier answers have taught, and tested; "measured": from the data;
             "refused": the budget is spent, and the estimate is what the hypothesis says, untested.
         measurements_left: how many more answers may be measured.
@@ -210,8 +210,9 @@ class CardinalityEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise, at least 0.
-        error_bound: how wrong that is at most, with probability 1 - beta for all windows at once; -1 when all changes
-            of the estimate are used up, so that it stays what it is and nothing is known any more.
+        error_bound: how wrong that is at most, with probability 1 - beta for all windows at once, while people come and
+            go no more often than `max_updates` says, if it was given; -1 when all changes of the estimate are used up,
+            so that it stays what it is and nothing is known any more.
     """
 
     stream: str
@@ -250,8 +251,8 @@ class RangeCount(NamedTuple):
         low: first point of the range.
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
-        error_bound: how far it is off at most, with a stated probability for all rows of a stream together; -1 for
-            consistent counts, for which none is stated.
+        error_bound: how far it is off at most, with a stated probability for as many rows of a stream together as the
+            accuracy is stated for; -1 for consistent counts, for which none is stated.
     """
 
     stream: str
@@ -291,7 +292,7 @@ class NearestPoints(NamedTuple):
             is not much above at all.
         distance: from the query to the nearer one of both; -1 if there is neither.
         error_bound: "not much": so many points at most, beside others at the predecessor or successor itself, with a
-            stated probability for all rows of a stream together.
+            stated probability for as many rows of a stream together as the accuracy is stated for.
     """
 
     stream: str

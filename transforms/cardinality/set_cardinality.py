@@ -51,9 +51,9 @@ class SetCardinality(PrivateTransform):
         enforced, since that would let one person decide whose later moves count.
 
     Accuracy:
-        With probability 1 - beta, all estimates of a stream are within their `error_bound`, in all windows together, if
-        people enter or leave it at most `max_updates` times in all. When these are passed, the estimate may
-        stay what it is: the bound is then -1.
+        With probability 1 - beta, all estimates of a stream are within their `error_bound` of the number of people who
+        count, in all windows together, if they enter or leave it at most `max_updates` times in all. When these are
+        passed, bounds need not hold, and the estimate may stay what it is: the bound is then -1.
 
     Args:
         epsilon: finite and > 0.

@@ -45,8 +45,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
 
     Accuracy:
-        An item that `detection_threshold` people hold, who are not yet dropped, is reported with probability 1 - beta,
-        jointly over the run.
+        An item that `detection_threshold` people hold, all of them within their limits and not yet dropped, is
+        reported: with probability 1 - beta, in `tests` tests of one item in one window of one stream at once. Without a
+        horizon that number is for the first window; see `detection_threshold_at`.
 
     Args:
         epsilon: finite and > 0.

@@ -38,9 +38,9 @@ class ContinualHistogram(CategoryTransform):
         "event" nothing is promised to somebody who has many events.
 
     Accuracy:
-        With probability 1 - beta, all estimates of a stream are within their `error_bound`, in all windows together.
-        `error_bound` is `error(window, intervals)`. The categories that `top:K` names have counts within twice that of
-        the largest ones.
+        With probability 1 - beta, all estimates of a stream are within their `error_bound`, in all windows together, of
+        the numbers without noise of what counts: after all limits, without late events. `error_bound` is
+        `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
         epsilon: finite and > 0.

@@ -45,7 +45,7 @@ class PredecessorQueries(PointTransform):
 
     Accuracy:
         With probability 1 - beta, all answers of a stream are as `NearestPoints` says, for queries that do not depend
-        on answers.
+        on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
         epsilon: finite and > 0.

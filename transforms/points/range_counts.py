@@ -40,7 +40,7 @@ class RangeCounts(PointTransform):
 
     Accuracy:
         With probability 1 - beta, all answers of a stream are within their `error_bound`, for queries that do not
-        depend on answers.
+        depend on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
         epsilon: finite and > 0.
