@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from privstream.mechanisms.errors import SnapshotError
@@ -58,6 +59,19 @@ def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | byte
         start = position + _FIELD.size + name_length
         fields[str(body[position + _FIELD.size : start], "utf-8")] = _decode(tag, body[start : start + size])
         position = start + size
+    return fields
+
+
+def pack_state(kind: str, parameters: bytes, fields: Mapping[str, int | float | bytes | np.ndarray]) -> bytes:
+    """Return the state of a mechanism as bytes that only one of this kind and with equal parameters restores."""
+    return pack(kind, 1, {"parameters": parameters} | dict(fields))
+
+
+def unpack_state(kind: str, parameters: bytes, data: bytes) -> dict[str, Any]:
+    """Return the fields of a state, else raise SnapshotError."""
+    fields = unpack(kind, 1, data)
+    if fields.pop("parameters") != parameters:
+        raise SnapshotError("snapshot must be made by a mechanism with equal parameters")
     return fields
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +15,11 @@ from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
 from privstream.mechanisms.cardinality.paper_cardinality import PaperChanges
 from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAlgorithm, CardinalityState, Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 UNITS = ("user", "event")
 MODES = ("auto", "sparse", "direct", "counter", "paper")
@@ -204,15 +204,12 @@ class SetCardinality:
 
     def snapshot(self, state: CardinalityState) -> bytes:
         """Return `state` as bytes that only equal parameters restore. Private: it holds the true size."""
-        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": self._parameters}
-        plain = {name: int(value) for name, value in vars(state).items() if name != "memory"}
-        return pack("set cardinality state", 1, fields | plain | {"memory": state.memory})
+        fields = vars(state) | {"exhausted": int(state.exhausted)}
+        return pack_state("set cardinality state", self._parameters, fields)
 
     def restore(self, data: bytes) -> CardinalityState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        fields = cast(dict[str, Any], unpack("set cardinality state", 1, data))
-        if fields.pop("parameters") != self._parameters:
-            raise SnapshotError("snapshot must be made by SetCardinality with equal parameters")
+        fields = unpack_state("set cardinality state", self._parameters, data)
         return CardinalityState(**(fields | {"exhausted": bool(fields["exhausted"])}))
 
     def _algorithm(self, mode: str) -> CardinalityAlgorithm:

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Integers = NDArray[np.int64]
 
@@ -174,16 +174,11 @@ class ContinualCounter(ABC):
 
     def snapshot(self, state: CounterState) -> bytes:
         """Return `state` as bytes that only a counter with equal parameters restores. Private: it holds true sums."""
-        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": self._parameters, "step": state.step}
-        return pack(f"{type(self).__name__} state", 1, fields | {"totals": state.totals, "memory": state.memory})
+        return pack_state(f"{type(self).__name__} state", self._parameters, vars(state))
 
     def restore(self, data: bytes) -> CounterState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        fields = unpack(f"{type(self).__name__} state", 1, data)
-        if fields["parameters"] != self._parameters:
-            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
-        totals, memory = cast(Integers, fields["totals"]), cast(NDArray[Any], fields["memory"])
-        return CounterState(step=cast(int, fields["step"]), totals=totals, memory=memory)
+        return CounterState(**unpack_state(f"{type(self).__name__} state", self._parameters, data))
 
     def _checked(self, state: CounterState, matrix: NDArray[Any]) -> NDArray[Any]:
         """Return the rows of a run if they are integers of the right shape. Messages quote no value."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.free_gap.gap_noise import vector
 from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress, GapTests
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack, pack_state, unpack_state
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, parameters
 
 _VERSION = 1
@@ -129,16 +128,11 @@ class GapMechanism(ThresholdMechanism):
 
     def snapshot(self, state: GapProgress) -> bytes:
         """Return `state` as bytes."""
-        fields: dict[str, int | float | bytes | NDArray[np.float64]] = {"parameters": self._identity()}
-        fields |= {"asked": state.asked, "hits": state.hits, "units": state.units}
-        return pack(f"{type(self).__name__} state", _VERSION, fields)
+        return pack_state(f"{type(self).__name__} state", self._identity(), vars(state))
 
     def restore(self, data: bytes) -> GapProgress:
         """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        fields = unpack(f"{type(self).__name__} state", _VERSION, data)
-        if fields["parameters"] != self._identity():
-            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
-        return GapProgress(asked=int(fields["asked"]), hits=int(fields["hits"]), units=int(fields["units"]))
+        return GapProgress(**unpack_state(f"{type(self).__name__} state", self._identity(), data))
 
     def _identity(self) -> bytes:
         """Return what a snapshot must agree on, as bytes."""

@@ -6,19 +6,19 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, row_limits, unit_protected
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
@@ -89,16 +89,12 @@ class HistogramMechanism(ABC):
 
     def snapshot(self, state: PartitionState) -> bytes:
         """Return `state` as bytes that only a mechanism with equal parameters restores. Private: it holds true sums."""
-        values: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": self._parameters}
-        values |= {field.name: getattr(state, field.name) for field in fields(state)}
         counter = self.counter.snapshot(state.counter)
-        return pack(f"{type(self).__name__} state", 1, values | {"counter": counter})
+        return pack_state(f"{type(self).__name__} state", self._parameters, vars(state) | {"counter": counter})
 
     def restore(self, data: bytes) -> PartitionState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        values = cast(dict[str, Any], unpack(f"{type(self).__name__} state", 1, data))
-        if values.pop("parameters") != self._parameters:
-            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
+        values = unpack_state(f"{type(self).__name__} state", self._parameters, data)
         return PartitionState(counter=self.counter.restore(values.pop("counter")), **values)
 
     def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:

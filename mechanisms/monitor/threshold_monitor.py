@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.monitor.paper_monitor import PaperCalibration
@@ -20,7 +20,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "target_charging": target_charging, "paper": paper_monitor}
 LARGEST_UINT16 = 65_535
@@ -280,7 +280,7 @@ class ThresholdMonitor:
         """Return `state` as bytes that only a monitor with equal parameters restores."""
         last = -1 if state.last_step is None else state.last_step
         charges = state.counters.compact().to_bytes()
-        return pack("threshold monitor state", 1, {"parameters": self._parameters, "last": last, "charges": charges})
+        return pack_state("threshold monitor state", self._parameters, {"last": last, "charges": charges})
 
     def restore(self, data: bytes) -> MonitorState:
         """Return the state in a snapshot.
@@ -288,11 +288,9 @@ class ThresholdMonitor:
         Raises:
             SnapshotError: no snapshot of this mechanism, or one with other parameters.
         """
-        found = unpack("threshold monitor state", 1, data)
-        if found["parameters"] != self._parameters:
-            raise SnapshotError("snapshot must come from a ThresholdMonitor with equal parameters")
-        last, charges = cast(int, found["last"]), Charges.from_bytes(cast(bytes, found["charges"]))
-        return MonitorState(UserCounters().charge(charges), None if last < 0 else last)
+        found = unpack_state("threshold monitor state", self._parameters, data)
+        counters = UserCounters().charge(Charges.from_bytes(found["charges"]))
+        return MonitorState(counters, None if found["last"] < 0 else found["last"])
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of this mechanism: other parameters draw other noise, or two releases would cancel it."""

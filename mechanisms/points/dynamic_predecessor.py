@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Integers, checked_points
 from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState, parameters_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +158,8 @@ class DynamicPredecessor:
 
     def snapshot(self, state: RangeState) -> bytes:
         """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
-        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": parameters_of(self)}
-        return pack("DynamicPredecessor state", 1, fields | {"counter": self.counter.snapshot(state)})
+        return pack_state("DynamicPredecessor state", parameters_of(self), {"counter": self.counter.snapshot(state)})
 
     def restore(self, data: bytes) -> RangeState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        fields = unpack("DynamicPredecessor state", 1, data)
-        if fields["parameters"] != parameters_of(self):
-            raise SnapshotError("snapshot must be made by DynamicPredecessor with equal parameters")
-        return self.counter.restore(cast(bytes, fields["counter"]))
+        return self.counter.restore(unpack_state("DynamicPredecessor state", parameters_of(self), data)["counter"])

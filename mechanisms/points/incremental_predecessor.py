@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dyadic_ranges import bounds, tree_height
 from privstream.mechanisms.points.dynamic_points import (
@@ -30,7 +30,7 @@ from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_start
 from privstream.mechanisms.points.range_counter import parameters_of, unit_of_privacy
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -230,15 +230,13 @@ class IncrementalPredecessor:
 
     def snapshot(self, state: IncrementalState) -> bytes:
         """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
-        fields: dict[str, Any] = {"parameters": self._parameters, "step": state.step} | state.points.to_fields()
+        fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()
         fields |= state.finished.to_fields("finished") | state.heavy.to_fields("heavy")
-        return pack("IncrementalPredecessor state", 1, fields)
+        return pack_state("IncrementalPredecessor state", self._parameters, fields)
 
     def restore(self, data: bytes) -> IncrementalState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        fields = cast(dict[str, Any], unpack("IncrementalPredecessor state", 1, data))
-        if fields["parameters"] != self._parameters:
-            raise SnapshotError("snapshot must be made by IncrementalPredecessor with equal parameters")
+        fields = unpack_state("IncrementalPredecessor state", self._parameters, data)
         return IncrementalState(
             step=fields["step"],
             points=PointCounts.from_fields(fields),

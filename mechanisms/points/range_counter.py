@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.sums import NoiseSum, gaussian_quantile
@@ -33,7 +33,7 @@ from privstream.mechanisms.points.range_noise import DIGEST_BYTES, NO_HISTORY, R
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Law = DiscreteLaplace | DiscreteGaussian
 
@@ -265,16 +265,14 @@ class RangeCounter:
 
     def snapshot(self, state: RangeState) -> bytes:
         """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
-        fields: dict[str, Any] = {"parameters": self._parameters, "step": state.step, "digest": state.digest}
+        fields: dict[str, Any] = {"step": state.step, "digest": state.digest}
         fields["ends"] = np.array(list(state.history), np.int64)
         fields["digests"] = b"".join(state.history.values())
-        return pack("RangeCounter state", 1, fields | state.points.to_fields())
+        return pack_state("RangeCounter state", self._parameters, fields | state.points.to_fields())
 
     def restore(self, data: bytes) -> RangeState:
         """Return the state in a snapshot, else raise SnapshotError."""
-        fields = cast(dict[str, Any], unpack("RangeCounter state", 1, data))
-        if fields["parameters"] != self._parameters:
-            raise SnapshotError("snapshot must be made by RangeCounter with equal parameters")
+        fields = unpack_state("RangeCounter state", self._parameters, data)
         digests = fields["digests"]
         parts = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
         history = dict(zip(fields["ends"].tolist(), parts, strict=True))

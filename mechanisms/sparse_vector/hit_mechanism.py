@@ -5,16 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress, parameters
 
 UNIT = "one change of the data that moves no query by more than 1, over the whole run"
 PUBLIC = ("all parameters", "the thresholds", "the number of queries")
 ADAPTIVITY = "Queries and thresholds may depend on all earlier answers."
-
-_VERSION = 1
 
 
 class Answers(NamedTuple):
@@ -39,15 +36,11 @@ class SparseVectorMechanism(ABC):
 
     def snapshot(self, state: Progress) -> bytes:
         """Return `state` as bytes."""
-        fields: dict[str, int | float | bytes | NDArray[np.float64]] = {"parameters": parameters(self)}
-        return pack(f"{type(self).__name__} state", _VERSION, fields | {"asked": state.asked, "hits": state.hits})
+        return pack_state(f"{type(self).__name__} state", parameters(self), vars(state))
 
     def restore(self, data: bytes) -> Progress:
         """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        fields = unpack(f"{type(self).__name__} state", _VERSION, data)
-        if fields["parameters"] != parameters(self):
-            raise SnapshotError(f"snapshot must be made by {type(self).__name__} with equal parameters")
-        return Progress(asked=int(fields["asked"]), hits=int(fields["hits"]))
+        return Progress(**unpack_state(f"{type(self).__name__} state", parameters(self), data))
 
 
 class HitMechanism(SparseVectorMechanism):

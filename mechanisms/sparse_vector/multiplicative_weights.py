@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import BudgetSpent, SnapshotError
+from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress, parameters
 from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
 from scipy import special
 
 Floats = NDArray[np.float64]
 
-_VERSION = 1
 _LARGEST_DOMAIN = 2**24
 _MOST_RECORDS = 2**60
 _LARGEST_GUESS = 2**53  # of the number of records: the answers expected are floating-point numbers
@@ -259,17 +258,13 @@ class OnlineMultiplicativeWeights:
 
     def snapshot(self, state: Hypothesis) -> bytes:
         """Return `state` as bytes."""
-        fields: dict[str, int | float | bytes | NDArray[Any]] = {"parameters": parameters(self)}
-        fields |= {"asked": state.tests.asked, "hits": state.tests.hits, "log_law": state.log_law}
-        return pack("OnlineMultiplicativeWeights state", _VERSION, fields)
+        fields = vars(state.tests) | {"log_law": state.log_law}
+        return pack_state("OnlineMultiplicativeWeights state", parameters(self), fields)
 
     def restore(self, data: bytes) -> Hypothesis:
         """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        fields = unpack("OnlineMultiplicativeWeights state", _VERSION, data)
-        if fields["parameters"] != parameters(self):
-            raise SnapshotError("snapshot must be made by OnlineMultiplicativeWeights with equal parameters")
-        tests = Progress(asked=int(fields["asked"]), hits=int(fields["hits"]))
-        return Hypothesis(tests=tests, log_law=np.asarray(fields["log_law"], dtype=np.float64))
+        fields = unpack_state("OnlineMultiplicativeWeights state", parameters(self), data)
+        return Hypothesis(log_law=fields.pop("log_law"), tests=Progress(**fields))
 
 
 def _products(queries: NDArray[Any], weights: NDArray[Any]) -> Any:

@@ -490,7 +490,7 @@ class TestRefusals:
 
     def test_snapshots_of_other_parameters(self):
         one, other = make("sparse"), make("sparse", epsilon=3.0)
-        with pytest.raises(SnapshotError, match="snapshot must be made by SetCardinality with equal parameters"):
+        with pytest.raises(SnapshotError, match="snapshot must be made by a mechanism with equal parameters"):
             other.restore(one.snapshot(one.initial_state()))
 
 
