@@ -491,7 +491,7 @@ def test_hit_frequencies(calibration, known):
     hits, _ = monitor.decide(UserCounters(), given_step, SeededNoise(11))
     found = np.array([np.count_nonzero(held[hits.items.astype(np.int64)] == count) for count in counts])
     for factor in (1, 1.3, 1 / 1.3):
-        chances = np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated)
+        chances = np.clip(np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated), 1e-6, 1 - 1e-6)
         statistic = np.sum((found - repeats * chances) ** 2 / (repeats * chances * (1 - chances)))
         assert (stats.chi2.sf(statistic, len(counts)) < FALSE_ALARM) == (factor != 1)
 
