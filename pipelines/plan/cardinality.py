@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget.add_argument("--delta", type=float, default=0.0, help="probability of leaking more (default: 0, never)")
     budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
     budget.add_argument("--streams_per_person", type=int, default=1, help="streams of one person (default: 1)")
+    budget.add_argument(
+        "--streams",
+        type=int,
+        metavar="N",
+        help="number of streams, which counts with replace_one (default: 1, if a person is in one, else any)",
+    )
     run = parser.add_argument_group("the run")
     run.add_argument(
         "--windows", type=horizon_steps, required=True, metavar="T", help=f"number of windows, or {UNBOUNDED}"
@@ -66,7 +72,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     windows, updates = arguments.windows or DEFAULT_WINDOWS, arguments.max_updates
     shared: Options = {"epsilon": arguments.epsilon, "delta": arguments.delta, "neighbouring": arguments.neighbouring}
     shared |= {"beta": arguments.beta}
-    user = shared | {"streams_per_person": arguments.streams_per_person}
+    user = shared | {"streams_per_person": arguments.streams_per_person, "streams": arguments.streams}
     SetCardinality(**user, max_updates=updates, mode="sparse")  # checks what all have in common
     length = {"horizon": arguments.windows}
     known = {"max_updates": updates}

@@ -133,6 +133,16 @@ def test_streams_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
 
 
+def test_plan_knows_that_who_is_replaced_may_have_been_in_other_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "cardinality", "--epsilon", "1", "--windows", "1000", "--max_updates", "100000", "--json"]
+    direct = []
+    for options in ([], ["--streams", "2"], ["--streams_per_person", "2", "--streams", "2"]):
+        assert cli.main([*asked, "--neighbouring", "replace_one", *options]) == 0
+        direct.append(json.loads(capsys.readouterr().out)["user"]["direct"]["error_bound"])
+    assert direct[1] == pytest.approx(2 * direct[0], rel=1e-3)
+    assert direct[2] == direct[1]
+
+
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["plan", "cardinality", "--epsilon", "1", "--windows", "1000", "--max_updates", "100000"]
     assert cli.main([*asked, "--json"]) == 0
