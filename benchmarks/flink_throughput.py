@@ -31,9 +31,9 @@ from _flink import RunningCluster, cluster, job_server_jar
 from _measure import Cost, in_own_process
 from _plain_beam import group_by_person
 from _report import load_average, parser, print_table, results_folder, write_csv
+from _throughput import plot_rates
 from apache_beam.options.pipeline_options import PipelineOptions
-from heavy_hitters_throughput import COLOURS, WINDOW, some_people
-from matplotlib.figure import Figure
+from heavy_hitters_throughput import WINDOW, some_people
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.commands.heavy_hitters import ORDER
 from privstream.pipelines.simulate.event_writers import write_simulation
@@ -165,19 +165,6 @@ def add_ratios(rows: list[dict[str, Any]]) -> None:
             row[f"{rate}_times_plain_beam"] = round(row[rate] / best[rate], 1) if row[rate] and best[rate] else None
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(9, 0.6 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    labels = [f"{row['library']}, {row['runner']}\n{row['number']:,} events" for row in rows]
-    rates = [row["events_per_cpu_second"] for row in rows]
-    bars = axes.barh(labels, rates, color=[COLOURS[row["library"]] for row in rows])
-    axes.bar_label(bars, [f"{rate:,}" for rate in rates], padding=3)
-    axes.set(xscale="log", xlabel="events per CPU second", xlim=(min(rates) / 3, max(rates) * 6))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.invert_yaxis()
-    figure.savefig(path, dpi=150)
-
-
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--users", type=int, default=200_000)
@@ -195,7 +182,8 @@ def main() -> None:
         rows = measure(options, Path(scratch))
     add_ratios(rows)
     write_csv(folder / "flink_throughput.csv", rows)
-    plot(rows, folder / "flink_throughput.png")
+    labels = [f"{row['library']}, {row['runner']}\n{row['number']:,} events" for row in rows]
+    plot_rates(rows, labels, "events per CPU second", folder / "flink_throughput.png")
     print_table("on a Flink cluster of this machine", rows)
     print(f"results: {folder}")
 

@@ -18,14 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import fastavro
 import pyarrow.compute as pc
-from _measure import Cost, in_own_process
 from _plain_beam import arrow_alone, distinct_pairs, group_by_person
-from _report import load_average, parser, print_table, results_folder, write_csv
-from apache_beam.options.pipeline_options import PipelineOptions
-from matplotlib.figure import Figure
+from _report import parser, results_folder
+from _throughput import Files, Run, measure, report, start_beam
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.commands.heavy_hitters import ORDER
 from privstream.pipelines.simulate.event_writers import write_simulation
@@ -36,12 +33,7 @@ from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 SHARE = 20  # one person in so many, for the plain pipelines
 WINDOW = 3600
-COLOURS = {"privstream": "tab:blue", "plain Beam": "tab:orange", "library alone": "tab:grey"}
 Parameters = dict[str, Any]
-
-
-def start_beam() -> beam.Pipeline:
-    return beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
 
 
 def private(events: str, output: str, parameters: Parameters) -> None:
@@ -76,7 +68,7 @@ def some_people(windows: Iterable[SimulatedWindow], users: int) -> Iterator[Simu
         yield replace(window, events=window.events.filter(pc.less(window.events["user"], first_left_out)))
 
 
-def write_events(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, int]]:
+def write_events(folder: Path, options: argparse.Namespace) -> Files:
     """Write the events as Parquet and Avro, and those of some of the people; return paths and numbers of events."""
     simulate = partial(
         simulate_heavy_hitters,
@@ -98,8 +90,7 @@ def write_events(folder: Path, options: argparse.Namespace) -> dict[str, tuple[s
     return made
 
 
-def plan_runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable[..., None], tuple[Any, ...]]]:
-    """Yield library, what it does, which events, and the function with its arguments after the paths."""
+def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
     parameters: Parameters = {
         "epsilon": 1.0,
         "delta": 1e-6,
@@ -108,59 +99,20 @@ def plan_runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Call
         "horizon": options.windows,
     }
     public = parameters | {"start": START_MICROS / 1e6}
-    min_holders = ShiftingHeavyHitters(noise=KeyedNoise.random(), **public).detection_threshold
+    four = public | {"items_per_step": 4}
+    holders = (ShiftingHeavyHitters(noise=KeyedNoise.random(), **public).detection_threshold,)
     for items in (1, 4):
         limit = {"items_per_step": items}
         each = f"{items} item{'s' if items > 1 else ''} a window"
-        yield "privstream", f"public start, {each}", "parquet", private, (public | limit,)
-        yield "privstream", f"cap per person, {each}", "parquet", private, (parameters | limit,)
-    yield "privstream", "public start, 4 items a window", "avro", private, (public | {"items_per_step": 4},)
-    yield "library alone", "fastavro, reading only", "avro", fastavro_alone, ()
-    yield "library alone", "pyarrow in one thread, all in memory", "parquet", arrow, (min_holders,)
-    yield "privstream", "public start, 4 items a window", "5% of the people", private, (public | {"items_per_step": 4},)
-    yield (
-        "plain Beam",
-        "GroupByKey per person, count per item",
-        "5% of the people",
-        partial(plain, group_by_person),
-        (min_holders,),
-    )
-    yield "plain Beam", "Distinct, count per item", "5% of the people", partial(plain, distinct_pairs), (min_holders,)
-
-
-def describe(library: str, what: str, events: str, number: int, cost: Cost, load: float) -> dict[str, Any]:
-    return {
-        "library": library,
-        "pipeline": what,
-        "events": events,
-        "number": number,
-        "events_per_cpu_second": round(number / cost.cpu_seconds),
-        "cpu_seconds": round(cost.cpu_seconds, 2),
-        "wall_seconds": round(cost.wall_seconds, 2),
-        "peak_megabytes": cost.peak_megabytes,
-        "start_megabytes": cost.start_megabytes,
-        "load_average": load,
-    }
-
-
-def add_ratio(rows: list[dict[str, Any]]) -> None:
-    """Compare with the faster of the plain pipelines."""
-    best = max(row["events_per_cpu_second"] for row in rows if row["library"] == "plain Beam")
-    for row in rows:
-        row["times_plain_beam"] = round(row["events_per_cpu_second"] / best, 1)
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(9, 0.42 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    labels = [f"{row['library']}: {row['pipeline']}  ({row['events']})" for row in rows]
-    rates = [row["events_per_cpu_second"] for row in rows]
-    bars = axes.barh(labels, rates, color=[COLOURS[row["library"]] for row in rows])
-    axes.bar_label(bars, [f"{rate:,}" for rate in rates], padding=3)
-    axes.set(xscale="log", xlabel="events per second of one core", xlim=(min(rates) / 3, max(rates) * 6))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.invert_yaxis()
-    figure.savefig(path, dpi=150)
+        yield Run("privstream", f"public start, {each}", "parquet", private, (public | limit,))
+        yield Run("privstream", f"cap per person, {each}", "parquet", private, (parameters | limit,))
+    yield Run("privstream", "public start, 4 items a window", "avro", private, (four,))
+    yield Run("library alone", "fastavro, reading only", "avro", fastavro_alone)
+    yield Run("library alone", "pyarrow in one thread, all in memory", "parquet", arrow, holders)
+    some = "5% of the people"
+    yield Run("privstream", "public start, 4 items a window", some, private, (four,))
+    yield Run("plain Beam", "GroupByKey per person, count per item", some, partial(plain, group_by_person), holders)
+    yield Run("plain Beam", "Distinct, count per item", some, partial(plain, distinct_pairs), holders)
 
 
 def main() -> None:
@@ -174,22 +126,10 @@ def main() -> None:
     if options.quick:
         options.users, options.items, options.windows, options.events, options.repeats = 2_000, 500, 6, 20_000, 1
     folder = results_folder(options)
-    rows = []
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         files = write_events(Path(scratch), options)
-        for number, (library, what, events, run, rest) in enumerate(plan_runs(options)):
-            path, count = files[events]
-            outputs = [f"{scratch}/output-{number}-{repeat}" for repeat in range(options.repeats)]
-            costs = [(in_own_process(run, path, output, *rest), load_average()) for output in outputs]
-            rows.append(describe(library, what, events, count, *min(costs)))
-            print(f"{library}: {what} ({events}): {rows[-1]['events_per_cpu_second']:,} events a second", flush=True)
-    add_ratio(rows)
-    rows.sort(key=lambda row: -row["events_per_cpu_second"])
-    write_csv(folder / "heavy_hitters_throughput.csv", rows)
-    plot(rows, folder / "heavy_hitters_throughput.png")
-    shown = [name for name in rows[0] if name not in ("number", "start_megabytes", "load_average")]
-    print_table("heavy hitters: events per second of one core", rows, shown)
-    print(f"results: {folder}")
+        rows = measure(plan_runs(options), files, scratch, options.repeats)
+    report(rows, "heavy hitters: events per second of one core", folder, "heavy_hitters_throughput")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ Writes histogram_throughput.csv and .png to benchmarks/results.
 """
 
 import argparse
-import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from _measure import Cost, in_own_process
-from _report import load_average, parser, print_table, results_folder, write_csv
-from apache_beam.options.pipeline_options import PipelineOptions
+from _plain_beam import to_line
+from _report import parser, results_folder
+from _throughput import Files, Run, measure, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.commands.histogram import ORDER
 from privstream.pipelines.simulate.event_writers import write_simulation
@@ -38,11 +36,6 @@ from privstream.transforms import ContinualHistogram, Domain, HistogramEstimate
 
 SHARE = 20  # one event in so many, for plain Beam
 WINDOW = 3600
-COLOURS = {"privstream": "tab:blue", "plain Beam": "tab:orange", "library alone": "tab:grey"}
-
-
-def start_beam() -> beam.Pipeline:
-    return beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
 
 
 def private(events: str, output: str, parameters: dict[str, Any]) -> None:
@@ -56,11 +49,6 @@ def private(events: str, output: str, parameters: dict[str, Any]) -> None:
 
 def timestamped_item(row: dict[str, Any]) -> TimestampedValue[str]:
     return TimestampedValue(row["item"], row["time"].timestamp())
-
-
-def to_line(counted: tuple[str, int], window: Any = beam.DoFn.WindowParam) -> str:
-    item, count = counted
-    return json.dumps({"window_start": float(window.start), "item": item, "count": count})
 
 
 def plain(events: str, output: str) -> None:
@@ -85,7 +73,7 @@ def arrow(events: str, output: str) -> None:
     pq.write_table(groups.aggregate([([], "count_all")]), f"{output}.parquet")
 
 
-def write_events(folder: Path, options: argparse.Namespace) -> dict[str, tuple[str, int]]:
+def write_events(folder: Path, options: argparse.Namespace) -> Files:
     """Write all events, and a twentieth of them; return paths and numbers of events."""
     made = {}
     for name, share in (("all", 1), ("5%", SHARE)):
@@ -98,8 +86,7 @@ def write_events(folder: Path, options: argparse.Namespace) -> dict[str, tuple[s
     return made
 
 
-def plan_runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable[..., None], tuple[Any, ...]]]:
-    """Yield library, what it does, which events, and the function with its arguments after the paths."""
+def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
     start = START_MICROS / 1e6
     parameters: dict[str, Any] = {
         "epsilon": 1.0,
@@ -109,40 +96,12 @@ def plan_runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str, Call
         "end": start + options.windows * WINDOW,
     }
     user = parameters | {"unit": "user", "max_contributions": 10}
-    yield "privstream", "unit event", "all", private, (parameters,)
-    yield "privstream", "unit event, anchored", "all", private, (parameters | {"mode": "anchored"},)
-    yield "privstream", "unit user, 10 events a person", "all", private, (user,)
-    yield "library alone", "pyarrow in one thread, all in memory", "all", arrow, ()
-    yield "privstream", "unit event", "5%", private, (parameters,)
-    yield "plain Beam", "Count.PerElement in windows", "5%", plain, ()
-
-
-def describe(library: str, what: str, events: str, number: int, cost: Cost, load: float) -> dict[str, Any]:
-    return {
-        "library": library,
-        "pipeline": what,
-        "events": events,
-        "number": number,
-        "events_per_cpu_second": round(number / cost.cpu_seconds),
-        "cpu_seconds": round(cost.cpu_seconds, 2),
-        "wall_seconds": round(cost.wall_seconds, 2),
-        "peak_megabytes": cost.peak_megabytes,
-        "start_megabytes": cost.start_megabytes,
-        "load_average": load,
-    }
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(9, 0.42 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    labels = [f"{row['library']}: {row['pipeline']}  ({row['events']})" for row in rows]
-    rates = [row["events_per_cpu_second"] for row in rows]
-    bars = axes.barh(labels, rates, color=[COLOURS[row["library"]] for row in rows])
-    axes.bar_label(bars, [f"{rate:,}" for rate in rates], padding=3)
-    axes.set(xscale="log", xlabel="events per second of one core", xlim=(min(rates) / 3, max(rates) * 6))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.invert_yaxis()
-    figure.savefig(path, dpi=150)
+    yield Run("privstream", "unit event", "all", private, (parameters,))
+    yield Run("privstream", "unit event, anchored", "all", private, (parameters | {"mode": "anchored"},))
+    yield Run("privstream", "unit user, 10 events a person", "all", private, (user,))
+    yield Run("library alone", "pyarrow in one thread, all in memory", "all", arrow)
+    yield Run("privstream", "unit event", "5%", private, (parameters,))
+    yield Run("plain Beam", "Count.PerElement in windows", "5%", plain)
 
 
 def main() -> None:
@@ -156,24 +115,10 @@ def main() -> None:
     if options.quick:
         options.users, options.categories, options.windows, options.events, options.repeats = 1_000, 20, 6, 20_000, 1
     folder = results_folder(options)
-    rows = []
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         files = write_events(Path(scratch), options)
-        for number, (library, what, events, run, rest) in enumerate(plan_runs(options)):
-            path, count = files[events]
-            outputs = [f"{scratch}/output-{number}-{repeat}" for repeat in range(options.repeats)]
-            costs = [(in_own_process(run, path, output, *rest), load_average()) for output in outputs]
-            rows.append(describe(library, what, events, count, *min(costs)))
-            print(f"{library}: {what} ({events}): {rows[-1]['events_per_cpu_second']:,} events a second", flush=True)
-    best = max(row["events_per_cpu_second"] for row in rows if row["library"] == "plain Beam")
-    for row in rows:
-        row["times_plain_beam"] = round(row["events_per_cpu_second"] / best, 1)
-    rows.sort(key=lambda row: -row["events_per_cpu_second"])
-    write_csv(folder / "histogram_throughput.csv", rows)
-    plot(rows, folder / "histogram_throughput.png")
-    shown = [name for name in rows[0] if name not in ("number", "start_megabytes", "load_average")]
-    print_table("live histograms: events per second of one core", rows, shown)
-    print(f"results: {folder}")
+        rows = measure(plan_runs(options), files, scratch, options.repeats)
+    report(rows, "live histograms: events per second of one core", folder, "histogram_throughput")
 
 
 if __name__ == "__main__":
