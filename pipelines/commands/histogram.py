@@ -50,7 +50,8 @@ def accuracy(histogram: ContinualHistogram) -> dict[str, Any]:
     if mechanism.chosen_mode == "direct":
         windows = "in all windows" if histogram.windows else f"in the first {largest:,} windows"
         return found | {"sentence": _sentence(histogram, error, windows)}
-    return found | {"largest": largest, "sentence": _sentence(histogram, error, f"while no answer exceeds {largest:,}")}
+    when = f"while no answer exceeds {largest:,}" + ("" if histogram.windows else f", in the first {largest:,} windows")
+    return found | {"largest": largest, "sentence": _sentence(histogram, error, when)}
 
 
 def _sentence(histogram: ContinualHistogram, error: int, when: str) -> str:

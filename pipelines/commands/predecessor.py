@@ -49,7 +49,8 @@ def accuracy(near: PredecessorQueries) -> dict[str, Any]:
         "windows": windows,
         "sentence": f"With probability {1 - near.mechanism.beta:g}, between a point that was asked for and the "
         f"predecessor or successor that is told for it lies a point, and no more than {error:,}, in all answers of a "
-        f"stream{span}; each row says its own bound. Where none is told, no more lie on that side.",
+        f"stream{span}, for queries that do not depend on answers; each row says its own bound. Where none is told, no "
+        "more lie on that side.",
     }
 
 

@@ -96,12 +96,13 @@ def accuracy(counts: RangeCounts) -> dict[str, Any]:
         return {"sentence": "No error is stated for consistent counts."}
     error = counts.error(windows)
     span = "" if counts.windows else f" in the first {windows:,} windows"
+    number = f", at most {counts.queries:,} of them with a time" if counts.queries else ""
     return {
         "error_bound": error,
         "failure_probability": counts.beta,
         "windows": windows,
         "sentence": f"With probability {1 - counts.beta:g}, all counts of a stream{span} are within {error:,} of the "
-        "truth, for queries that do not depend on answers; each row says its own bound, by its range.",
+        f"truth, for queries that do not depend on answers{number}; each row says its own bound, by its range.",
     }
 
 
