@@ -124,7 +124,8 @@ class KeyedNoise(PrfNoise):
 
     Args:
         secret_key: at least 16 random bytes, for example 32 from `openssl rand`. Longer keys are used whole.
-        run_id: public; two runs over different data that share a key should have different run ids.
+        run_id: public; two runs over different data that share a key should have different run ids, and so should two
+            transforms of one pipeline that read different events.
 
     Raises:
         TypeError: the key is not bytes.
