@@ -39,7 +39,7 @@ class TopKWithGap(PrivateTransform):
 
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
-        and all streams: then whoever comes back in n windows has n times the epsilon. Neighbours: `neighbouring`.
+        and all streams: then whoever comes back in n windows has n times epsilon and delta. Neighbours: `neighbouring`.
         (epsilon, delta): `guarantee`. Enforced: each person holds at most `items_per_step` distinct items in a window
         of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
         `streams_per_person` streams. Public: all arguments but `noise`.
