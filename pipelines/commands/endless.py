@@ -23,16 +23,20 @@ GUARANTEE = "_guarantee.json"
 KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 1.0
+INPUT = "input"
+"""The option that is watched, where it is events that have no end."""
 
 
 def is_endless(arguments: argparse.Namespace) -> bool:
-    """Tell whether the input has no end; options that need such input are refused without.
+    """Tell whether something is read without an end; options that need that are refused without.
 
     Raises:
         ValueError: naming the option.
     """
     kafka = arguments.input.startswith(KAFKA)
-    if arguments.kafka_setting and not kafka:
+    if kafka and not hasattr(arguments, "kafka_setting"):
+        raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
+    if getattr(arguments, "kafka_setting", None) and not kafka:
         raise ValueError(f"kafka_setting must be given with an --input of {KAFKA} only")
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka holds JSON objects and follows their arrival: no watermark or input_format")
@@ -44,13 +48,13 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(arguments: argparse.Namespace) -> Any:
-    """Return what reads the input.
+def reader(arguments: argparse.Namespace, watched: str = INPUT) -> Any:
+    """Return what reads the input; it has an end if another option is what is `watched`.
 
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
     """
-    if not is_endless(arguments):
+    if not is_endless(arguments) or watched != INPUT:
         return ReadEvents(arguments.input, fields(arguments), arguments.input_format)
     if arguments.input.startswith(KAFKA):
         return _kafka(arguments)
@@ -79,16 +83,16 @@ def _kafka(arguments: argparse.Namespace) -> Any:
 
 
 def writers(
-    arguments: argparse.Namespace, row_type: type, order: tuple[str, ...]
+    arguments: argparse.Namespace, row_type: type, order: tuple[str, ...], watched: str = INPUT
 ) -> tuple[WriteWindowFiles, WriteDeadLetterFiles | None]:
-    """Return what writes rows and dead letters of input without an end.
+    """Return what writes rows and dead letters without an end.
 
     Raises:
         ValueError, TypeError: naming the option.
     """
     folders = {"--output": arguments.output}
     if not arguments.input.startswith(KAFKA):
-        folders["--input"] = split_pattern(arguments.input)[0]
+        folders[f"--{watched}"] = split_pattern(getattr(arguments, watched))[0]
     if arguments.dead_letter:
         folders["--dead_letter"] = arguments.dead_letter
     taken: dict[str, str] = {}

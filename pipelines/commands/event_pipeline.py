@@ -11,7 +11,15 @@ from typing import Any
 
 import apache_beam as beam
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.commands.endless import end_path, guarantee_path, is_endless, prepare, reader, writers
+from privstream.pipelines.commands.endless import (
+    INPUT,
+    end_path,
+    guarantee_path,
+    is_endless,
+    prepare,
+    reader,
+    writers,
+)
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
@@ -55,6 +63,7 @@ class EventPipeline:
         public_files: options that name further files to read.
         more_inputs: makes, from the options, further readers by name. The transform then gets a dictionary of
             collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
+        watched: the option whose files may come without an end.
     """
 
     row_type: type
@@ -66,13 +75,14 @@ class EventPipeline:
     beyond: Mapping[str, str] = field(default_factory=dict)
     public_files: tuple[str, ...] = ("domain",)
     more_inputs: Callable[[argparse.Namespace], Mapping[str, Any]] | None = None
+    watched: str = INPUT
 
     def run(self, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
         try:
             endless = is_endless(arguments)
-            read = reader(arguments)
+            read = reader(arguments, self.watched)
             more = {} if self.more_inputs is None else dict(self.more_inputs(arguments))
             transform = self.transform(arguments, bool(read.fields.stream))
             promised = self.promise(transform, arguments)
@@ -89,7 +99,7 @@ class EventPipeline:
                 write: WriteRows | WriteWindowFiles
                 letters: WriteRows | WriteDeadLetterFiles | None
                 if endless:
-                    write, letters = writers(arguments, self.row_type, self.order)
+                    write, letters = writers(arguments, self.row_type, self.order, self.watched)
                     prepare(options)
                     write_json(guarantee_file, promised)
                 else:

@@ -12,14 +12,17 @@ from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
 UNBOUNDED = "unbounded"
 
 
-def add_files(parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item") -> None:
-    """Add: where events come from, and where rows go; `user` and `item` say what these fields are."""
+def add_files(
+    parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item", watched: str = "input"
+) -> None:
+    """Add: where events come from, and where rows go.
+
+    `user` and `item` say what these fields are, `watched` which option it is whose files may come without an end.
+    """
     files = parser.add_argument_group("input and output")
+    kafka = ", or kafka://host:port/topic" if watched == "input" else ""
     files.add_argument(
-        "--input",
-        required=True,
-        metavar="PATH",
-        help="events: a path or glob, .avro .parquet .jsonl .csv, or kafka://host:port/topic",
+        "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
     )
     files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
     files.add_argument(
@@ -31,34 +34,38 @@ def add_files(parser: argparse.ArgumentParser, *, user: str = "person", item: st
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
     files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
     files.add_argument("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times that are plain numbers")
-    _add_endless(parser)
+    _add_endless(parser, watched)
 
 
-def _add_endless(parser: argparse.ArgumentParser) -> None:
-    """Add: input without an end."""
+def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
+    """Add: input, or whatever is `watched`, without an end."""
+    events = watched == "input"
     endless = parser.add_argument_group(
-        "input without an end",
-        "--output and --dead_letter are folders then: each window of each stream becomes a file of its own",
+        f"{watched} without an end",
+        "--output and --dead_letter are folders then: "
+        + ("each window of each stream becomes a file of its own" if events else "answers become files by the moment"),
     )
     endless.add_argument(
         "--watch",
         type=float,
         metavar="SECONDS",
-        help="watch the folder --input, or its files that match a glob, so often",
+        help=f"watch the folder --{watched}, or its files that match a glob, so often",
     )
+    covered = "--allowed_lateness must cover the way of an event into a file" if events else "a query needs no time"
     endless.add_argument(
         "--watermark",
         choices=CLOCKS,
-        help=f"how far the input is complete: up to the time of arrival (default: {ARRIVAL}; --allowed_lateness must "
-        "cover the way of an event into a file), or up to marks _UNTIL_20300101T120000Z in the folder",
+        help=f"how far the {watched} {'is' if events else 'are'} complete: up to the time of arrival (default: "
+        f"{ARRIVAL}; {covered}), or up to marks _UNTIL_20300101T120000Z in the folder",
     )
-    endless.add_argument(
-        "--kafka_setting",
-        action="append",
-        metavar="NAME=VALUE",
-        help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
-    )
-    endless.add_argument("--output_format", choices=FORMATS, help="of the files of windows (default: jsonl)")
+    if events:
+        endless.add_argument(
+            "--kafka_setting",
+            action="append",
+            metavar="NAME=VALUE",
+            help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
+        )
+    endless.add_argument("--output_format", choices=FORMATS, help="of these files (default: jsonl)")
 
 
 def add_windows(parser: argparse.ArgumentParser, *, clock: bool) -> None:

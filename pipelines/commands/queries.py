@@ -1,19 +1,22 @@
-"""`privstream queries`: from an event file and a file of linear queries to private answers."""
+"""`privstream queries`: from event files and linear queries, in a file or a folder, to private answers."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
-from privstream.pipelines.commands.endless import is_endless
 from privstream.pipelines.commands.event_pipeline import EventPipeline
 from privstream.pipelines.commands.queries_file import ReadQueries
+from privstream.pipelines.commands.watch_queries import WatchQueries
 from privstream.pipelines.runners import launch
+from privstream.pipelines.sources.folder_looks import ARRIVAL, split_pattern
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 
+WATCHED = "queries"
 ORDER = ("time", "query")
 """As they were asked."""
 
@@ -23,18 +26,21 @@ queries, one JSON object on each line, in the order in which they are asked, or 
   {"name": "points", "items": ["gold", "silver"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}
 The answer is the number of people who hold one of the items, or a weighted number with --real_weights. Queries and
 the domain are public. Each person counts with one item.
+
+With --watch, queries come in files into a folder, each renamed into it whole, and are asked when their file has come,
+or at their own time, if that is later. With --watermark marks each has a time. A file _END ends the run.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = QUERIES
-    options.add_files(parser)
+    options.add_files(parser, watched=WATCHED)
     budget = options.add_budget(parser, unit="a person over all queries", delta=None)
     budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
     options.add_key(parser)
     public = parser.add_argument_group("public knowledge")
-    public.add_argument("--queries", required=True, metavar="PATH", help="file with the queries, see below")
+    public.add_argument("--queries", required=True, metavar="PATH", help="file or folder with the queries")
     public.add_argument("--domain", required=True, metavar="PATH", help="file with all items, one per line")
     public.add_argument("--records", type=int, required=True, metavar="N", help="number of people, or a public guess")
     answers = parser.add_argument_group("answers")
@@ -51,8 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
     """Return the transform that the options describe."""
-    if is_endless(arguments):
-        raise ValueError("input must have an end, not --watch or Kafka: all queries are about the same data set")
     if streams:
         raise ValueError("events must have no stream; --stream_field '' ignores it")
     return PrivateQueries(
@@ -69,6 +73,16 @@ def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
         shards=arguments.shards,
         noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
     )
+
+
+def read_queries(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what reads the queries."""
+    if arguments.watch is None:
+        return {WATCHED: ReadQueries(arguments.queries)}
+    folder = split_pattern(arguments.queries, "--queries")[0]
+    if os.path.realpath(os.path.dirname(arguments.input)) == os.path.realpath(folder):
+        raise ValueError(f"--queries must be another folder than that of --input, got {folder}")
+    return {WATCHED: WatchQueries(arguments.queries, arguments.watch, arguments.watermark or ARRIVAL)}
 
 
 def accuracy(queries: PrivateQueries) -> dict[str, Any]:
@@ -105,10 +119,11 @@ PIPELINE = EventPipeline(
         "events_beyond_one_record": "events left out: their person counts with another one",
         "queries_refused": "queries refused: the budget is spent",
         "queries_malformed": "lines that are no queries on the domain",
-        "queries_late": "queries that came after a later one had been answered",
+        "queries_late": "queries that came after their time, or after a later one had been answered",
     },
     public_files=("domain", "queries"),
-    more_inputs=lambda arguments: {"queries": ReadQueries(arguments.queries)},
+    more_inputs=read_queries,
+    watched=WATCHED,
 )
 
 COMMAND = Command(

@@ -68,18 +68,30 @@ class ReadLines(beam.DoFn):
 
     def process(self, path: str) -> Iterator[Any]:
         """Read all lines."""
+        return self.read(path, 0)
+
+    def read(self, path: str, start: int | None) -> Iterator[Any]:
+        """Read all lines; a query without a time is asked so many microseconds after `start` as is its line's number.
+
+        Without a `start`, each must have a time.
+        """
         for lines in read_lines(path):
             for row, text in enumerate(lines.texts):
                 try:
-                    yield parse_query(text, lines.numbers[row])
+                    yield parse_query(text, None if start is None else start + lines.numbers[row])
                 except (TypeError, ValueError) as error:
                     self.malformed.inc()
                     letter = DeadLetter(str(error), path, lines.position(row), lines.record(row))
                     yield TaggedOutput(DEAD_LETTERS, letter)
 
 
-def parse_query(text: bytes, number: int) -> LinearQuery:
-    """Return the query on a line, or raise with the rule that it breaks."""
+def parse_query(text: bytes, asked: int | None) -> LinearQuery:
+    """Return the query on a line, or raise with the rule that it breaks.
+
+    Args:
+        text: the line.
+        asked: microseconds since 1970 at which it is asked if it has no time; None if it must have one.
+    """
     try:
         found: Any = json.loads(text)
     except ValueError:
@@ -92,7 +104,9 @@ def parse_query(text: bytes, number: int) -> LinearQuery:
     for name in ("items", "weights"):
         if not isinstance(found.get(name, []), list):
             raise TypeError(f"{name} must be a list")
-    micros = to_micros("time", found["time"], None) if "time" in found else number
+    if "time" not in found and asked is None:
+        raise ValueError("time must be given with --watermark marks")
+    micros = to_micros("time", found["time"], None) if "time" in found else asked
     items, weights = tuple(found.get("items", ())), tuple(found.get("weights", ()))
     return LinearQuery(found.get("name", ""), Timestamp(micros=micros), items, weights)
 

@@ -28,6 +28,8 @@ LONGEST_STREAM = 100  # bytes of a stream in a file's name
 class WriteWindowFiles(beam.PTransform[Any, Any]):
     """Writes the rows of each window and stream as one file, such as `20300101T120000Z_20300101T130000Z_no.jsonl`.
 
+    Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
+
     All rows of a window and stream must have the same timestamp, as those that one timer publishes have; they are
     gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
     already, it stays as it is: a run that goes back to a checkpoint and comes to a window again publishes no second
@@ -39,7 +41,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     Args:
         folder: where, on any of Beam's filesystems; it must exist.
-        row_type: a NamedTuple with `window_start`, `window_end`, perhaps `stream`, and others, as `WriteRows` takes.
+        row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`, and `stream`.
         format: avro, parquet or jsonl.
         order: fields to sort by, `-` before a name for falling numbers.
         option: the option to name in errors.
@@ -56,15 +58,13 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         check_folder(folder, option)
         if format not in FORMATS:
             raise ValueError(f"{option}_format must be one of {', '.join(FORMATS)}, got {format!r}")
-        missing = [name for name in WINDOW if name not in field_types(row_type)]
-        if missing:
-            raise TypeError(f"{row_type.__name__} must have the fields {', '.join(WINDOW)} to be written by window")
 
     def expand(self, rows: Any) -> Any:
         """Gather the rows of a window, and write them."""
+        fields = field_types(self.row_type)
         written = (
             rows
-            | "By window" >> beam.Map(_by_window, "stream" in field_types(self.row_type))
+            | "By window" >> beam.Map(_by_window, "stream" in fields, all(name in fields for name in WINDOW))
             | "Moment"
             >> beam.WindowInto(
                 FixedWindows(Duration(micros=MILLISECOND)),
@@ -135,8 +135,8 @@ def sorted_fully(row_type: type, order: tuple[str, ...]) -> list[str]:
 
 
 def file_name(stream: str, start: int, end: int, format: str) -> str:
-    """Return the name of a window's file; times in microseconds since 1970."""
-    name = f"{moment(start)}_{moment(end)}"
+    """Return the name of a window's, or a moment's, file; times in microseconds since 1970."""
+    name = moment(start) if start == end else f"{moment(start)}_{moment(end)}"
     if stream:
         quoted = quote(stream, safe="")
         if len(quoted) > LONGEST_STREAM:
@@ -167,10 +167,13 @@ def check_folder(folder: str, option: str = "--output") -> None:
     check_destination(FileSystems.join(folder, "file"), option)
 
 
-def _by_window(row: Any, has_stream: bool) -> tuple[tuple[str, int, int], tuple[Any, ...]]:
-    """Key a row by its stream and window."""
+def _by_window(
+    row: Any, has_stream: bool, has_window: bool, at: Any = beam.DoFn.TimestampParam
+) -> tuple[tuple[str, int, int], tuple[Any, ...]]:
+    """Key a row by its stream and window, or moment."""
     stream = row.stream if has_stream else ""
-    return (stream, row.window_start.micros, row.window_end.micros), tuple(row)
+    start, end = (row.window_start, row.window_end) if has_window else (at, at)
+    return (stream, start.micros, end.micros), tuple(row)
 
 
 def _leave_out(path: str) -> Iterator[tuple[bytes, bytes]]:

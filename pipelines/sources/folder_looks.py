@@ -21,6 +21,7 @@ import numpy as np
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms import snapshots
+from privstream.pipelines.sources.event_files import InputFileError
 
 ARRIVAL = "arrival"
 MARKS = "marks"
@@ -172,13 +173,24 @@ def marked(listing: Sequence[Seen], came: int) -> int:
     return max((_until(seen.name) for seen in listing if seen.came < came), default=0)
 
 
-def split_pattern(pattern: str) -> tuple[str, str]:
+def check_watched(pattern: str, option: str = "--input") -> None:
+    """Check before a run that a folder can be watched.
+
+    Raises:
+        ValueError: with the option's name and the path.
+    """
+    folder, _ = split_pattern(pattern, option)
+    if FileSystems.get_scheme(folder) is None and not os.path.isdir(folder):
+        raise InputFileError(f"{option} must be a folder that exists, to be watched: there is no folder {folder}")
+
+
+def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     """Split what is watched into a folder and a glob for the names in it."""
     if not any(sign in pattern for sign in "*?["):
         return pattern, "*"
     folder, _, glob = pattern.rpartition("/")
     if any(sign in folder for sign in "*?["):
-        raise ValueError(f"--input must be a folder, or a folder and a glob for its files, got {pattern}")
+        raise ValueError(f"{option} must be a folder, or a folder and a glob for its files, got {pattern}")
     return folder or os.curdir, glob
 
 

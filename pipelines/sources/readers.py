@@ -36,11 +36,12 @@ TEXT_FORMATS = ("jsonl", "csv")
 
 
 class EventFile(NamedTuple):
-    """A file that matched: its path, its size in bytes and its format."""
+    """A file that matched: its path, its size in bytes, its format and, if it was watched for, when it came."""
 
     path: str
     size: int
     format: str
+    came: int = 0
 
 
 class FilePart(NamedTuple):

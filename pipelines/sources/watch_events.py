@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -21,10 +22,10 @@ from privstream.pipelines.sources.folder_looks import (
     CLOCKS,
     MARKS,
     FolderLooks,
+    check_watched,
     clock,
     list_folder,
     marked,
-    split_pattern,
 )
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import (
@@ -37,11 +38,12 @@ from privstream.pipelines.sources.readers import (
     resolve_fields,
 )
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from zstandard import ZstdError
 
 FOLDER = b"folder"
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
-UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
+UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException, zlib.error, ZstdError)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
 
 
@@ -110,9 +112,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
         super().__init__()
         self.seconds = checks.positive("watch", seconds)
         self.watermark = checks.one_of("watermark", watermark, CLOCKS)
-        folder, _ = split_pattern(pattern)
-        if FileSystems.get_scheme(folder) is None and not os.path.isdir(folder):
-            raise InputFileError(f"--input must be a folder that exists, to be watched: there is no folder {folder}")
+        check_watched(pattern)
         self.pattern = pattern
         self.format = format
         self.files = self._there()
@@ -152,13 +152,17 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
 
 class LookForFiles(PolledSource):
-    """Gives an `EventFile` for each file that has come."""
+    """Gives an `EventFile` for each file that has come.
 
-    def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str) -> None:
+    A watermark that follows arrival stays `behind` by so many microseconds.
+    """
+
+    def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str, behind: int = 0) -> None:
         super().__init__(seconds)
         self.pattern = pattern
         self.format = format
         self.watermark = watermark
+        self.behind = behind
         self.taken = Metrics.counter("privstream", "files_taken")
         self.changed = Metrics.counter("privstream", "files_changed")
         self.failed = Metrics.counter("privstream", "listings_failed")
@@ -176,27 +180,32 @@ class LookForFiles(PolledSource):
         self.changed.inc(looks.changed)
         by_marks = self.watermark == MARKS
         files = [
-            (EventFile(seen.path, seen.size, self.format or ""), marked(listing, seen.came) if by_marks else seen.came)
+            (
+                EventFile(seen.path, seen.size, self.format or "", seen.came),
+                marked(listing, seen.came) if by_marks else seen.came,
+            )
             for seen in found
         ]
-        return Answer(files, looks.to_bytes(), looks.until if by_marks and reached is not None else reached)
+        if reached is not None:
+            reached = looks.until if by_marks else reached - self.behind
+        return Answer(files, looks.to_bytes(), reached)
 
 
-class _CutFile(beam.DoFn):
-    """Cuts a file into parts, or says why not."""
+class TakeFile(beam.DoFn):
+    """Gives what is in a file, all of it, or says why not."""
 
     def __init__(self) -> None:
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
+
+    @abstractmethod
+    def take(self, file: EventFile) -> Iterable[Any]:
+        """Give what is in a file that has not changed."""
 
     def process(self, element: EventFile) -> Iterator[Any]:
         """Try until it works, a few times."""
         for attempt in range(ATTEMPTS):
             try:
-                format = element.format or format_of(element.path)
-                check_as_found(element.path, element.size)
-                if element.size == 0:
-                    return
-                parts = list(list_parts(element._replace(format=format)))
+                found = list(self.take(element))
             except UNREADABLE as error:
                 if attempt + 1 < ATTEMPTS:
                     time.sleep(PAUSE_SECONDS)
@@ -204,8 +213,18 @@ class _CutFile(beam.DoFn):
                 self.unreadable.inc()
                 yield TaggedOutput(DEAD_LETTERS, DeadLetter(said(error, element.path), element.path, "", ""))
                 return
-            yield from parts
+            yield from found
             return
+
+
+class _CutFile(TakeFile):
+    """Cuts a file into parts."""
+
+    def take(self, file: EventFile) -> Iterable[FilePart]:
+        """Cut it."""
+        format = file.format or format_of(file.path)
+        check_as_found(file.path, file.size)
+        return list_parts(file._replace(format=format)) if file.size else ()
 
 
 class _ReadWatchedPart(ReadPart):

@@ -120,16 +120,33 @@ def test_queries_are_asked_in_order_of_lines_or_time():
         (["--alpha", "2"], r"alpha must be in \(0, 1\), got 2.0"),
         (["--planned", "0"], "queries must be >= 1, got 0"),
         (
-            ["--input", "{folder}", "--watch", "1"],
-            "input must have an end, not --watch or Kafka: all queries are about the same data set",
+            ["--input", "kafka://localhost:1/topic"],
+            "--input must have an end, and Kafka has none: all queries are about the same data set",
         ),
+        (["--watch", "1"], "--queries must be a folder that exists, to be watched: there is no folder .*queries"),
+        (["--watch", "1", "--queries", "{folder}/*/a"], r"--queries must be a folder, or a folder and a glob for its"),
+        (["--watch", "0", "--queries", "{folder}"], "watch must be finite and > 0, got 0"),
+        (["--watch", "1", "--queries", "{data}"], "--queries must be another folder than that of --input, got"),
+        (["--watch", "1", "--queries", "{folder}"], "--output must be a folder that exists when the input is watched"),
+        (
+            ["--watch", "1", "--queries", "{folder}", "--output", "{folder}"],
+            "--output must not be written over --queries, got",
+        ),
+        (
+            ["--watch", "1", "--queries", "{folder}/*.jsonl", "--output", "{folder}"],
+            "--queries must be another folder than --output, got",
+        ),
+        (["--watermark", "marks"], "watermark must be given with --watch only"),
+        (["--output_format", "avro"], "output_format must be given with --watch only"),
+        (["--kafka_setting", "a=b"], "unknown option --kafka_setting"),
         (["--stream_field", "user", "--user_field", "item", "--item_field", "user"], "must be different fields"),
         (["--selection", "random"], "selection must be one of last, first, got 'random'"),
         (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
     ],
 )
 def test_bad_options(country, tmp_path, capsys, options, message):
-    options = [option.replace("{queries}", country["queries"]).replace("{folder}", str(tmp_path)) for option in options]
+    places = {"queries": country["queries"], "folder": str(tmp_path), "data": str(country.folder)}
+    options = [option.format(**places) for option in options]
     assert ask(country, tmp_path / "answers.jsonl", *options) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "answers.jsonl").exists()

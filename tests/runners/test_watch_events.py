@@ -62,6 +62,15 @@ def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, waterma
     assert counters["privstream:files_unreadable"] == 2
 
 
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
+def test_a_compressed_file_that_is_broken_is_a_dead_letter(tmp_path, ending):
+    (tmp_path / "a.jsonl").write_text(lines("1"))
+    (tmp_path / f"b.jsonl.{ending}").write_bytes(b"this was never compressed")
+    users, letters, _ = read(tmp_path)
+    assert users == ["1"]
+    assert [Path(letter[1]).name for letter in letters] == [f"b.jsonl.{ending}"]
+
+
 def test_a_file_of_an_unknown_ending_that_comes_later_is_a_dead_letter(tmp_path):
     (letter,) = _CutFile().process(EventFile(str(tmp_path / "notes.txt"), 1, ""))
     assert letter.value.reason.startswith("--input must end in .avro")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import runner_harness
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.queries.answering import QUERY, AnswerQueries, SparseQuery
+from privstream.transforms.queries.answering import LATE, QUERY, AnswerQueries, SparseQuery
 from privstream.transforms.queries.counting import ONE_KEY, encode_counts
 from tiny_runner import Stage
 
@@ -196,6 +196,19 @@ def test_queries_that_come_too_late_are_set_aside():
     # Whether the data was there in time is up to the runner: if not, nothing was answered before all had come.
     assert late in ([], ["q3"])
     assert same(rows, reference(made, data, [query for query in queries if query.name not in late]))
+
+
+def test_whether_a_query_is_late_is_decided_by_when_it_came_even_if_nothing_has_been_answered():
+    made, data = make("plain"), random_data(random.Random(1))
+    queries = [LinearQuery(f"q{i}", Timestamp(START + i), ITEMS[: i + 1]) for i in range(6)]
+    ends = queries[5]._replace(name="end", time=Timestamp(START + 9))
+    stamps = [0, START + 0.999, START + 2.0009, START + 3.001, START + 60]
+    stamped = [TimestampedValue(query, stamp) for query, stamp in zip(queries, stamps, strict=False)]
+    source = beam.Create([*stamped, TimestampedValue(ends, GlobalWindow().max_timestamp())])
+    results = run("fn_api", data, source, made)
+    assert same(in_order(results), reference(made, data, [*queries[:3], ends]))
+    assert sorted((letter.record, letter.reason) for letter in results.elements("dead")) == [("q3", LATE), ("q4", LATE)]
+    assert results.counters["privstream:queries_late"] == 2
 
 
 @pytest.mark.parametrize("seed", range(6))

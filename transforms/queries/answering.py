@@ -31,11 +31,12 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.queries.counting import ONE_KEY, decode_counts
 from privstream.transforms.rows import LinearQuery, QueryAnswer
+from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
 QUERY = b"q"
 ENTRIES = 2**22  # of queries that are answered at once
-LATE = "time must not be before that of a query that has been answered"
+LATE = "time must not be before that at which the query came, or of a query that has been answered"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,19 +63,34 @@ class SparseQuery:
         """When it is answered: the first whole millisecond at which no earlier query can come any more."""
         return (self.time // MILLISECOND + 1) * MILLISECOND
 
+    def late(self) -> DeadLetter:
+        """Return its dead letter when it comes too late."""
+        return DeadLetter(LATE, "late query", Timestamp(micros=self.time).to_rfc3339(), self.name)
+
 
 class KeyQueries(beam.DoFn):
-    """Check queries, and encode them; those that break a rule become dead letters."""
+    """Check queries, and encode them; those that break a rule become dead letters.
+
+    A query whose time is before its timestamp, which says when it came, is late. By what has been answered alone, a run
+    that goes back to a checkpoint, and meets many queries at once, would take one that had been late, and answer others
+    anew.
+    """
 
     def __init__(self, domain: Domain, whole: bool) -> None:
         self.domain = domain
         self.whole = whole
         self.malformed = Metrics.counter("privstream", "queries_malformed")
+        self.late = Metrics.counter("privstream", "queries_late")
 
-    def process(self, query: Any) -> Iterator[Any]:
-        """Encode one query."""
+    def process(self, query: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        """Encode one query; a timestamp at the end of time says nothing."""
         try:
-            yield ONE_KEY, QUERY + self._read(query).to_bytes()
+            read = self._read(query)
+            if read.due <= timestamp.micros and timestamp < NO_TIME:
+                self.late.inc()
+                yield TaggedOutput(DEAD_LETTERS, read.late())
+            else:
+                yield ONE_KEY, QUERY + read.to_bytes()
         except (TypeError, ValueError) as error:
             self.malformed.inc()
             yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "query", "", repr(query)[:10_000]))
@@ -204,8 +220,7 @@ class AnswerQueries(beam.DoFn):
             query = SparseQuery.from_bytes(data[1:])
             if query.due <= now.decided:
                 self.late.inc()
-                at = Timestamp(micros=query.time).to_rfc3339()
-                yield TaggedOutput(DEAD_LETTERS, DeadLetter(LATE, "late query", at, query.name))
+                yield TaggedOutput(DEAD_LETTERS, query.late())
                 self._cache = memory
                 return
             pending.add(data[1:])

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
+from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -45,8 +45,9 @@ class PrivateQueries(PrivateTransform):
     then it is measured, and the hypothesis learns from it. When all `max_updates` measurements are spent, the row of
     each further query says `refused`; its estimate is what the hypothesis says, untested.
 
-    No query is answered before all data has been read. Queries that come when a later one has been answered are dead
-    letters.
+    No query is answered before all data has been read. Late queries are dead letters: those whose time is before their
+    timestamp in the stream, and those that come when a later one has been answered. Stamp an unbounded stream with when
+    queries came; the first of these rules then implies the second, and holds if a job goes back to a checkpoint.
 
     Privacy:
         Unit: one person: all records of one person, of which one counts. Neighbours: `neighbouring`. (epsilon, delta)
@@ -170,12 +171,14 @@ class PrivateQueries(PrivateTransform):
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords(size, self.selection, noise)).with_output_types(Keyed)
         )
-        # Without records there must be a data set, too: whether there are answers must not depend on the data.
+        # Without records there must be a data set, too: whether there are answers must not depend on the data. It has
+        # the least time there is, so that no clock runs ahead of it.
         once = data.pipeline | "Once" >> beam.Impulse()
         none = once | "NoRecords" >> beam.ParDo(NoRecords(size)).with_output_types(Keyed)
         together = (
             (counts, none)
             | "AllCounts" >> beam.Flatten()
+            | "HoldTime" >> beam.WindowInto(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
             | "Together" >> beam.GroupByKey()
             | "SumRecords" >> beam.Map(sum_records).with_output_types(Keyed)
         )
