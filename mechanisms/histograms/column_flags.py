@@ -28,7 +28,8 @@ class ColumnFlags(HistogramMechanism):
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
         `neighbouring`. Public: all fields, the number of steps. A third of epsilon each for the counter, for the tests
-        and for the columns one by one.
+        and for the columns one by one. The noise of tests and columns is floating-point noise that is compared in
+        secret, so that the guarantee holds up to rounding.
 
     Accuracy:
         `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum above its

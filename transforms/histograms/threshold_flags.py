@@ -27,7 +27,8 @@ class ThresholdFlags(CategoryTransform):
 
     Privacy:
         Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
-        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
+        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published. As `ColumnFlags` compares
+        with floating-point noise, the guarantee holds up to rounding.
 
     Accuracy:
         With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
