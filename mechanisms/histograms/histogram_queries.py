@@ -46,9 +46,10 @@ class HistogramQueries(HistogramMechanism):
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
         `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. In mode `paper`
-        noise is compared in floating point, and the guarantee holds up to rounding. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With
-        delta = 0 the noise of the counters does not depend on the data, unless `repeatable`: a run that is repeated
-        with other data needs a noise source of its own then, or the difference shows.
+        noise is compared in floating point, and the guarantee holds up to rounding. A query of the caller's
+        (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With delta = 0
+        the noise of the counters does not depend on the data, unless `repeatable`: a run that is repeated with other
+        data needs a noise source of its own then, or the difference shows.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
