@@ -60,4 +60,4 @@ flink-demo: $(READY) ## the heavy hitters on a Flink cluster of this machine; ne
 
 clean: ## remove everything that these commands made
 	rm -rf $(VENV) .cache .ruff_cache .hypothesis build dist privstream.egg-info demo-output
-	find mechanisms transforms pipelines tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find mechanisms transforms pipelines tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +
