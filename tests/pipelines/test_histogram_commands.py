@@ -111,7 +111,7 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
             "thresholds must be a whole number, or a file with a JSON object",
         ),
         ("flags", ["--thresholds", "0"], "thresholds must be >= 1, got 0"),
-        ("quantiles", ["--quantiles", "2"], "q must be in (0, 1], got 2.0"),
+        ("quantiles", ["--quantiles", "2"], "quantile:Q must have Q in (0, 1], got quantile:2"),
     ],
 )
 def test_usage_errors(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name, options, message) -> None:

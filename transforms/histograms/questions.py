@@ -49,7 +49,7 @@ def questions(asked: Sequence[str | Monotone], columns: int) -> tuple[Question, 
         raise ValueError("queries must be a tuple of at least one query")
     found = []
     for each in asked:
-        question = Question(each.name, each) if isinstance(each, Monotone) else Question(each, _named(each))
+        question = Question(each.name, each) if isinstance(each, Monotone) else Question(each, _named(each, columns))
         question.query.check(columns)
         found.append(question)
     names = [question.name for question in found]
@@ -58,21 +58,23 @@ def questions(asked: Sequence[str | Monotone], columns: int) -> tuple[Question, 
     return tuple(found)
 
 
-def _named(text: str) -> HistogramQuery:
+def _named(text: str, columns: int) -> HistogramQuery:
     if not isinstance(text, str):
         raise TypeError(f"queries must hold texts or Monotone functions, got {type(text).__name__}")
-    name, colon, parameter = text.partition(":")
-    if not colon and name in _PLAIN:
-        return _PLAIN[name]
+    if text in _PLAIN:
+        return _PLAIN[text]
+    name, _, parameter = text.partition(":")
     try:
-        if name == "quantile":
-            return Quantile(float(parameter))
-        if name == "top":
-            return TopK(int(parameter))
-    except ValueError as error:
-        if "must be" in str(error):
-            raise
-    raise ValueError(f"{RULE}, got {text!r}") from None
+        number = {"quantile": float, "top": int}[name](parameter)
+    except (KeyError, ValueError):
+        raise ValueError(f"{RULE}, got {text!r}") from None
+    if name == "quantile":
+        if not 0 < number <= 1:
+            raise ValueError(f"quantile:Q must have Q in (0, 1], got {text}")
+        return Quantile(number)
+    if not 1 <= number <= columns:
+        raise ValueError(f"top:K must have K from 1 to {columns}, the number of categories, got {text}")
+    return TopK(int(number))
 
 
 def watched(asked: tuple[Question, ...]) -> list[tuple[HistogramQuery, ...]]:
