@@ -18,6 +18,7 @@ import apache_beam as beam
 import flink_job_server
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.transforms import Published
 
 CACHE = Path(__file__).parents[2] / ".cache"
 RUNNERS = ("fn_api", "prism", "bundle_based", "flink")
@@ -33,7 +34,7 @@ on_every_runner = pytest.mark.parametrize(
 )
 """Parametrises a test by `runner`, the name to hand to `run`."""
 
-Outputs = beam.PCollection | Mapping[str, beam.PCollection]
+Outputs = beam.PCollection | Mapping[str, beam.PCollection] | Published
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,16 @@ def run(runner: str, build: Callable[[beam.Pipeline], Outputs], *extra: str) -> 
 
     Args:
         runner: A name of `RUNNERS`.
-        build: Adds transforms to the pipeline and returns what to collect: one PCollection (collected as `main`) or
-            several by name. Elements must be picklable.
+        build: Adds transforms to the pipeline and returns what to collect: one PCollection (collected as `main`),
+            several by name, or both outputs of a private transform (`rows` and `dead`). Elements must be picklable.
         extra: Further pipeline options.
     """
     require(runner)
     with tempfile.TemporaryDirectory(prefix="runner-harness-") as folder:
         pipeline = beam.Pipeline(options=options(runner, *extra))
         built = build(pipeline)
+        if isinstance(built, Published):
+            built = {"rows": built.rows, "dead": built.dead_letters}
         collected = built if isinstance(built, Mapping) else {"main": built}
         for name, rows in collected.items():
             Path(folder, name).mkdir()

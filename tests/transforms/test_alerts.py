@@ -6,7 +6,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-import runner_harness
 from alert_workloads import (
     COMMON,
     CONFIGURATIONS,
@@ -21,9 +20,7 @@ from alert_workloads import (
     transform,
     true_counts,
 )
-from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_rows, crowd_at, run_bounded, run_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -47,23 +44,11 @@ on_proper_runners = pytest.mark.parametrize(
 )
 
 
-def as_rows(events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
-
-
 def as_arrow(events) -> list[pa.RecordBatch]:
     columns = zip(*events, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     return [batch.slice(i, 37) for i in range(0, batch.num_rows, 37)]
-
-
-def run_bounded(runner: str, elements: list, made) -> runner_harness.Results:
-    def build(pipeline):
-        published = pipeline | "Elements" >> beam.Create(elements) | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    return runner_harness.run(runner, build)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -195,30 +180,13 @@ def test_late_events_are_set_aside_whoever_was_there():
     made = transform("shared")
     crowd = [(f"late {i}", "a", START * SECOND + i, "") for i in range(60)]
 
-    def run(others):
-        source = test_stream.TestStream()
-        if others:
-            source = source.add_elements([stamped(event) for event in others])
-        source = source.advance_watermark_to(START + 10).add_elements([stamped(event) for event in crowd])
-
-        def build(pipeline):
-            published = pipeline | "Source" >> source.advance_watermark_to_infinity() | made.with_dead_letters()
-            return {"rows": published.rows, "dead": published.dead_letters}
-
-        return runner_harness.run("prism", build, "--streaming")
-
     somebody = [("somebody", "a", START * SECOND, "")]
     for others in ([], somebody):
-        results = run(others)
+        results = run_stream("prism", crowd_at(START + 10, crowd, others), made)
         assert same(results.elements("rows"), reference(made, others))
         assert len(results.elements("dead")) == len(crowd)
         assert {letter.record for letter in results.elements("dead")} == {"a"}
     assert reference(made, crowd) != reference(made, [])
-
-
-def stamped(event) -> TimestampedValue:
-    user, item, time, stream = event
-    return TimestampedValue(beam.Row(user=user, item=item, time=time, stream=stream), Timestamp(micros=time))
 
 
 def test_the_label_of_the_noise_holds_what_changes_the_law():

@@ -11,9 +11,6 @@ import pytest
 import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.transforms.display import DisplayData
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
 from cardinality_workloads import (
     CONFIGURATIONS,
     DOORS,
@@ -28,6 +25,7 @@ from cardinality_workloads import (
     sizes_without_limits,
     transform,
 )
+from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -35,39 +33,14 @@ from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import last_moves
-from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.clocked import StartClocks
 from runner_harness import on_every_runner
-from test_dataflow_graph import NAME, nodes_of
 from tiny_runner import Stage, call_all, dofns_of
 
 # BundleBasedDirectRunner lets the clock overtake what other timers emit; the transform refuses it.
 MOST = [runner for runner in on_every_runner.args[1] if runner.values != ("bundle_based",)]
 on_most_runners = pytest.mark.parametrize("runner", MOST)
 EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
-
-
-def as_rows(events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
-
-
-def as_arrow(events, size=80) -> list[pa.RecordBatch]:
-    chance, batches = random.Random(4), []
-    while events:
-        count = chance.randint(1, size)
-        columns, events = zip(*events[:count], strict=True), events[count:]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-    return batches
-
-
-def run_bounded(runner, elements, made):
-    def build(pipeline):
-        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
-        published = events | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    return runner_harness.run(runner, build)
 
 
 @EACH
@@ -183,34 +156,12 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     stream = made.moves.streams[0]
     late = [(f"late {i}", "in", (START + 10) * SECOND + i, stream) for i in range(30)]
     late += [(f"late {i}", "out", (START + 75) * SECOND + i, stream) for i in range(12)]
-    used, source = list(waiting), test_stream.TestStream()
-    for now in range(START, START + 420, 7):  # windows of ten seconds stay open for another five
-        go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
-        ready = list(itertools.compress(waiting, go))
-        waiting = list(itertools.compress(waiting, [not g for g in go]))
-        ready += late if now == START + 91 else []
-        chance.shuffle(ready)
-        if ready:
-            source = source.add_elements([stamped(e) for e in ready])
-        source = source.advance_watermark_to(now + 4)
-    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
-
-    def build(pipeline):
-        published = pipeline | "Source" >> source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run("prism", build, "--streaming")
-    assert sorted(results.elements("rows")) == expected(made, used)
+    results = run_stream("prism", disordered(waiting, late, START, chance), made)
+    assert sorted(results.elements("rows")) == expected(made, waiting)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
     assert letters == ({"enter"} if made.moves.leave is None else {"enter", "leave"})
     assert not any("late " in letter.record for letter in results.elements("dead"))
     assert results.counters["privstream:events_late"] == len(late)
-
-
-def stamped(event) -> TimestampedValue:
-    user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
-    return TimestampedValue(element, Timestamp(micros=time))
 
 
 @pytest.mark.prism
@@ -219,12 +170,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count():
     crowd = [(f"user {i}", "in", START * SECOND + i, "") for i in range(60)]
 
     def rows(others):
-        source = test_stream.TestStream()
-        if others:
-            source = source.add_elements([stamped(event) for event in others])
-        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
-        source = source.advance_watermark_to_infinity()
-        return runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements()
+        return run_stream("prism", crowd_at(START + 11, crowd, others), made).elements("rows")
 
     alone = [("somebody", "in", START * SECOND, "")]
     assert sorted(rows([])) == expected(made, [])
@@ -410,19 +356,6 @@ def test_sessions_need_no_item():
     events = [("a", "x", START * SECOND, ""), ("b", "y", (START + 100) * SECOND, "")]
     rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
     assert sorted(rows) == expected(made, events)
-
-
-@EACH
-def test_graph(name):
-    pipeline, nodes = nodes_of(transform(name))
-    labels = [node.full_label for node in nodes]
-    assert len(labels) > 20
-    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
-    assert [label for label in own if not NAME.fullmatch(label)] == []
-    shown = [str(DisplayData.create_from(node.transform).items) for node in nodes if node.transform is not None]
-    proto = pipeline.to_runner_api()
-    shown += [str(t.display_data) + t.unique_name for t in proto.components.transforms.values()]
-    assert not any(KEY.decode() in text for text in [*shown, repr(transform(name)), str(vars(transform(name)))])
 
 
 def test_two_transforms_stand_side_by_side():

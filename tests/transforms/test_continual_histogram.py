@@ -17,7 +17,7 @@ import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,6 @@ from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.histograms.events import LISTED, Categories
 from privstream.transforms.histograms.people import first_rows
 from privstream.transforms.timing.clocked import SEED, ClockedSteps, StartClocks
@@ -45,29 +44,6 @@ def skip_unless_able(name: str, runner: str) -> None:
 
 def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
-
-
-def as_rows(events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
-
-
-def as_arrow(events, size=80) -> list[pa.RecordBatch]:
-    chance, batches = random.Random(4), []
-    while events:
-        count = chance.randint(1, size)
-        columns, events = zip(*events[:count], strict=True), events[count:]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-    return batches
-
-
-def run_bounded(runner: str, elements: list, made):
-    def build(pipeline):
-        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
-        published = events | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    return runner_harness.run(runner, build)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -211,35 +187,14 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     stream = made.categories.streams[0]
     late = [(f"late {i}", "dog", (START + 10) * SECOND + i, stream) for i in range(30)]
     late += [(f"late {i}", "eel", (START + 75) * SECOND + i, stream) for i in range(12)]
-    used, source = list(waiting), test_stream.TestStream()
-    for now in range(START, START + 420, 7):  # windows of ten seconds stay open for another five
-        go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
-        ready = list(itertools.compress(waiting, go))
-        waiting = list(itertools.compress(waiting, [not g for g in go]))
-        ready += late if now == START + 91 else []
-        chance.shuffle(ready)
-        if ready:
-            source = source.add_elements([stamped(e) for e in ready])
-        source = source.advance_watermark_to(now + 4)
-    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
+    used = list(waiting)
     used.append((f"user {0}", "dog", 0, ""))  # outside of the run
-
-    def build(pipeline):
-        published = pipeline | "Source" >> source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run(runner, build, "--streaming")
+    results = run_stream(runner, disordered(waiting, late, START, chance), made)
     assert sorted(results.elements("rows")) == expected(name, made, used)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
     assert letters == {"dog", "eel"}
     if runner != "bundle_based":
         assert results.counters["privstream:events_late"] == len(late)
-
-
-def stamped(event) -> TimestampedValue:
-    user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
-    return TimestampedValue(element, Timestamp(micros=time))
 
 
 @pytest.mark.prism
@@ -249,12 +204,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
     crowd = [(f"user {i}", "dog", START * SECOND + i, "") for i in range(60)]
 
     def rows(others):
-        source = test_stream.TestStream()
-        if others:
-            source = source.add_elements([stamped(event) for event in others])
-        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
-        source = source.advance_watermark_to_infinity()
-        return runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements()
+        return run_stream("prism", crowd_at(START + 11, crowd, others), made).elements("rows")
 
     alone = [("somebody", "cat", START * SECOND, "")]
     assert sorted(rows([])) == expected(name, made, [])

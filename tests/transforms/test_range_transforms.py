@@ -9,11 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import runner_harness
-import test_dataflow_graph as graph
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.transforms.core import CallableWrapperDoFn
-from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -470,31 +467,3 @@ class TestArguments:
         assert both == made.mechanism.errors_at(12, *ranges.T, 0.025, **options).tolist()
         assert error_bounds(made.mechanism, 12, ranges, 0.05, 0, 0) == [0, 0]
         assert transform("predecessors").error(12, 100) <= transform("predecessors").error(12)
-
-
-def nodes_of(name):
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    queries = pipeline | "Input queries" >> beam.Create([RangeQuery(1, 2, Timestamp(START))])
-    events = pipeline | "Input" >> beam.Create([("1", "in")])
-    _ = {"events": events, "queries": queries} | transform(name).with_dead_letters()
-    visitor = graph.Nodes()
-    pipeline.visit(visitor)
-    return pipeline, [n for n in visitor.nodes if n.full_label and not n.full_label.startswith("Input")]
-
-
-@every_configuration
-def test_the_graph_can_be_updated_and_holds_no_secret(name):
-    pipeline, nodes = nodes_of(name)
-    labels = [node.full_label for node in nodes]
-    assert labels == [node.full_label for node in nodes_of(name)[1]]
-    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
-    assert [label for label in own if not graph.NAME.fullmatch(label)] == []
-    for node in nodes:
-        fn = getattr(node.transform, "fn", None)
-        if isinstance(fn, CallableWrapperDoFn) and "ApartFromOthers" not in node.full_label:
-            assert "<lambda>" not in fn.default_label()
-        shown = str(DisplayData.create_from(node.transform).items) if node.transform is not None else ""
-        assert KEY.decode() not in shown + node.full_label
-    assert KEY.decode() not in repr(transform(name)) + str(
-        [t.unique_name for t in pipeline.to_runner_api().components.transforms.values()]
-    )

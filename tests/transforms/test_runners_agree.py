@@ -5,15 +5,13 @@ import random
 from pathlib import Path
 
 import apache_beam as beam
-import pyarrow as pa
 import pytest
 import runner_harness
 import slow_reference
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream, stamped
 from privstream.transforms import ShiftingHeavyHitters
-from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.steps import MILLISECOND
 from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
@@ -30,31 +28,6 @@ def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
     return made
 
 
-def as_rows(events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
-
-
-def as_arrow(events) -> list[pa.RecordBatch]:
-    chance, batches = random.Random(SEED), []
-    while events:
-        size = chance.randint(1, 80)
-        columns, events = zip(*events[:size], strict=True), events[size:]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-    return batches
-
-
-def run_bounded(runner: str, elements: list, made, *extra: str) -> runner_harness.Results:
-    def build(pipeline):
-        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
-        published = events | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run(runner, build, *extra)
-    assert results.elements("dead") == []
-    return results
-
-
 @pytest.mark.parametrize("form", [as_rows, as_arrow])
 @pytest.mark.parametrize(
     "name", ["plain", "many items", "first item", "public streams", "capped", "known domain, streams"]
@@ -65,6 +38,7 @@ def test_rows_are_those_of_the_reference(runner, name, form):
     random.Random(SEED + 1).shuffle(events)
     made = with_shards(name, 3 if form is as_rows else 1)
     results = run_bounded(runner, form(events), made)
+    assert results.elements("dead") == []
     expected = slow_reference.heavy_hitters(made, events)
     assert expected
     assert sorted(results.elements("rows")) == expected
@@ -83,6 +57,7 @@ def test_rows_are_the_same_with_two_processes(name, monkeypatch):
     made = with_shards(name, 4)
     two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     results = run_bounded("fn_api", as_rows(events), made, *two)
+    assert results.elements("dead") == []
     assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
 
 
@@ -123,12 +98,6 @@ def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_strea
     return source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity(), events
 
 
-def stamped(event) -> TimestampedValue:
-    user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
-    return TimestampedValue(element, Timestamp(micros=time))
-
-
 @pytest.mark.parametrize("name", ["plain", "sliding", "public streams", "capped", "known domain"])
 @streaming
 def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
@@ -140,11 +109,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     late += [(f"late {i}", "b", START * SECOND + i, stream) for i in range(30)]
     source, events = disorderly(name, late, random.Random(SEED))
 
-    def build(pipeline):
-        published = pipeline | "Source" >> source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run(runner, build, "--streaming")
+    results = run_stream(runner, source, made)
     expected = slow_reference.heavy_hitters(made, events)
     assert expected
     assert sorted(results.elements("rows")) == expected
@@ -176,11 +141,7 @@ def test_allowed_lateness_holds_a_window_open(runner):
         .advance_watermark_to_infinity()
     )
 
-    def build(pipeline):
-        published = pipeline | "Source" >> source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run(runner, build, "--streaming")
+    results = run_stream(runner, source, made)
     assert results.elements("rows") == slow_reference.heavy_hitters(made, in_time)
     assert results.elements("rows")
     assert len(results.elements("dead")) == len(late)
@@ -192,12 +153,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(runner):
     crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
 
     def rows(others):
-        source = test_stream.TestStream()
-        if others:
-            source = source.add_elements([stamped(event) for event in others])
-        source = source.advance_watermark_to(START + 11).add_elements([stamped(event) for event in crowd])
-        source = source.advance_watermark_to_infinity()
-        return runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements()
+        return run_stream(runner, crowd_at(START + 11, crowd, others), made).elements("rows")
 
     assert rows([]) == rows([("somebody", "a", START * SECOND, "")]) == []
 

@@ -9,11 +9,10 @@ import apache_beam as beam
 import numpy as np
 import pytest
 import runner_harness
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_rows, run_bounded, run_stream, stamped
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
@@ -23,7 +22,6 @@ from privstream.transforms.timing.steps import MILLISECOND
 from privstream.transforms.top_k.ranking import RankItems
 from runner_harness import on_every_runner
 from slow_reference import bounded, hashed, limit_people
-from test_dataflow_graph import NAME, nodes_of
 from tiny_runner import Stage
 from workloads import KEY, SECOND, START
 
@@ -109,22 +107,12 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     return sorted(rows)
 
 
-def run_bounded(runner, events, made, *extra):
-    def build(pipeline):
-        rows = [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
-        source = pipeline | "Elements" >> beam.Create(rows) | "Spread" >> beam.Reshuffle()
-        published = source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    return runner_harness.run(runner, build, *extra)
-
-
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @on_most_runners
 def test_rows_are_those_of_the_reference(runner, name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
-    results = run_bounded(runner, events, made)
+    results = run_bounded(runner, as_rows(events), made)
     expected = reference(made, events)
     assert sorted(results.elements("rows")) == expected
     assert results.elements("dead") == []
@@ -146,7 +134,7 @@ def test_order_batches_and_shards_change_nothing(name):
         other = copy.copy(made)
         other.shards = shards
         random.Random(shards).shuffle(events)
-        assert sorted(run_bounded("fn_api", events, other).elements("rows")) == expected
+        assert sorted(run_bounded("fn_api", as_rows(events), other).elements("rows")) == expected
 
 
 @on_most_runners
@@ -160,19 +148,14 @@ def test_without_any_event_every_window_is_published(runner):
 def test_items_compete_that_nobody_holds():
     """The noise of a small budget brings them to the top, as often as others."""
     made = transform(epsilon=0.1, end=START + 2000)
-    rows = run_bounded("fn_api", [("u", "a", START * SECOND + i * SECOND, "") for i in range(2000)], made)
+    events = as_rows([("u", "a", START * SECOND + i * SECOND, "") for i in range(2000)])
+    rows = run_bounded("fn_api", events, made)
     ranked = Counter(row.item for row in rows.elements("rows"))
     assert min(ranked[item] for item in ITEMS) > 40
 
 
 def as_it_is(element):
     return element
-
-
-def stamped(event) -> TimestampedValue:
-    user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
-    return TimestampedValue(element, Timestamp(micros=time))
 
 
 @pytest.mark.parametrize("name", ["plain", "capped, in streams"])
@@ -192,11 +175,7 @@ def test_late_events_are_set_aside_and_change_nothing(runner, name):
     late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
     source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
 
-    def build(pipeline):
-        published = pipeline | "Source" >> source | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = runner_harness.run(runner, build, "--streaming")
+    results = run_stream(runner, source, made)
     assert sorted(results.elements("rows")) == reference(made, events)
     letters = results.elements("dead")
     assert [letter.record for letter in letters] == ["c"] * len(late)
@@ -236,7 +215,7 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
     assert sorted(results.elements("rows")) == reference(made, good)
     assert len(results.elements("dead")) == len(bad)
     before = [("u", "a", -5 * SECOND, ""), ("u", "a", (START - 1) * SECOND, ""), ("u", "a", 2**61, "")]
-    outside = run_bounded(runner, good + before, made)
+    outside = run_bounded(runner, as_rows(good + before), made)
     assert sorted(outside.elements("rows")) == reference(made, good)
     assert outside.counters["privstream:events_outside_run"] >= len(before)
 
@@ -280,30 +259,6 @@ def test_late_counts_are_set_aside_by_item():
     stage.feed([(b"", stepped(made.steps.first, pack("counts", 1, held)))])
     assert [letter.record for letter in stage.dead] == [made.domain[0], made.domain[2]]
     assert stage.counters["late"] == 6
-
-
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_graph_has_fixed_names_and_no_secret(name):
-    made = transform(name)
-    pipeline, nodes = nodes_of(made)
-    labels = [node.full_label for node in nodes]
-    assert labels == [node.full_label for node in nodes_of(transform(name))[1]]
-    own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
-    assert len(own) > 10
-    assert [label for label in own if not NAME.fullmatch(label.replace("TopKWithGap", "TopK"))] == []
-    shown = [str(DisplayData.create_from(node.transform).items) for node in nodes if node.transform is not None]
-    shown += [repr(made), str(vars(made)["noise"])]
-    shown += [str(t.display_data) + t.unique_name for t in pipeline.to_runner_api().components.transforms.values()]
-    for text in shown:
-        assert KEY.decode() not in text
-        assert not any(item in text for item in ITEMS[4:])
-
-
-def test_two_rankings_stand_side_by_side():
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    events = pipeline | beam.Create([("u", "i")])
-    _ = events | "One" >> transform()
-    _ = events | "Other" >> transform("capped")
 
 
 class TestGuarantee:
@@ -405,4 +360,4 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
 
 def test_events_with_a_stream_need_public_streams():
     with pytest.raises(Exception, match="streams"):
-        run_bounded("fn_api", [("u", "a", START * SECOND, "s")], transform())
+        run_bounded("fn_api", as_rows([("u", "a", START * SECOND, "s")]), transform())

@@ -1,0 +1,76 @@
+"""Events (user, item, microseconds, stream) in the forms that pipelines take: rows, Arrow batches, streams in time."""
+
+import itertools
+import random
+
+import apache_beam as beam
+import pyarrow as pa
+import runner_harness
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.transforms.events.record_batches import SCHEMA
+
+SECOND = 1_000_000
+Events = list[tuple[str, str, int, str]]
+
+
+def as_rows(events: Events) -> list[beam.Row]:
+    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+
+
+def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
+    """Return batches of random lengths up to `size`."""
+    chance, batches = random.Random(4), []
+    while events:
+        count = chance.randint(1, size)
+        columns, events = zip(*events[:count], strict=True), events[count:]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    return batches
+
+
+def stamped(event: tuple[str, str, int, str]) -> TimestampedValue:
+    """Return an event as a pair, or as a row if it has a stream, at its own time."""
+    user, item, time, stream = event
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    return TimestampedValue(element, Timestamp(micros=time))
+
+
+def disordered(events: Events, late: Events, start: int, chance: random.Random) -> TestStream:
+    """Return a stream out of order in which only `late` ones are late; windows of 10 s stay open for another 5."""
+    waiting, source = list(events), TestStream()
+    for now in range(start, start + 420, 7):
+        go = [e[2] // SECOND // 10 * 10 + 10 <= now or chance.random() < 0.1 for e in waiting]
+        ready = list(itertools.compress(waiting, go))
+        waiting = list(itertools.compress(waiting, [not g for g in go]))
+        ready += late if now == start + 91 else []
+        chance.shuffle(ready)
+        if ready:
+            source = source.add_elements([stamped(e) for e in ready])
+        source = source.advance_watermark_to(now + 4)
+    return source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
+
+
+def crowd_at(moment: float, crowd: Events, others: Events) -> TestStream:
+    """Return a stream of which the crowd comes when the watermark is at `moment`, and the others before."""
+    source = TestStream()
+    if others:
+        source = source.add_elements([stamped(event) for event in others])
+    source = source.advance_watermark_to(moment).add_elements([stamped(event) for event in crowd])
+    return source.advance_watermark_to_infinity()
+
+
+def run_bounded(runner: str, elements: list, made: beam.PTransform, *extra: str) -> runner_harness.Results:
+    """Run a transform on elements that are spread over workers."""
+
+    def build(pipeline):
+        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
+        return events | made.with_dead_letters()
+
+    return runner_harness.run(runner, build, *extra)
+
+
+def run_stream(runner: str, source: TestStream, made: beam.PTransform) -> runner_harness.Results:
+    """Run a transform on a stream."""
+    return runner_harness.run(runner, lambda p: p | "Source" >> source | made.with_dead_letters(), "--streaming")
