@@ -329,11 +329,6 @@ def test_refusals_when_applied():
         _ = other | beam.Create([("u", "in")]) | transform("doors")
 
 
-def test_events_with_streams_need_public_ones():
-    with pytest.raises(Exception, match="streams must be given when events carry a stream"):
-        run_bounded("fn_api", as_rows([("u", "in", START * SECOND, "north")]), transform("doors"))
-
-
 def test_counters_and_bad_rows():
     events = [
         ("a", "in", START * SECOND, ""),

@@ -364,7 +364,6 @@ def test_input_that_cannot_be_published_safely_is_refused():
     with pytest.raises(ValueError, match=r"^runner must not be BundleBasedDirectRunner: its clocks run ahead"):
         _ = old | beam.Create([("u", "cat")]) | transform("people")
     for batch, message in (
-        (pa.record_batch({"item": ["cat"], "time": [START * SECOND], "stream": ["a"]}), "streams must be given"),
         (pa.record_batch({"item": pa.array([None], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
         (pa.record_batch({"item": pa.array([[None]], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
         (pa.record_batch({"item": pa.array([[1.5]]), "time": [1]}), "item must be"),

@@ -70,6 +70,8 @@ def test_bad_parameters_are_refused_by_name(field, value, error):
 def test_parameters_that_do_not_fit_together():
     with pytest.raises(ValueError, match="horizon must be a number of windows unless start or"):
         ShiftingHeavyHitters(**{**BASE, "horizon": None, "start": None})
+    with pytest.raises(ValueError, match=r"^streams_per_person must be given with streams$"):
+        _ = beam.Pipeline() | beam.Create([]) | ShiftingHeavyHitters(**{**BASE, "streams": ("a", "b")})
     with pytest.raises(ValueError, match="streams must be given when a known domain is tested"):
         ShiftingHeavyHitters(**{**BASE, "domain": Domain(["a"]), "streams_per_person": 2})
 
@@ -171,7 +173,6 @@ def test_a_stream_may_appear_late_in_the_run(runner):
 
 
 PRIVATE = [
-    pa.record_batch({"user": [USER], "item": [ITEM], "time": [START * SECOND], "stream": [ITEM]}),
     pa.record_batch({"user": [USER], "item": [ITEM], "time": [ITEM]}),
     pa.record_batch({"user": [USER], "item": [ITEM.encode()], "time": [START * SECOND]}),
     pa.record_batch({"user": [USER], "item": [ITEM]}),

@@ -39,9 +39,9 @@ class NoUser(NamedTuple):
     time: int
 
 
-def gather(elements, at=5):
+def gather(elements, at=5, streams=True):
     """Return the rows in batches, with their timestamps, and the dead letters."""
-    gatherer = GatherRows()
+    gatherer = GatherRows(streams=streams)
     gatherer.start_bundle()
     outputs = [out for e in elements for out in gatherer.process(e, timestamp=Timestamp(at), window=WINDOW)]
     outputs += gatherer.finish_bundle()
@@ -112,7 +112,7 @@ def test_long_records_are_cut():
 
 def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
     monkeypatch.setattr(batching, "ROWS_PER_BATCH", 3)
-    gatherer = GatherRows()
+    gatherer = GatherRows(streams=True)
     gatherer.start_bundle()
     outputs = []
     for i, at in enumerate([9, 4, 6, 8, 7]):
@@ -124,7 +124,7 @@ def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
 
 def test_events_that_arrived_after_their_time_are_with_their_like_alone():
     """Whether they are late is then told by their own arrival, not by that of others in the bundle."""
-    gatherer = GatherRows()
+    gatherer = GatherRows(streams=True)
     gatherer.start_bundle()
     arrivals = [(3, 1), (9, 2), (9, 2.5), (4, 4), (2, 7), (9.0001, 1), (9.002, 1), (MAX_TIMESTAMP, 1)]
     for i, (at, time) in enumerate(arrivals):
@@ -242,12 +242,12 @@ def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, r
     """The others count: one person's record decides about that record alone."""
     columns = {"user": TEXTS, "item": TEXTS, "time": pa.array([1, 2, 3, 4])} | {column: values}
     batch = pa.record_batch(columns)
-    assert broken_rows(batch) == {1: reason}
+    assert broken_rows(batch, streams=True) == {1: reason}
     (kept,), (letter,) = gather([batch])
     assert kept.equals(batch.take(pa.array([0, 2, 3])))
     assert (letter.reason, letter.source) == (reason, "event")
     assert SECRET in letter.record and SECRET not in reason
-    assert not broken_rows(kept)
+    assert not broken_rows(kept, streams=True)
 
 
 def test_every_broken_row_is_found_with_its_first_rule():
@@ -255,7 +255,7 @@ def test_every_broken_row_is_found_with_its_first_rule():
     users = [None if row % 7 == 0 else f"u{row}" for row in range(size)]
     items = [None if row % 5 == 0 else "x" for row in range(size)]
     batch = pa.record_batch({"user": users, "item": items, "time": list(range(size))})
-    found = broken_rows(batch)
+    found = broken_rows(batch, streams=True)
     assert list(found) == [row for row in range(size) if row % 7 == 0 or row % 5 == 0]
     assert {row for row, reason in found.items() if reason == "user must not be null"} == set(range(0, size, 7))
     (kept,), letters = gather([batch])
@@ -274,7 +274,7 @@ def test_a_batch_of_nulls_alone_leaves_nothing(column, typed):
 
 def test_a_column_of_a_wrong_type_is_no_matter_of_rows():
     batch = pa.record_batch({"user": TEXTS, "item": pa.array([1.5] * 4), "time": [b"x"] * 4})
-    assert not broken_rows(batch)
+    assert not broken_rows(batch, streams=True)
     assert gather([batch]) == ([batch], [])
 
 
@@ -286,7 +286,7 @@ def test_missing_columns_are_named():
 def parts_of(events, sizes, **options) -> dict[StepKey, list]:
     """Return the rows of each key, sorted, that come out when the events come in batches of these sizes."""
     domain = options.get("domain")
-    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, one_stream=False, **options)
+    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, **options)
     found: dict[StepKey, list] = {}
     while events:
         size = sizes[0] if sizes else len(events)
@@ -338,12 +338,21 @@ def _arrow(text):
     return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
 
 
-def test_streams_must_be_asked_for():
-    split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1)
-    batch = pa.record_batch({"user": ["u"], "item": ["x"], "time": [1], "stream": [SECRET]})
-    with pytest.raises(ValueError, match="streams_per_person must be given when events carry a stream") as refused:
-        list(tiny_runner.call_all(split, [batch]))
-    assert SECRET not in str(refused.value)
+@pytest.mark.parametrize("name", [SECRET, 7])
+def test_events_with_a_stream_are_set_aside_in_a_run_without(name):
+    """One event of one person must not stop the run of all others."""
+    kind = pa.int64() if name == 7 else pa.string()
+    batch = pa.record_batch(
+        {"user": ["u", "v"], "item": ["x", "y"], "time": [1, 2], "stream": pa.array([name] * 2, kind)}
+    )
+    mixed = pa.record_batch({"user": ["u", "v"], "item": ["x", "y"], "time": [1, 2], "stream": ["", str(name)]})
+    rows = [Click("u", "x", 1, name), Click("w", "x", 1, "")]
+    batches, letters = gather([batch, mixed, *rows], streams=False)
+    assert {letter.reason for letter in letters} == {"stream must be empty: this run was given no streams"}
+    assert len(letters) == 4
+    assert batches[0].to_pylist() == [{"user": "u", "item": "x", "time": 1, "stream": ""}]
+    assert batches[1].value["user"].to_pylist() == ["w"]
+    assert not gather([batch, mixed, *rows], streams=True)[1]
 
 
 def test_empty_batches_give_nothing():

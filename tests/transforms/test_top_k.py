@@ -356,8 +356,3 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
     one, other = (reference(transform(**more), []) for more in ({}, changes))
     shared = len({row[1:] for row in one} & {row[1:] for row in other})
     assert shared <= 2
-
-
-def test_events_with_a_stream_need_public_streams():
-    with pytest.raises(Exception, match="streams"):
-        run_bounded("fn_api", as_rows([("u", "a", START * SECOND, "s")]), transform())

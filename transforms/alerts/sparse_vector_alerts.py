@@ -203,11 +203,10 @@ class SparseVectorAlerts(AlertTransform):
             shards=self.shards,
             domain=None if everybody else Domain(items),
             streams=self.streams,
-            one_stream=self.streams is None,
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, stage=1, noise=self.noise, by_people=plan.by_stream)
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(), pa.RecordBatch), split, Parcel)
+        parcels = stage(stage(everywhere, GatherRows(streams=self.streams is not None), pa.RecordBatch), split, Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
         met = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
         if plan.by_stream:

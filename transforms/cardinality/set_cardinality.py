@@ -165,7 +165,7 @@ class SetCardinality(PrivateTransform):
         common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
         people = self.noise.derive("people in a set")
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        batches = stage(everywhere, GatherRows(streams=self.moves.streams != ("",)), pa.RecordBatch)
         parcels = stage(batches, SplitMoves(**common, noise=people, shards=self.shards), Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
         said = stage(receipted, LastMoves(**common, stage=1), Keyed)

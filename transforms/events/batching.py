@@ -19,7 +19,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.record_batches import SCHEMA, broken_rows, normalise, record_of
+from privstream.transforms.events.record_batches import NO_STREAMS, SCHEMA, broken_rows, normalise, record_of
 from privstream.transforms.timing.receipts import Parcel, digest
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 
@@ -39,9 +39,13 @@ class GatherRows(beam.DoFn):
 
     A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
     depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
+
+    Args:
+        streams: whether the run has streams; if not, events that carry one break a rule.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, streams: bool) -> None:
+        self.streams = streams
         self.malformed = Metrics.counter("privstream", "events_malformed")
 
     def start_bundle(self) -> None:
@@ -59,6 +63,8 @@ class GatherRows(beam.DoFn):
             return
         try:
             row = _row(element, timestamp)
+            if row[3] and not self.streams:
+                raise ValueError(NO_STREAMS)
         except (TypeError, ValueError) as error:
             yield self._refuse(str(error), repr(element))
             return
@@ -77,7 +83,7 @@ class GatherRows(beam.DoFn):
 
     def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Pass on an Arrow batch without the rows that break a rule."""
-        broken = broken_rows(batch)
+        broken = broken_rows(batch, streams=self.streams)
         for row, reason in broken.items():
             yield self._refuse(reason, record_of(batch, row))
         if broken:
@@ -160,7 +166,6 @@ class SplitEvents(beam.DoFn):
         domain: Domain | None = None,
         positions: bool = False,
         streams: tuple[str, ...] | None = None,
-        one_stream: bool = True,
     ) -> None:
         self.steps = steps
         self.noise = noise
@@ -168,7 +173,6 @@ class SplitEvents(beam.DoFn):
         self.domain = domain
         self.positions = positions
         self.streams = streams
-        self.one_stream = one_stream
         self.events = Metrics.counter("privstream", "events")
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
@@ -182,10 +186,7 @@ class SplitEvents(beam.DoFn):
     def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Split one Arrow batch; see `normalise` for its columns."""
         self.events.inc(batch.num_rows)
-        batch = normalise(batch)
-        if self.one_stream and pc.any(pc.not_equal(batch["stream"], "")).as_py():
-            raise ValueError("streams_per_person must be given when events carry a stream")
-        yield from self._split(self._select(batch))
+        yield from self._split(self._select(normalise(batch)))
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out events of streams and items that are not public."""

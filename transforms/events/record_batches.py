@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())])
+
+NO_STREAMS = "stream must be empty: this run was given no streams"
 
 
 def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -33,8 +36,10 @@ def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def broken_rows(batch: pa.RecordBatch) -> dict[int, str]:
+def broken_rows(batch: pa.RecordBatch, *, streams: bool) -> dict[int, str]:
     """Return the rows that break a rule, in order, each with the first rule that it breaks.
+
+    Without `streams`, a row that names one does.
 
     One person's record must not decide about others. A column that is missing, or whose type cannot be what it is to
     be, concerns everybody: whoever reads it refuses it.
@@ -42,22 +47,23 @@ def broken_rows(batch: pa.RecordBatch) -> dict[int, str]:
     broken: dict[int, str] = {}
     for field in SCHEMA:
         if field.name in batch.schema.names:
-            for row, reason in _broken(field, batch[field.name], 0):
+            check = _check_no_stream if field.name == "stream" and not streams else partial(_check_values, field)
+            for row, reason in _broken(check, batch[field.name], 0):
                 broken.setdefault(row, reason)
     return dict(sorted(broken.items()))
 
 
-def _broken(field: pa.Field, column: pa.Array, first: int) -> Iterator[tuple[int, str]]:
+def _broken(check: Callable[[pa.Array], None], column: pa.Array, first: int) -> Iterator[tuple[int, str]]:
     """Find the values that break a rule by halving: of most columns none does."""
     try:
-        _check_values(field, column)
+        check(column)
     except ValueError as error:
         if len(column) == 1:
             yield first, str(error)
             return
         half = len(column) // 2
-        yield from _broken(field, column[:half], first)
-        yield from _broken(field, column[half:], first + half)
+        yield from _broken(check, column[:half], first)
+        yield from _broken(check, column[half:], first + half)
 
 
 def _check_values(field: pa.Field, column: pa.Array) -> None:
@@ -67,6 +73,15 @@ def _check_values(field: pa.Field, column: pa.Array) -> None:
     lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     with suppress(TypeError):
         _checked(field, pc.list_flatten(column) if lists else column, empty=lists)
+
+
+def _check_no_stream(column: pa.Array) -> None:
+    """Raise ValueError if a stream breaks a rule, or names one."""
+    field = SCHEMA.field("stream")
+    _check_values(field, column)
+    with suppress(TypeError):
+        if pc.any(pc.not_equal(_cast(field, column), "")).as_py():
+            raise ValueError(NO_STREAMS)
 
 
 def _checked(field: pa.Field, column: pa.Array, *, empty: bool = False) -> pa.Array:

@@ -8,14 +8,6 @@ import pyarrow.compute as pc
 
 
 def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
-    """Return the number of each row's stream among the public ones, int64; -1 if it is none of them.
-
-    Raises:
-        ValueError: events carry a stream although no streams were named, which is the one public name "".
-    """
-    if public == ("",):
-        if pc.any(pc.not_equal(names, "")).as_py():
-            raise ValueError("streams must be given when events carry a stream")
-        return np.zeros(len(names), np.int64)
+    """Return the number of each row's stream among the public ones, int64; -1 if it is none of them."""
     found = pc.index_in(names, pa.array(public, pa.string()))
     return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))

@@ -192,6 +192,8 @@ class ShiftingHeavyHitters(PrivateTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
+        if self.streams is not None and self.streams_per_person is None:
+            raise ValueError("streams_per_person must be given with streams")
         _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         domain = self.domain if self._tests_domain else None
@@ -202,7 +204,6 @@ class ShiftingHeavyHitters(PrivateTransform):
             domain=self.domain,
             positions=domain is not None,
             streams=self.streams,
-            one_stream=self.streams_per_person is None,
         )
         limits = self._participations is not None or self.streams_per_person is not None
         bound = BoundItems(
@@ -215,7 +216,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             domain=domain,
         )
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        batches = stage(everywhere, GatherRows(streams=self.streams_per_person is not None), pa.RecordBatch)
         parcels = stage(batches, split, Parcel)
         if domain is not None:
             visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)

@@ -139,7 +139,7 @@ class CategoryTransform(PrivateTransform):
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         if self.categories.limit > 1:
             everywhere = everywhere | "JoinLists" >> beam.Map(join_lists)
-        batches = stage(everywhere, GatherRows(), pa.RecordBatch)
+        batches = stage(everywhere, GatherRows(streams=self.categories.streams != ("",)), pa.RecordBatch)
         common: dict[str, Any] = {"steps": self.steps, "categories": self.categories}
         if self.unit == "event":
             counts, last = stage(batches, CountEvents(**common), Keyed), 1

@@ -96,7 +96,7 @@ class PointTransform(PrivateTransform):
         common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
         events = given["events"] | "EventsInOneWindow" >> beam.WindowInto(GlobalWindows())
-        records = stage(stage(events, GatherRows(), pa.RecordBatch), pack, Keyed)
+        records = stage(stage(events, GatherRows(streams=self.streams != ("",)), pa.RecordBatch), pack, Keyed)
         if "queries" in given:
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
             asked = stage(queries, PackQueries(**common, fields=self.query_fields), Keyed)

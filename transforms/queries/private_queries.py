@@ -164,7 +164,7 @@ class PrivateQueries(PrivateTransform):
         noise = self.noise.derive("private queries", self.domain.digest, self.selection)
         split = SplitRecords(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
         everywhere = data | "DataInOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(), pa.RecordBatch), split, Parcel)
+        parcels = stage(stage(everywhere, GatherRows(streams=False), pa.RecordBatch), split, Parcel)
         counts = (
             parcels
             | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)

@@ -216,7 +216,6 @@ class TopKWithGap(PrivateTransform):
             domain=self.domain,
             positions=True,
             streams=self.streams,
-            one_stream=self.streams is None,
         )
         bound = BoundItems(
             **common,
@@ -228,7 +227,7 @@ class TopKWithGap(PrivateTransform):
             domain=self.domain,
         )
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(), pa.RecordBatch), split, Parcel)
+        parcels = stage(stage(everywhere, GatherRows(streams=self.streams is not None), pa.RecordBatch), split, Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
         held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
         if limits:
