@@ -193,11 +193,11 @@ class Calibration(ABC):
     def hits_curve(self) -> PrivacyCurve:
         """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
 
-    def absent_hit_probability(self, *, step: int = 1) -> Fraction:
+    def absent_hit_probability(self) -> Fraction:
         """Return Pr[T <= 0], the chance that an item held by nobody is a hit, as a multiple of 2^-128."""
         if self.budget.domain == "unknown":
             return Fraction(0)
-        return Fraction(round(Fraction(float(self.hit_probability(0, step=step))) * 2**WORD_BITS), 2**WORD_BITS)
+        return Fraction(round(Fraction(float(self.hit_probability(0))) * 2**WORD_BITS), 2**WORD_BITS)
 
     def detection_threshold(self, tests: int, beta: float, *, step: int = 1) -> int:
         """Return the least count that is found with probability 1 - beta in each of `tests` tests at once.

@@ -90,12 +90,12 @@ class ClockCalibration(Calibration):
         """Return Pr[T <= count] for each count."""
         return -np.expm1(-self.hazard(counts, step=step))
 
-    def absent_hit_probability(self, *, step: int = 1) -> Fraction:
+    def absent_hit_probability(self) -> Fraction:
         """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
         if self.budget.domain == "unknown":
             return Fraction(0)
         with mpmath.workprec(PRECISION):
-            hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold_at(step))))
+            hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
             return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
 
     def threshold_law(self, *, step: int = 1) -> IntegerLaw:

@@ -88,12 +88,12 @@ class TargetChargingCalibration(Calibration):
         above = np.exp(-rate * np.maximum(least, 0)) / (1 + math.exp(-rate))
         return np.where(least >= 1, above, 1 - np.exp(-rate * np.maximum(1 - least, 0)) / (1 + math.exp(-rate)))
 
-    def absent_hit_probability(self, *, step: int = 1) -> Fraction:
+    def absent_hit_probability(self) -> Fraction:
         """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
         if self.budget.domain == "unknown":
             return Fraction(0)
         with mpmath.workprec(PRECISION):
-            hit = 1 - _survival(self.noise_scale, int(self.threshold_at(step)))(0)
+            hit = 1 - _survival(self.noise_scale, int(self.threshold))(0)
             return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
 
     def threshold_law(self, *, step: int = 1) -> IntegerLaw:

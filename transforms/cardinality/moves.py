@@ -157,11 +157,7 @@ def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.nd
 
 
 class LastMoves(StepParcels, state="last_moves"):
-    """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard.
-
-    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
-    used. When the step is due, all state of the key is freed.
-    """
+    """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard."""
 
     def __init__(self, *, steps: Steps, moves: Moves, stage: int) -> None:
         super().__init__(steps=steps, stage=stage)

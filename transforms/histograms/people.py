@@ -72,11 +72,7 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
 
 
 class BoundRows(StepParcels, state="bound_rows"):
-    """Per step and shard of people: late batches out, and each person's first rows on, by shard of people.
-
-    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
-    used. When the step is due, all state of the key is freed.
-    """
+    """Per step and shard of people: late batches out, and each person's first rows on, by shard of people."""
 
     def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
         super().__init__(steps=steps, stage=stage)
