@@ -16,8 +16,9 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who held it and were charged for this report, plus integer noise.
-        count_stddev: standard deviation of that noise.
+        count: number of people who held it and were charged for this report, plus integer noise; 0 where no counts are
+            paid for.
+        count_stddev: standard deviation of that noise; 0 likewise.
     """
 
     stream: str

@@ -102,8 +102,8 @@ class ThresholdMonitor:
         Unit: one person over the whole run. Neighbours: `neighbouring`. See `guarantee`. Assumes that each person
         enters at most `items_per_step` items a step, which is checked, and, with an unknown domain, takes part in at
         most `horizon` steps: with `first_step` the monitor refuses steps outside of [first_step, first_step +
-        horizon); without it the caller must cap each person's participation. Public: all fields, the steps, the hits
-        and their noisy counts.
+        horizon); without it the caller must cap each person's participation, and the streams of a person in any case.
+        Public: all fields, the steps, the hits and their noisy counts.
 
     Accuracy:
         `detection_threshold`: the number of people, not yet dropped, from which an item is reported with probability
