@@ -11,7 +11,6 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.checks import one_of
 from privstream.pipelines.sinks.whole_files import whole_file
 
 FORMATS = ("avro", "parquet", "jsonl")
@@ -34,28 +33,25 @@ AVRO_TYPES: dict[type, Any] = {
 }
 
 
-def output_format(path: str, format: str | None = None, option: str = "--output") -> str:
-    """Return the format to write: the stated one, or what the path ends in."""
-    if format is not None:
-        return one_of(f"{option}_format", format, FORMATS)
+def output_format(path: str, option: str = "--output") -> str:
+    """Return the format to write: what the path ends in."""
     ending = path.rpartition(".")[2].lower()
     if ending not in FORMATS:
         raise ValueError(f"{option} must end in {', '.join('.' + known for known in FORMATS)}, got {path}")
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Iterable[Any], format: str | None = None) -> None:
+def write_row_file(path: str, row_type: type, rows: Iterable[Any]) -> None:
     """Write rows as one file, whole or not at all.
 
     Args:
-        path: where, on any of Beam's filesystems.
+        path: where, on any of Beam's filesystems; ends in .avro, .parquet or .jsonl.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         rows: its rows; they are not held in memory together.
-        format: avro, parquet or jsonl; by the path's ending if None.
     """
-    kind = output_format(path, format)
+    format = output_format(path)
     with whole_file(path) as stream:
-        write_rows(stream, row_type, rows, kind)
+        write_rows(stream, row_type, rows, format)
 
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
@@ -65,10 +61,10 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: st
     write(stream, row_type.__name__, field_types(row_type), plain)
 
 
-def read_row_file(path: str, row_type: type, format: str | None = None) -> list[Any]:
+def read_row_file(path: str, row_type: type) -> list[Any]:
     """Read the rows of a file that `write_row_file` wrote."""
     fields = field_types(row_type)
-    kind = output_format(path, format, "path")
+    kind = output_format(path, "path")
     with open(path, "rb") as stream:
         if kind == "avro":
             records: list[Any] = list(fastavro.reader(stream))

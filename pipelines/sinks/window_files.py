@@ -44,20 +44,17 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`, and `stream`.
         format: avro, parquet or jsonl.
         order: fields to sort by, `-` before a name for falling numbers.
-        option: the option to name in errors.
 
     Raises:
         ValueError, TypeError: at once, if files cannot be written there or the rows cannot be written so.
     """
 
-    def __init__(
-        self, folder: str, row_type: type, format: str, order: Sequence[str] = (), option: str = "--output"
-    ) -> None:
+    def __init__(self, folder: str, row_type: type, format: str, order: Sequence[str] = ()) -> None:
         super().__init__()
         self.folder, self.row_type, self.format, self.order = folder, row_type, format, tuple(order)
-        check_folder(folder, option)
+        check_folder(folder)
         if format not in FORMATS:
-            raise ValueError(f"{option}_format must be one of {', '.join(FORMATS)}, got {format!r}")
+            raise ValueError(f"--output_format must be one of {', '.join(FORMATS)}, got {format!r}")
 
     def expand(self, rows: Any) -> Any:
         """Gather the rows of a window, and write them."""

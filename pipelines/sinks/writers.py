@@ -27,9 +27,8 @@ class WriteRows(beam.PTransform[Any, Any]):
     small, so one worker writes them; sorted rows are held in its memory, rows without an order are not.
 
     Args:
-        path: the file; its folder must exist. It may end in .avro, .parquet or .jsonl.
+        path: the file, which ends in .avro, .parquet or .jsonl; its folder must exist.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
-        format: avro, parquet or jsonl; by the path's ending if None.
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
 
@@ -37,17 +36,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
     """
 
-    def __init__(
-        self,
-        path: str,
-        row_type: type,
-        format: str | None = None,
-        order: Sequence[str] = (),
-        option: str = "--output",
-    ) -> None:
+    def __init__(self, path: str, row_type: type, *, order: Sequence[str] = (), option: str = "--output") -> None:
         super().__init__()
         self.path, self.row_type, self.order = path, row_type, tuple(order)
-        self.format = output_format(path, format, option)
+        self.format = output_format(path, option)
         fields = field_types(row_type)
         unknown = [name for name in self.order if name.removeprefix("-") not in fields]
         if unknown:
@@ -64,7 +56,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
-            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.format, self.order, AsIter(together))
+            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.order, AsIter(together))
         )
 
     def display_data(self) -> dict[str, Any]:
@@ -72,10 +64,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         return {"path": self.path, "format": self.format}
 
 
-def _write(impulse: bytes, path: str, row_type: type, format: str, order: tuple[str, ...], rows: Iterable[Any]) -> None:
+def _write(impulse: bytes, path: str, row_type: type, order: tuple[str, ...], rows: Iterable[Any]) -> None:
     """Write the file."""
     rows = (row_type(*row) for row in rows)
-    write_row_file(path, row_type, sort_rows(rows, order) if order else rows, format)
+    write_row_file(path, row_type, sort_rows(rows, order) if order else rows)
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
