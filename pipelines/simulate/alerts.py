@@ -71,7 +71,7 @@ def simulate_clinic(*, users: int, windows: int, seed: int, window_seconds: floa
     checks.integer("users", users, minimum=1)
     checks.integer("windows", windows, minimum=1)
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     names = np.array([f"u{i:06}" for i in range(users)])
     middle, width = windows * rng.uniform(0.25, 0.45), max(windows / 25, 0.7)
     outage = range(round(windows * 0.7), round(windows * 0.7) + max(1, windows // 40))

@@ -60,7 +60,7 @@ def simulate_building(
     checks.integer("users", users, minimum=1)
     checks.integer("windows", windows, minimum=1)
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     leaving = -np.expm1(-window_seconds / checks.positive("stay", stay))
     busy = _busy(window_seconds * (np.arange(windows) + 0.5))
     drill = round(0.5 * windows) + int(np.argmax(busy[round(0.5 * windows) :]))

@@ -65,7 +65,7 @@ def simulate_trips(
     checks.integer("windows", windows, minimum=1)
     rate = checks.non_negative("trips", trips) * users
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     names = category_names(checks.integer("categories", categories, minimum=1))
     usual = 1 / np.sqrt(np.arange(1, categories + 1))
     total = np.zeros(categories, np.int64)

@@ -65,7 +65,7 @@ def simulate_trades(
     checks.integer("windows", windows, minimum=1)
     checks.integer("universe", universe, minimum=4)
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     levels = np.empty(0, np.int64)
     for number in range(windows):
         start = START_MICROS + number * length

@@ -66,7 +66,7 @@ def simulate_country(*, users: int, number: int, seed: int, window_seconds: floa
     """
     checks.integer("users", users, minimum=1)
     queries = random_queries(number, seed)
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     rng = np.random.default_rng(seed)
     sizes = rng.dirichlet(np.full(len(REGIONS), 0.7))
     middles = rng.uniform(0, len(AGES), len(REGIONS))

@@ -71,7 +71,7 @@ def simulate_park(
     checks.integer("windows", windows, minimum=1)
     checks.integer("slots", slots, minimum=1)
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
-    length = round(checks.positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(checks.positive("window", window_seconds) * 1_000_000)
     taken = np.zeros(slots, np.bool_)
     for number in range(windows):
         start = START_MICROS + number * length

@@ -113,7 +113,7 @@ def simulate_heavy_hitters(
     integer("seed", seed, minimum=0)
     integer("items", items, minimum=1)
     integer("trends", trends, minimum=0)
-    length = round(positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(positive("window", window_seconds) * 1_000_000)
     rate = users * non_negative("events_per_user_and_window", events_per_user_and_window)
     exponent, shift = non_negative("zipf_exponent", zipf_exponent), non_negative("zipf_shift", zipf_shift)
     rng = np.random.default_rng(seed)
@@ -167,7 +167,7 @@ def simulate_example_1_4(
     """
     integer("users", users, minimum=2)
     integer("seed", seed, minimum=0)
-    length = round(positive("window_seconds", window_seconds) * 1_000_000)
+    length = round(positive("window", window_seconds) * 1_000_000)
     share = probability("background", background, zero=True)
     unit = positive("group_factor", group_factor) * log(users)
     rng = np.random.default_rng(seed)

@@ -189,7 +189,7 @@ def test_paths_are_checked_before_anything_is_simulated(tmp_path):
         ({"windows": 0}, "windows must be >= 1, got 0"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"items": 0}, "items must be >= 1, got 0"),
-        ({"window_seconds": float("nan")}, "window_seconds must be finite and > 0, got nan"),
+        ({"window_seconds": float("nan")}, "window must be finite and > 0, got nan"),
         ({"zipf_exponent": -1}, "zipf_exponent must be finite and >= 0, got -1"),
         ({"events_per_user_and_window": float("inf")}, "events_per_user_and_window must be finite and >= 0, got inf"),
         ({"trends": 99}, f"trends must be <= {len(TRENDS)}, got 99"),

@@ -76,7 +76,7 @@ def test_in_example_1_4_everybody_takes_part_in_three_heavy_hitters(tmp_path: Pa
         ([*CITY, "--users", "0"], "users must be >= 1, got 0"),
         ([*CITY, "--windows", "-1"], "windows must be >= 1, got -1"),
         ([*CITY, "--seed", "-1"], "seed must be >= 0, got -1"),
-        ([*CITY, "--window", "nan"], "window_seconds must be finite and > 0, got nan"),
+        ([*CITY, "--window", "nan"], "window must be finite and > 0, got nan"),
         ([*CITY, "--trends", "99"], "trends must be <= 16, got 99"),
         (CITY[:4] + CITY[6:], "windows must be given with --workload city"),
         ([*EXAMPLE, "--trends", "2"], "trends must not be given with --workload example-1.4"),
