@@ -1,11 +1,9 @@
 """AdaptiveSparseVector: queries above a threshold with their gaps, where clear hits cost less."""
 
-import math
 from dataclasses import dataclass
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
-from privstream.mechanisms.free_gap.gap_noise import check_parameters
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
@@ -74,15 +72,11 @@ class AdaptiveSparseVector(GapMechanism):
     neighbouring: str = "add_remove"
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
         checks.integer("min_hits", self.min_hits, minimum=1)
         if checks.integer("branches", self.branches, minimum=1) > MOST_BRANCHES:
             raise ValueError(f"branches must be <= {MOST_BRANCHES}, got {self.branches}")
         checks.non_negative("margin", self.margin)
-        if self.threshold_share is not None:
-            checks.probability("threshold_share", self.threshold_share)
-        scales = (self.tests.query_scale, math.ldexp(self.tests.query_scale, self.branches - 1))
-        check_parameters(self, self.threshold, self.tests.threshold_scale, *scales)
+        self._check_budget()
 
     @property
     def paid_hits(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, vector
 from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress, GapTests
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, pack_state, unpack_state
@@ -33,6 +33,14 @@ class ThresholdMechanism(ABC):
     @abstractmethod
     def paid_hits(self) -> int:
         """Number of hits at the full price that epsilon pays for."""
+
+    def _check_budget(self) -> None:
+        """Check the parameters beside the number of hits."""
+        checks.positive("epsilon", self.epsilon)
+        if self.threshold_share is not None:
+            checks.probability("threshold_share", self.threshold_share)
+        scales = (self.tests.query_scale, math.ldexp(self.tests.query_scale, self.branches - 1))
+        check_parameters(self, self.threshold, self.tests.threshold_scale, *scales)
 
     @property
     def threshold_epsilon(self) -> float:

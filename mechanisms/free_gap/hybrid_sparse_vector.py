@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import ThresholdMechanism
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import noisy, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, leaders
 from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
 from privstream.mechanisms.noise.gaps import mean
@@ -83,11 +83,8 @@ class HybridSparseVector(ThresholdMechanism):
     neighbouring: str = "add_remove"
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
         checks.integer("top", self.top, minimum=1)
-        if self.threshold_share is not None:
-            checks.probability("threshold_share", self.threshold_share)
-        check_parameters(self, self.threshold, self.tests.threshold_scale, self.tests.query_scale)
+        self._check_budget()
 
     @property
     def paid_hits(self) -> int:

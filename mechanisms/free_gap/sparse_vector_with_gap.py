@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
-from privstream.mechanisms.free_gap.gap_noise import check_parameters
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
@@ -64,11 +63,8 @@ class SparseVectorWithGap(GapMechanism):
     neighbouring: str = "add_remove"
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
         checks.integer("max_hits", self.max_hits, minimum=1)
-        if self.threshold_share is not None:
-            checks.probability("threshold_share", self.threshold_share)
-        check_parameters(self, self.threshold, self.tests.threshold_scale, self.tests.query_scale)
+        self._check_budget()
 
     @property
     def paid_hits(self) -> int:
