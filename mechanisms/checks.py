@@ -4,6 +4,8 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
+LEAST_EPSILON = 1e-9
+
 
 def real(name: str, value: object) -> float:
     """Return `value` as a finite float."""
@@ -40,6 +42,13 @@ def probability(name: str, value: object, *, zero: bool = False) -> float:
         if not inside:
             raise ValueError(f"{name} must be in {interval}, got {value}")
     return real(name, value)
+
+
+def epsilon(value: object, *, largest: float) -> float:
+    """Return an epsilon that can be reckoned with: far below nothing is found, far above there is no noise left."""
+    if not LEAST_EPSILON <= positive("epsilon", value) <= largest:
+        raise ValueError(f"epsilon must be in [{LEAST_EPSILON:g}, {largest:g}], got {value}")
+    return real("epsilon", value)
 
 
 def integer(name: str, value: object, *, minimum: int) -> int:

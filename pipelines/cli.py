@@ -127,7 +127,9 @@ def load(module: str) -> Command:
 
 def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     """Run a command that has been parsed."""
+    numbers = importlib.import_module("privstream.pipelines.numbers")  # late, as commands are: it takes a second
     try:
+        numbers.check_numbers(known)
         command.run(known, others)
         sys.stdout.flush()
     except UsageError as error:

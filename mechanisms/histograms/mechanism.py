@@ -39,7 +39,7 @@ class HistogramMechanism(ABC):
     repeatable: bool = False
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        checks.epsilon(self.epsilon, largest=1e5)
         checks.probability("beta", self.beta)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)

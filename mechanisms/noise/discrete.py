@@ -208,7 +208,7 @@ class DiscreteGaussian:
 
 def _check_up_to(name: str, value: float, largest: float) -> None:
     if checks.positive(name, value) > largest:
-        raise ValueError(f"{name} must be <= {largest:g}, got {value}")
+        raise ValueError(f"{name} must be <= {largest:g}, got {value}: a larger epsilon needs less noise")
 
 
 @lru_cache(maxsize=256)

@@ -98,7 +98,7 @@ class IncrementalPredecessor:
     beta: float = 0.05
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        checks.epsilon(self.epsilon, largest=1e9)
         checks.probability("beta", self.beta)
         limits = {"universe": LARGEST_UNIVERSE, "horizon": LARGEST_HORIZON, "group": 64, "updates_per_unit": 1 << 20}
         for name, largest in (limits | {"queries": 1 << 60}).items():

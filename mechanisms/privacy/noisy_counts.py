@@ -8,6 +8,7 @@ import math
 import sys
 from dataclasses import dataclass
 
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from privstream.mechanisms import checks
@@ -18,6 +19,7 @@ from scipy import optimize
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
+LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +71,12 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     all independent, so that the convolution of their losses dominates (docs/proofs/noisy_counts.md).
 
     Raises:
-        ValueError: no sigma suffices: the hits leave nothing of (epsilon, delta), or too little.
+        ValueError: no sigma suffices: the hits leave nothing of (epsilon, delta), or too little; or delta is smaller
+            than what accounts can tell.
     """
     releases = count_curve(1.0, charges, neighbouring).releases
+    if delta < LEAST_DELTA:
+        raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
     interval = grid(epsilon, releases)
     spent = hits.to_pld(interval)
 
@@ -79,7 +84,9 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     def excess(log_sigma: float) -> float:
         """Return the logarithm of delta over its goal."""
         counts = count_curve(math.exp(log_sigma), charges, neighbouring).to_pld(interval)
-        found = spent.get_delta_for_epsilon_for_composed_pld(counts, epsilon)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = spent.get_delta_for_epsilon_for_composed_pld(counts, epsilon)
+        found = 1.0 if math.isnan(found) else found  # losses too large to tell: far too little noise
         return math.log(max(found, sys.float_info.min)) - math.log(delta * (1 - ROUNDING))
 
     high = math.log(SMALLEST_SIGMA + math.sqrt(releases) / epsilon)

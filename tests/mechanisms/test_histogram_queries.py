@@ -206,6 +206,7 @@ class TestRuns:
             dataclasses.replace(tested, epsilon=1.0).restore(tested.snapshot(state))
         for change in (
             {"mode": "x"},
+            {"epsilon": 1e12},
             {"beta": 1.0},
             {"slack": 0},
             {"counter_share": 1.0},

@@ -60,6 +60,26 @@ def test_no_share_is_no_counts():
     assert clock.calibrate(MonitorBudget(delta=1e-6, **{**BUDGET, "count_share": 0.0})).count_sigma is None
 
 
+@pytest.mark.parametrize(("epsilon", "delta", "charges"), [(0.1, 1e-13, 30), (1.0, 1e-12, 1000)])
+def test_small_deltas_are_told_apart(epsilon, delta, charges):
+    options = {"charges": charges, "neighbouring": "add_remove", "epsilon": epsilon}
+    sigma = noisy_counts.solve_sigma(hits=PureDp(epsilon / 2), delta=delta, **options)
+    assert sigma > noisy_counts.solve_sigma(hits=PureDp(epsilon / 2), delta=100 * delta, **options)
+
+
+def test_a_delta_below_what_accounts_can_tell_is_refused():
+    with pytest.raises(ValueError, match=r"^delta must leave at least 1e-13 for noisy counts, got 9e-14$"):
+        noisy_counts.solve_sigma(hits=PureDp(0.5), charges=1, neighbouring="add_remove", epsilon=1.0, delta=9e-14)
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_too_large_to_tell_are_no_privacy():
+    """The search must go on to more noise where a loss is no longer a number, without a word."""
+    options = {"charges": 1000, "neighbouring": "add_remove", "delta": 1e-12}
+    sigma = noisy_counts.solve_sigma(hits=PureDp(375.0), epsilon=500.0, **options)
+    assert 0.3 < sigma < noisy_counts.solve_sigma(hits=PureDp(75.0), epsilon=100.0, **options)
+
+
 def test_a_budget_spent_on_hits_is_refused():
     with pytest.raises(ValueError, match=r"count_share must leave room for counts with sigma <= 1e\+06"):
         noisy_counts.solve_sigma(hits=PureDp(2.0), charges=1, neighbouring="add_remove", epsilon=1.0, delta=1e-6)

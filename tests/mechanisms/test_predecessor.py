@@ -268,6 +268,11 @@ class TestBoth:
 
 
 class TestIncremental:
+    @pytest.mark.parametrize("epsilon", [1e-300, 9e-10, 2e9, 1e300])
+    def test_an_epsilon_that_cannot_be_is_refused(self, epsilon):
+        with pytest.raises(ValueError, match=r"^epsilon must be in \[1e-09, 1e\+09\], got "):
+            IncrementalPredecessor(epsilon=epsilon, universe=1000)
+
     def test_deletions_are_refused(self):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1000)
         with pytest.raises(ValueError, match="updates must be insertions; DynamicPredecessor takes deletions"):

@@ -36,7 +36,11 @@ PLANS = {
 EVERY = {
     "--epsilon 0": "epsilon must be finite and > 0, got 0.0",
     "--epsilon nan": "epsilon must be finite and > 0, got nan",
+    "--epsilon inf": "epsilon must be finite and > 0, got inf",
+    "--epsilon 1e300": "epsilon must be in [1e-09, 500], got 1e+300",
+    "--epsilon 1e-300": "epsilon must be in [1e-09, 500], got 1e-300",
     "--beta 1": r"beta must be in (0, 1), got 1.0",
+    "--beta 1e-300": "beta must be >= 1e-15, got 1e-300",
     "--noise_key_file none": "noise_key_file must be a readable file, got none",
     "--noise_key_file short": "noise_key_file must hold at least 16 bytes, got 3",
     "--noise_key_variable NO_SUCH_VARIABLE": "must not both be given",
@@ -69,6 +73,7 @@ IN_TIME = {
 OWN = {
     "heavy-hitters": {
         "--max_hits 0": "max_hits must be >= 1, got 0",
+        "--max_hits 99999999999999999999": "max_hits must be between -2**40 and 2**40, got 99999999999999999999",
         "--horizon never": "must be a whole number of steps or unbounded, got 'never'",
         "--delta 0": "delta must be in (0, 1), got 0.0",
         "--calibration none": "calibration must be one of",
@@ -88,7 +93,7 @@ OWN = {
         "--quiet -1": "quiet",
     },
     "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
-    "quantiles": {"--quantiles 2": "in (0, 1], got 2.0", "--quantiles ''": "queries must be among"},
+    "quantiles": {"--quantiles 2": "Q must have Q in (0, 1], got quantile:2", "--quantiles ''": "queries must be among"},
     "flags": {"--thresholds 0": "thresholds must be >= 1, got 0", "--thresholds x": "thresholds must"},
     "cardinality": {
         "--leave_values ''": "leave_values must be texts with commas between them, none of them empty, got ''",
@@ -110,12 +115,19 @@ OWN = {
 PLANNED = {
     "--epsilon 0": "epsilon must be finite and > 0, got 0.0",
     "--beta 2": "beta must be in (0, 1), got 2.0",
+    "--epsilon 1e300": "epsilon must be in [1e-09, 500], got 1e+300",
+    "--epsilon 1e-300": "epsilon must be in [1e-09, 500], got 1e-300",
+    "--beta 1e-300": "beta must be >= 1e-15, got 1e-300",
 }
 FURTHER_PLANS = {
     "alerts --neighbouring x": "neighbouring must be one of add_remove, replace_one, got 'x'",
     "cardinality --windows 0": "windows must be >= 1, got 0",
     "cardinality --windows -1": "windows must be >= 1, got -1",
     "ranges --windows 0": "must be >= 1, got 0",
+    "heavy-hitters --delta 1e-320": "delta must be >= 1e-30, got 1e-320",
+    "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
+    "top-k --delta 1e-300": "delta must be >= 1e-30, got 1e-300",
+    "histogram --windows 2000000000000": "windows must be between -2**40 and 2**40, got 2000000000000",
     "queries --delta nan": "delta must be in [0, 1), got nan",
 }
 SECRET = "person-4711"
@@ -182,10 +194,36 @@ def test_it_is_refused(line: str, rule: str, folder: Path, capfd: pytest.Capture
 
 
 def test_a_plan_that_no_method_can_meet_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(shlex.split("plan heavy-hitters --epsilon 1e-300 --delta 1e-6 --max_hits 2")) == 0
-    assert "epsilon must be larger" in capsys.readouterr().out
-    assert cli.main(shlex.split("plan histogram --epsilon 1e300 --categories 5 --windows 5")) == 0
-    assert "no mode can meet this budget" in capsys.readouterr().out
+    line = "plan heavy-hitters --epsilon 1e-9 --delta 1e-6 --max_hits 2 --horizon unbounded --count_share 0"
+    assert cli.main(shlex.split(line)) == 0
+    shown = capsys.readouterr().out
+    assert "clock: epsilon must be large enough for thresholds of at most 1,048,576 people" in shown
+    assert "No method can meet this budget" in shown
+
+
+EDGES = [
+    *[(word, f"--{name} {value}") for word in PLANS for name, value in (("epsilon", "1e-9"), ("epsilon", "500"))],
+    *[(word, "--delta 1e-30") for word in PLANS if word != "alerts"],
+    *[(word, "--beta 1e-15") for word in PLANS],
+    ("heavy-hitters", "--epsilon 500 --max_hits 1000 --delta 1e-12"),
+    ("histogram", f"--windows {2**40}"),
+    ("cardinality", f"--windows {2**40} --max_updates {2**40}"),
+    ("ranges", f"--windows {2**40} --ranges {2**40} --universe {2**60}"),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("word", "options"), EDGES, ids=" ".join)
+def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(
+    word: str, options: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = cli.main(shlex.split(f"plan {word} {PLANS[word]} {options} --json"))
+    shown = capsys.readouterr()
+    if status:
+        assert re.fullmatch(rf"privstream plan {word}: error: [a-z_ ]+ must .*\n", shown.err)
+    else:
+        assert shown.err == ""
+        assert json.loads(shown.out)
 
 
 def test_a_key_that_everybody_can_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
