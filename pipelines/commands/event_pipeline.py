@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
@@ -20,6 +22,7 @@ from privstream.pipelines.commands.endless import (
     reader,
     writers,
 )
+from privstream.pipelines.commands.options import UNBOUNDED
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
@@ -101,7 +104,6 @@ class EventPipeline:
                 if endless:
                     write, letters = writers(arguments, self.row_type, self.order, self.watched)
                     prepare(options)
-                    write_json(guarantee_file, promised)
                 else:
                     write = WriteRows(path, self.row_type, order=self.order)
                     dead = arguments.dead_letter
@@ -122,16 +124,25 @@ class EventPipeline:
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
-            counters = launch.run(options, build, end_path(arguments))
+            accepted = partial(write_json, guarantee_file, promised) if endless else None  # rows are still to come
+            counters = launch.run(options, build, end_path(arguments), accepted)
         if arguments.output != TERMINAL and not endless:
             write_json(guarantee_file, promised)
         self._report(arguments, promised, counters)
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
-        """Return guarantee, accuracy and the public parameters that they hold for, for machines and people."""
+        """Return guarantee, accuracy and the public parameters that they hold for, for machines and people.
+
+        What was not given, and has no default, is left out; so is the horizon of a guarantee that has none.
+        """
+        given = {name: value for name, value in vars(arguments).items() if name not in PLACES and value is not None}
+        if getattr(arguments, "horizon", "") is None:
+            given["horizon"] = UNBOUNDED
+        guarantee = {name: value for name, value in transform.guarantee.to_dict().items() if value is not None}
         return {
-            "parameters": {name: value for name, value in vars(arguments).items() if name not in PLACES},
-            "guarantee": transform.guarantee.to_dict() | {"paragraph": transform.guarantee.paragraph()},
+            "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
+            "parameters": given,
+            "guarantee": guarantee,
             "accuracy": self.accuracy(transform),
         }
 

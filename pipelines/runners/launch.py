@@ -74,7 +74,12 @@ def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise
     return KeyedNoise.random(run_id)
 
 
-def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: str | None = None) -> dict[str, int]:
+def run(
+    options: PipelineOptions,
+    build: Callable[[beam.Pipeline], Any],
+    end: str | None = None,
+    accepted: Callable[[], None] | None = None,
+) -> dict[str, int]:
     """Build and run a pipeline to its end; return its counters.
 
     Args:
@@ -82,6 +87,7 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: st
         build: adds the transforms.
         end: a file that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
             Flink no job with checkpoints ends by itself, and one that is cancelled has no counters.
+        accepted: called once the pipeline is built and the runner has taken it.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
@@ -93,6 +99,8 @@ def run(options: PipelineOptions, build: Callable[[beam.Pipeline], Any], end: st
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
             result = pipeline.run()
+            if accepted is not None:
+                accepted()
             state = _wait(result, end)
     except UsageError:
         raise

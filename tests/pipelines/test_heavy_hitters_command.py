@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -215,7 +216,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--period", "7200"], "period must be <= window, got 7200.0 > 3600.0"),
         (["--horizon", "0"], "horizon must be >= 1, got 0"),
         (["--horizon", "unbounded"], "horizon must be a number of windows unless start or participation_cap is given"),
-        (["--horizon", "9" * 20], "horizon must be <= 9007199254740992"),
+        (["--horizon", "9" * 20], "horizon must be between -2**40 and 2**40"),
         (["--dead_letter", "rows.jsonl"], "--dead_letter must not be written over --output, got rows.jsonl"),
         (["--dead_letter", "rows.jsonl.guarantee.json"], "--dead_letter must not be written over the guarantee"),
         (["--participation_cap", "0"], "participation_cap must be >= 1, got 0"),
@@ -349,3 +350,16 @@ def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_p
     assert (tmp_path / "rows.jsonl").read_bytes() == b""
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["accuracy"]["detection_threshold"] > USERS
+
+
+def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City, tmp_path: Path) -> None:
+    options = ["--start", "2024-01-01", "--horizon", "unbounded", "--epsilon", "0.01"]
+    assert watch(city, tmp_path / "rows.jsonl", *options) == 0
+    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
+    assert promise["made_by"] == {"command": "privstream heavy-hitters", "version": version("privstream")}
+    assert promise["parameters"]["horizon"] == "unbounded"
+    assert None not in promise["parameters"].values()
+    assert "horizon" not in promise["guarantee"]
+    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
+    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
+    assert promise["parameters"]["horizon"] == WINDOWS

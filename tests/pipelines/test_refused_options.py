@@ -93,7 +93,7 @@ OWN = {
         "--quiet -1": "quiet",
     },
     "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
-    "quantiles": {"--quantiles 2": "Q must have Q in (0, 1], got quantile:2", "--quantiles ''": "queries must be among"},
+    "quantiles": {"--quantiles 2": "must have Q in (0, 1], got quantile:2", "--quantiles ''": "queries must be among"},
     "flags": {"--thresholds 0": "thresholds must be >= 1, got 0", "--thresholds x": "thresholds must"},
     "cardinality": {
         "--leave_values ''": "leave_values must be texts with commas between them, none of them empty, got ''",

@@ -177,3 +177,4 @@ def test_what_cannot_be_promised_without_an_end_is_refused(tmp_path, capsys, nam
     words = [word for word in command(tmp_path, name, "in", "rows") if not word.startswith(left_out)]
     assert cli.main([*words, "--watch=1"]) != 0
     assert f"privstream {name}: error: {message}" in capsys.readouterr().err
+    assert list((tmp_path / "rows").iterdir()) == [], "nothing is promised where nothing runs"
