@@ -9,14 +9,19 @@ from functools import partial
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds, widest
 from privstream.pipelines.plot.chart import COLOURS
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.histogram import CategoryCount
 from privstream.transforms.histograms.questions import questions
 from privstream.transforms.rows import HistogramEstimate
 
-QUANTILES = "quantile:Q is the count that a part Q of all categories does not exceed; max is the largest count."
+MEANINGS = {
+    "quantile": "quantile:Q is the count that a part Q of all categories does not exceed.",
+    "max": "max is the largest count.",
+    "min": "min is the least count.",
+    "median": "median is the middle count.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +92,12 @@ def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    categories = sum(row.category != "" for row in rows) > 0
-    text = f"{len(found):,} categories." if categories else QUANTILES
-    text += f"{tell_bounds(found)} They hold for the whole run together."
+    categories = len({row.category for row in rows} - {""})
+    asked = {row.query.partition(":")[0] for row in rows if not row.category}
+    said = [f"{categories:,} categories."] * (categories > 0) + [MEANINGS[name] for name in MEANINGS if name in asked]
+    text = " ".join(said) + tell_bounds(found)
+    if widest(found):
+        text += " With probability 1 - beta all of them hold together."
     known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
     if not known:
         return text
