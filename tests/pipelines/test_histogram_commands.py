@@ -88,7 +88,7 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
         assert abs(row.estimate - counts[5 if row.query == "quantile:0.5" else 11]) <= row.error_bound
     thresholds = dict.fromkeys(category_names(12), 10**9) | {"walk": 1}
     (tmp_path / "t.json").write_text(json.dumps(thresholds))
-    options = ["--thresholds", str(tmp_path / "t.json"), "--epsilon", "1000"]
+    options = ["--thresholds", str(tmp_path / "t.json"), "--epsilon", "500"]
     assert command(trips, "flags", tmp_path / "f.parquet", *options) == 0
     flags = read_row_file(str(tmp_path / "f.parquet"), CategoryFlag)
     assert len(flags) == WINDOWS * 12
