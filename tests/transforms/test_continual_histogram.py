@@ -218,10 +218,7 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
     early, late = ("somebody", "cat", START * SECOND, START + 1), ("other", "dog", START * SECOND, START + 50)
 
     def build(pipeline, arrivals):
-        published = (
-            pipeline | beam.Create(arrivals, reshuffle=False) | beam.MapTuple(arrived) | made.with_dead_letters()
-        )
-        return {"rows": published.rows, "dead": published.dead_letters}
+        return pipeline | beam.Create(arrivals, reshuffle=False) | beam.MapTuple(arrived) | made.with_dead_letters()
 
     for arrivals in ([late], [early, late]):
         results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))

@@ -114,8 +114,7 @@ def run(runner, data, queries, made, *extra):
     def build(pipeline):
         source = queries if isinstance(queries, beam.PTransform) else beam.Create(queries)
         inputs = {"events": pipeline | "Data" >> beam.Create(data), "queries": pipeline | "Queries" >> source}
-        published = inputs | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
+        return inputs | made.with_dead_letters()
 
     return runner_harness.run(runner, build, *extra)
 

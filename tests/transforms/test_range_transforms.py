@@ -140,8 +140,7 @@ def run(runner, made, elements, queries, *arguments):
         inputs = {"events": pipeline | "Elements" >> beam.Create(elements)}
         if queries is not None:
             inputs["queries"] = pipeline | "Asked" >> beam.Create(queries)
-        published = inputs | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
+        return inputs | made.with_dead_letters()
 
     return runner_harness.run(runner, build, *arguments)
 

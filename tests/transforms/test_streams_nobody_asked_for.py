@@ -47,8 +47,7 @@ def run(made, events):
         if isinstance(made, PrivateQueries):
             asked = pipeline | "Ask" >> beam.Create([LinearQuery("q", Timestamp(1), ("1",))])
             given = {"events": given, "queries": asked}
-        published = given | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
+        return given | made.with_dead_letters()
 
     return runner_harness.run("fn_api", build)
 
