@@ -39,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--participation_cap", type=int, metavar="STEPS", help="windows of one person, counted")
     limits.add_argument("--items_per_step", type=int, default=1, help="items of one person in a window (default: 1)")
     limits.add_argument("--selection", default="last", help="which of them: last, first or random (default: last)")
-    options.add_public(parser, domain=None)
+    options.add_public(parser, domain=None, named=False)
 
 
 def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitters:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
+    each = arguments.streams_per_person
     return ShiftingHeavyHitters(
         epsilon=arguments.epsilon,
         delta=arguments.delta,
@@ -59,7 +60,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitt
         selection=arguments.selection,
         domain=None if arguments.domain is None else Domain.from_file(arguments.domain),
         streams=options.streams(arguments, streams, unnamed=True),
-        streams_per_person=(arguments.streams_per_person or 1) if streams else None,
+        streams_per_person=1 if streams and each is None else each,
         calibration=arguments.calibration,
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,

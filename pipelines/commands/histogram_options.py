@@ -32,7 +32,9 @@ def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     options.add_key(parser)
     public = parser.add_argument_group("public knowledge")
     public.add_argument("--domain", required=True, metavar="PATH", help="file with the categories, one per line")
-    public.add_argument("--streams", metavar="A,B,..", help="streams, each counted by itself; if events have a stream")
+    public.add_argument(
+        "--streams", metavar="A,B,..", help="public streams, each counted by itself; needed if events have a stream"
+    )
     options.add_shards(parser)
     return budget
 

@@ -112,14 +112,22 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     key.add_argument("--run_id", default="", help="public name of the run; a run on other data needs another")
 
 
-def add_public(parser: argparse.ArgumentParser, *, domain: bool | None) -> None:
-    """Add what is public: streams and, unless `domain` is False, a list of items (required if it is True)."""
+def add_public(parser: argparse.ArgumentParser, *, domain: bool | None, named: bool = True) -> None:
+    """Add what is public: streams and, unless `domain` is False, a list of items (required if it is True).
+
+    `named` tells whether streams must be named where events have one.
+    """
     public = parser.add_argument_group("public knowledge")
     if domain is not False:
         public.add_argument(
             "--domain", required=domain is True, metavar="PATH", help="file with a public list of items, one per line"
         )
-    public.add_argument("--streams", metavar="A,B,..", help="public streams to watch (default: all, if that can be)")
+    need = (
+        "needed if events have a stream"
+        if named
+        else "default: all that occur; needed with --domain, --start and an end, if events have a stream"
+    )
+    public.add_argument("--streams", metavar="A,B,..", help=f"public streams to watch; {need}")
     public.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
     add_shards(parser)
 

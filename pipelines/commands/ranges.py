@@ -52,7 +52,11 @@ def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         metavar="N",
         help="bound the errors of so many answers with a time (default: those in --queries)",
     )
-    points.add_argument("--streams", metavar="A,B,..", help="public streams, each with points of its own")
+    points.add_argument(
+        "--streams",
+        metavar="A,B,..",
+        help="public streams, each with points of its own; needed if events have a stream",
+    )
     return points
 
 

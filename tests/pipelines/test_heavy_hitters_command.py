@@ -181,6 +181,12 @@ def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, caps
     assert watch(city, tmp_path / "rows.avro", *options, "--streams", "b") == 0
     assert {row.stream for row in read_row_file(str(tmp_path / "rows.avro"), HeavyHitter)} == {"b"}
     assert "events of streams that are not in --streams" in capsys.readouterr().err
+    assert watch(city, tmp_path / "rows.avro", *options, "--streams_per_person", "0") == 2
+    assert "streams_per_person must be >= 1, got 0" in capsys.readouterr().err
+    (tmp_path / "domain").write_text("library\nharbour\n")
+    run = ["--domain", str(tmp_path / "domain"), "--start", "2024-01-01", "--end", "2024-01-02"]
+    assert watch(city, tmp_path / "rows.avro", *options, *run) == 2
+    assert "streams must be given when a known domain is tested in every window" in capsys.readouterr().err
 
 
 def test_a_domain_names_the_only_items_that_are_published(city: City, tmp_path: Path) -> None:

@@ -76,6 +76,26 @@ def test_a_mistake_is_told_in_one_line(
     assert shown.err.endswith(f"; see privstream {' '.join(words)} --help\n")
 
 
+WATCHES = [
+    "heavy-hitters",
+    "top-k",
+    "alerts",
+    "histogram",
+    "quantiles",
+    "flags",
+    "cardinality",
+    "ranges",
+    "predecessor",
+]
+
+
+@pytest.mark.parametrize("word", WATCHES)
+def test_help_says_when_streams_must_be_named(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = " ".join(page([word], capsys).split())
+    (said,) = re.findall(r"--streams A,B,\.\. (.*? if events have a stream)", shown)
+    assert ("default: all that occur" in said) == (word == "heavy-hitters")
+
+
 def test_paragraphs_are_wrapped_and_lists_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = (
