@@ -81,7 +81,6 @@ def dress(
     values: str,
     title: str,
     caption: str,
-    whole: bool = True,
 ) -> None:
     """Draw the axes, title and caption.
 
@@ -91,7 +90,6 @@ def dress(
         values: what the vertical axis counts.
         title: above the picture, on the left.
         caption: below the picture; says what is seen.
-        whole: whether values are whole numbers.
     """
     years = ""
     axes.set_xticks([])
@@ -105,8 +103,8 @@ def dress(
                 locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
             )
         )
-    axes.yaxis.set_major_locator(MaxNLocator(integer=whole))
-    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number if whole else _number))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
     axes.set_ylabel(values)
     axes.set_xlabel(f"{years} UTC".strip())
     axes.spines[["top", "right"]].set_visible(False)
@@ -141,8 +139,3 @@ def short(text: str) -> str:
 def _whole_number(value: float, _: int | None) -> str:
     """Write a tick that is a whole number."""
     return f"{value:,.0f}"
-
-
-def _number(value: float, _: int | None) -> str:
-    """Write any tick."""
-    return f"{value:,g}"
