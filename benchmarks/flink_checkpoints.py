@@ -1,11 +1,12 @@
 """Checkpoints of a job on a Flink cluster of this machine, by number of people who have been charged, and of streams.
 
-Usage: python benchmarks/flink_checkpoints.py [--quick] [--people 10000 100000 1000000] [--streams 10 100]
+Usage: python benchmarks/flink_checkpoints.py [--quick] [--people 10000 100000 1000000 10000000] [--streams 10]
 
-Everybody holds one item in one window, is charged for it, and stays in state; then time goes on without events, and
-checkpoints, one every few seconds, hold what has been charged. Size and time are Flink's own account of the newest one
-after its first three, and of the one that had most to write; two task managers of one slot, RocksDB, incremental. With
-several streams the largest number of people is spread over them. One job that is not measured goes before.
+Everybody holds one item in one window, a million people in each, is charged for it, and stays in state; then time goes
+on without events, and checkpoints, one every few seconds, hold what has been charged. Size and time are Flink's own
+account of the newest one after its first three, and of the one that had most to write; two task managers of one slot,
+RocksDB, incremental. With several streams the largest number of people is spread over them. One job that is not
+measured goes before.
 
 Needs Java; Flink and the job server are fetched on first use. Writes flink_checkpoints.csv and .png to
 benchmarks/results. The law of growth is in docs/scaling.md.
@@ -29,17 +30,17 @@ from privstream.pipelines.runners.flink_options import FlinkJobOptions
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.transforms import ShiftingHeavyHitters
 
-START = 1_700_000_000  # event time of the window, in seconds
+START = 1_700_000_000  # event time of the first window, in seconds
 BATCH = 100_000
+WINDOW_PEOPLE = 1_000_000
 BYTES_PER_PERSON = 10
 INTERVAL_MILLISECONDS = 2000
 SETTLED = 3  # checkpoints after the last row
 WAIT_SECONDS = 600
 MICROS = 1_000_000
-AT = START * MICROS + MICROS // 2
 
 
-class OneWindow(PolledSource):
+class EverybodyOnce(PolledSource):
     """Everybody holds one item in one window, a batch of people at a time; afterwards time goes on."""
 
     def __init__(self, people: int, streams: int) -> None:
@@ -50,17 +51,23 @@ class OneWindow(PolledSource):
         """Send the next people, if there are more."""
         start = int(position or b"0")
         end = min(start + BATCH, self.people)
-        reached = START if end < self.people else START + 10
-        return Answer(self._events(start, end), b"%d" % end, reached * MICROS)
+        reached = end // WINDOW_PEOPLE if end < self.people else count_windows(self.people) + 10
+        return Answer(self._events(start, end), b"%d" % end, (START + reached) * MICROS)
 
     def _events(self, start: int, end: int) -> Iterator[tuple[Any, int]]:
         if start == end:
             return
         users = [f"user {number}" for number in range(start, end)]
-        columns = {"user": users, "item": ["the item"] * len(users), "time": [AT] * len(users)}
+        at = (START + start // WINDOW_PEOPLE) * MICROS + MICROS // 2
+        columns = {"user": users, "item": ["the item"] * len(users), "time": [at] * len(users)}
         if self.streams > 1:
             columns["stream"] = [f"stream {number % self.streams}" for number in range(start, end)]
-        yield pa.RecordBatch.from_pydict(columns), AT
+        yield pa.RecordBatch.from_pydict(columns), at
+
+
+def count_windows(people: int) -> int:
+    """Return in how many windows people come."""
+    return -(-people // WINDOW_PEOPLE)
 
 
 class Tell(beam.DoFn):
@@ -71,7 +78,7 @@ class Tell(beam.DoFn):
 
     def process(self, row: Any) -> None:
         """Leave it."""
-        Path(self.folder, row.stream or "the only stream").touch()
+        Path(self.folder, f"{row.stream} {row.window_start.micros}").touch()
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -110,13 +117,13 @@ def measure(running: RunningCluster, people: int, streams: int, scratch: Path) -
         noise=KeyedNoise(b"a benchmark's key, known to all.."),
     )
     pipeline = beam.Pipeline(options=options)
-    events = poll_parts(pipeline, [b"all"], OneWindow(people, streams), Any)
+    events = poll_parts(pipeline, [b"all"], EverybodyOnce(people, streams), Any)
     _ = events | "ShiftingHeavyHitters" >> hitters | "Tell" >> beam.ParDo(Tell(str(rows)))
     pipeline.run()
     wait_until(lambda: any(job["state"] == "RUNNING" for job in running.rest("/jobs/overview")["jobs"]))
     job = running.newest_job()["jid"]
     try:
-        wait_until(lambda: len(list(rows.iterdir())) == streams)
+        wait_until(lambda: len(list(rows.iterdir())) == streams * count_windows(people))
         after = newest_checkpoint(running, job)["id"] + SETTLED
         wait_until(lambda: newest_checkpoint(running, job)["id"] >= after)
         newest, largest = newest_checkpoint(running, job), largest_checkpoint(running, job)
@@ -157,8 +164,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--people", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    arguments.add_argument("--streams", type=int, nargs="*", default=[10, 100])
+    arguments.add_argument("--people", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
+    arguments.add_argument("--streams", type=int, nargs="*", default=[10])
     options = arguments.parse_args()
     if options.quick:
         options.people, options.streams = [2_000], [2]
