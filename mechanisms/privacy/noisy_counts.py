@@ -19,6 +19,7 @@ from scipy import optimize
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
+NO_ROOM = f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
 
@@ -77,6 +78,9 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     releases = count_curve(1.0, charges, neighbouring).releases
     if delta < LEAST_DELTA:
         raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
+    start = SMALLEST_SIGMA + math.sqrt(releases) / epsilon
+    if start > LARGEST_SIGMA:
+        raise ValueError(NO_ROOM)
     interval = grid(epsilon, releases)
     spent = hits.to_pld(interval)
 
@@ -89,12 +93,12 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         found = 1.0 if math.isnan(found) else found  # losses too large to tell: far too little noise
         return math.log(max(found, sys.float_info.min)) - math.log(delta * (1 - ROUNDING))
 
-    high = math.log(SMALLEST_SIGMA + math.sqrt(releases) / epsilon)
+    high = math.log(start)
     if hits.delta(epsilon) < delta:
         while excess(high) > 0 and high < math.log(LARGEST_SIGMA):
             high += 1
     if hits.delta(epsilon) >= delta or excess(high) > 0:
-        raise ValueError(f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget")
+        raise ValueError(NO_ROOM)
     low = high
     while excess(low) <= 0:
         high, low = low, low - 1

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     budget = options.add_budget(parser, unit="a person over the whole run", delta=True)
     budget.add_argument("--neighbouring", default="add_remove", help="add_remove (default) or replace_one")
     budget.add_argument("--calibration", default="clock", help="clock (default), target_charging or paper")
-    budget.add_argument("--count_share", type=float, default=0.25, help="share of epsilon for counts (default: 0.25)")
+    options.add_count_share(budget)
     options.add_key(parser)
     limits = parser.add_argument_group("limits for each person")
     limits.add_argument("--max_hits", type=int, required=True, help="hits that one person is charged for, then dropped")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines.sinks.row_files import FORMATS
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
@@ -102,6 +103,17 @@ def add_budget(parser: argparse.ArgumentParser, *, unit: str, delta: bool | None
         )
     budget.add_argument("--beta", type=float, default=0.05, help="failure probability of the accuracy (default: 0.05)")
     return budget
+
+
+def add_count_share(budget: argparse._ArgumentGroup) -> None:
+    """Add what noisy counts of hits get of epsilon."""
+    default = ThresholdMonitor.count_share
+    budget.add_argument(
+        "--count_share",
+        type=float,
+        default=default,
+        help=f"share of epsilon for noisy counts of hits (default: {default:g}); with 0 there are none",
+    )
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

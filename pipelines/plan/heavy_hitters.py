@@ -15,7 +15,7 @@ from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, DEFAULT_TESTS
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
+from privstream.pipelines.commands.options import UNBOUNDED, add_count_share, horizon_steps
 from privstream.pipelines.plan.page import add_json, reasons, show
 from privstream.pipelines.plan.standard_methods import histogram_per_step, sparse
 from rich.table import Table
@@ -58,12 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"plan for items that are not known before: steps that one person takes part in, or {UNBOUNDED}; "
         "without this option every item of a public list is tested at every step",
     )
-    budget.add_argument(
-        "--count_share",
-        type=float,
-        default=0.0,
-        help="share of epsilon for noisy counts of hits (default: 0, none; `heavy-hitters` takes 0.25)",
-    )
+    add_count_share(budget)
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(
         "--tests",

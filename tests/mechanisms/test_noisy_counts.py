@@ -80,6 +80,11 @@ def test_losses_too_large_to_tell_are_no_privacy():
     assert 0.3 < sigma < noisy_counts.solve_sigma(hits=PureDp(75.0), epsilon=100.0, **options)
 
 
+def test_an_epsilon_that_no_noise_can_meet_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"count_share must leave room for counts with sigma <= 1e\+06"):
+        noisy_counts.solve_sigma(hits=PureDp(1e-10), charges=1, neighbouring="add_remove", epsilon=1e-9, delta=1e-6)
+
+
 def test_a_budget_spent_on_hits_is_refused():
     with pytest.raises(ValueError, match=r"count_share must leave room for counts with sigma <= 1e\+06"):
         noisy_counts.solve_sigma(hits=PureDp(2.0), charges=1, neighbouring="add_remove", epsilon=1.0, delta=1e-6)

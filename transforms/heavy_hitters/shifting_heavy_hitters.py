@@ -107,7 +107,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         calibration: str = "clock",
         neighbouring: str = "add_remove",
         beta: float = 0.05,
-        count_share: float = 0.25,
+        count_share: float = ThresholdMonitor.count_share,
         shards: int = 4,
     ) -> None:
         super().__init__()
