@@ -13,13 +13,16 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.commands.options import UNBOUNDED, horizon_steps
+from privstream.pipelines.commands.point_queries import read_point_queries
 from privstream.pipelines.plan.page import add_json, attempt, bound, reasons, show
+from privstream.transforms import RangeQuery
 from rich.table import Table
 
 NUMBERS = """\
-All errors hold with probability 1 - beta, for all answers together, each a range that is asked in a window, whatever
-the ranges: those that consist of fewer dyadic intervals have smaller bounds. Baseline: fresh noise for each answer; an
-update moves each of them by 1 at most.
+All errors hold with probability 1 - beta, for all answers together, each a range that is asked in a window. With
+--queries they are what a run with these ranges promises; with --ranges they hold for any ranges, and a run, which knows
+its own, promises no more and mostly less. Baseline: fresh noise for each answer; an update moves each of them by 1 at
+most.
 """
 
 DEFAULT_WINDOWS = 1000
@@ -28,9 +31,9 @@ DEFAULT_WINDOWS = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = NUMBERS
-    add_budget_and_run(parser).add_argument(
-        "--ranges", type=int, required=True, metavar="N", help="ranges that are asked for in each window"
-    )
+    run = add_budget_and_run(parser)
+    run.add_argument("--ranges", type=int, metavar="N", help="ranges that are asked for in each window, or")
+    run.add_argument("--queries", metavar="PATH", help="file with these ranges, as `ranges` takes it")
 
 
 def add_budget_and_run(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -56,11 +59,14 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     print_errors(arguments, answer, "all counts are within")
+    if arguments.queries is None and not arguments.json:
+        print("A run knows its ranges: for most its bounds are smaller. --queries PATH says what it promises for them.")
 
 
 def plan(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the error of every variant."""
-    ranges = checks.integer("ranges", arguments.ranges, minimum=1)
+    asked = _asked(arguments)
+    ranges = checks.integer("ranges", arguments.ranges, minimum=1) if asked is None else len(asked)
     windows = arguments.windows or DEFAULT_WINDOWS
     shared: dict[str, Any] = {
         "epsilon": arguments.epsilon,
@@ -73,7 +79,8 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
 
     def error(**options: Any) -> int:
         counter = RangeCounter(**shared, **options)
-        return counter.error_at(windows, arguments.beta, answers=ranges, every_step=True)
+        widest = None if asked is None else counter.widest(*zip(*asked, strict=True))
+        return counter.error_at(windows, arguments.beta, answers=ranges, every_step=True, intervals=widest)
 
     def fresh() -> int:
         replaced = 1 if arguments.neighbouring == "add_remove" else 2
@@ -88,6 +95,18 @@ def plan(arguments: argparse.Namespace) -> dict[str, Any]:
         "fresh noise for each answer": fresh,
     }
     return {"windows": windows, "errors": {name: attempt(method) for name, method in methods.items()}}
+
+
+def _asked(arguments: argparse.Namespace) -> list[tuple[int, ...]] | None:
+    """Return the ranges that are asked for, if it is said which."""
+    if (arguments.ranges is None) == (arguments.queries is None):
+        raise ValueError("one of ranges and queries must be given")
+    if arguments.queries is None:
+        return None
+    found = read_point_queries(arguments.queries, RangeQuery)
+    if found.timed or not found.standing:
+        raise ValueError("--queries must hold ranges for every window, at least one, and none with a time")
+    return sorted(set(found.standing))
 
 
 def print_errors(arguments: argparse.Namespace, answer: dict[str, Any], column: str) -> None:

@@ -165,6 +165,9 @@ def test_a_plan_says_what_a_run_promises(
         assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(whole)) == 0
         known = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
         assert known < promised / 2
+        budget[budget.index("--ranges") :] = ["--queries", str(whole)]
+        assert cli.main(["plan", name, *budget, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["errors"][variant]["error_bound"] == known
 
 
 def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,5 +175,6 @@ def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "predecessor", "--epsilon", "1", "--universe", "9", "--windows", "unbounded"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("Best: ") == 2
+    assert shown.count("A run knows its ranges") == 1
     assert cli.main(["plan", "ranges", "--epsilon", "0", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 2
     assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err

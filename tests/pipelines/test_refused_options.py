@@ -124,6 +124,7 @@ FURTHER_PLANS = {
     "cardinality --windows 0": "windows must be >= 1, got 0",
     "cardinality --windows -1": "windows must be >= 1, got -1",
     "ranges --windows 0": "must be >= 1, got 0",
+    "ranges --queries ranges": "one of ranges and queries must be given",
     "heavy-hitters --delta 1e-320": "delta must be >= 1e-30, got 1e-320",
     "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
     "top-k --delta 1e-300": "delta must be >= 1e-30, got 1e-300",
