@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 from typing import Any
 
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.endless import is_endless
+from privstream.pipelines.numbers import LARGEST
 from privstream.pipelines.runners import launch
 from privstream.transforms import Domain
 from privstream.transforms.histograms.events import LISTED
@@ -89,10 +91,17 @@ def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
 
 def read_thresholds(text: str) -> int | dict[str, int]:
     """Return a number, or what a JSON object in a file says of each category."""
-    try:
+    found = _thresholds(text)
+    for number in found.values() if isinstance(found, dict) else (found,):
+        if isinstance(number, int) and number > LARGEST:
+            raise ValueError(f"thresholds must be <= 2**40, got {number}")
+    return found
+
+
+def _thresholds(text: str) -> int | dict[str, int]:
+    """Read a number, or a file."""
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        pass
     try:
         with open(text, encoding="utf-8") as file:
             found = json.load(file)

@@ -94,7 +94,11 @@ OWN = {
     },
     "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
     "quantiles": {"--quantiles 2": "must have Q in (0, 1], got quantile:2", "--quantiles ''": "queries must be among"},
-    "flags": {"--thresholds 0": "thresholds must be >= 1, got 0", "--thresholds x": "thresholds must"},
+    "flags": {
+        "--thresholds 0": "thresholds must be >= 1, got 0",
+        "--thresholds x": "thresholds must",
+        "--thresholds 99999999999999999999": "thresholds must be <= 2**40, got 99999999999999999999",
+    },
     "cardinality": {
         "--leave_values ''": "leave_values must be texts with commas between them, none of them empty, got ''",
         "--enter_values a,,b": "enter_values must be texts with commas between them",
