@@ -13,7 +13,7 @@ CAUSES = {
     r"ModuleNotFoundError: No module named '([\w.]+)'": (
         "the workers' Python has no module {0}: install the package there, the same version, and restart the workers"
     ),
-    r"noise_key_file must be a readable file": (
+    r"noise_key_file must be (?:a readable file|readable by)": (
         "a worker cannot read the noise key: put the file on the same path on every worker, readable by its user only"
     ),
     r"noise key must be the same on every worker": (

@@ -7,7 +7,7 @@ subtract the noise. Use one derived source for one purpose: two draws with one s
 
 import os
 import secrets
-from pathlib import Path
+import stat
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -16,8 +16,11 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Prf, Words
 
 MINIMUM_KEY_BYTES = 16
+MINIMUM_DISTINCT_BYTES = 8
+"""Fewer are seen once in 10^11 keys of 16 random bytes, and once in 10^7 of 32 hexadecimal digits."""
+
 Labels = Words | int
-Lineage = tuple[tuple[str, str, str, int], tuple[str | int | bytes, ...]]  # what `_load_keyed` takes; path from there
+Lineage = tuple[tuple[str, str, str, str], tuple[str | int | bytes, ...]]  # what `_load_keyed` takes; path from there
 
 
 @runtime_checkable
@@ -123,13 +126,17 @@ class KeyedNoise(PrfNoise):
     """The source for pipelines: all draws are a pseudo-random function of a secret key, a run id and a label.
 
     Args:
-        secret_key: at least 16 random bytes, for example 32 from `openssl rand`. Longer keys are used whole.
-        run_id: public; two runs over different data that share a key should have different run ids, and so should two
+        secret_key: at least 16 random bytes, for example 32 from `openssl rand`, at least 8 of them different: with
+            fewer the key cannot be random. Longer keys are used whole.
+        run_id: public; two runs over different data that share a key must have different run ids, and so must two
             transforms of one pipeline that read different events.
+
+    Attributes:
+        fingerprint: public text that tells keys (under one run id) apart, and says nothing else about them.
 
     Raises:
         TypeError: the key is not bytes.
-        ValueError: the key is too short.
+        ValueError: the key is too short, or cannot be random.
 
     Example:
         >>> noise = KeyedNoise(b"an example, not a secret")
@@ -144,7 +151,7 @@ class KeyedNoise(PrfNoise):
             raise TypeError(f"secret_key must be bytes, got {type(secret_key).__name__}")
         if not isinstance(run_id, str):
             raise TypeError(f"run_id must be a str, got {type(run_id).__name__}")
-        _check_length("secret_key", secret_key)
+        _check_key("secret_key", secret_key)
         super().__init__(Prf.from_secret(secret_key, run_id))
         self._run_id = run_id
 
@@ -152,13 +159,17 @@ class KeyedNoise(PrfNoise):
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
         """Read the key from a file; one newline at its end does not count.
 
-        A pickle holds the path, not the key: each worker reads the file, and refuses to run with another key.
+        A pickle holds the path, not the key: each worker reads the file, and refuses to run with another key. A file
+        of one's own that its group or others can read is refused; so is one of another user that others can read, but
+        its group may: Kubernetes mounts secrets like this.
         """
         try:
-            content = Path(path).read_bytes()
+            with open(path, "rb") as file:
+                _check_mode(path, os.fstat(file.fileno()))
+                content = file.read()
         except OSError as error:
             raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
-        noise = cls(_check_length("noise_key_file", _strip_newline(content)), run_id)
+        noise = cls(_check_key("noise_key_file", _strip_newline(content)), run_id)
         return noise._found(("from_file", os.path.abspath(path)))
 
     @classmethod
@@ -170,7 +181,7 @@ class KeyedNoise(PrfNoise):
         content = os.environ.get(name)
         if content is None:
             raise ValueError(f"environment variable {name} must be set, got none")
-        noise = cls(_check_length(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
+        noise = cls(_check_key(f"environment variable {name}", _strip_newline(os.fsencode(content))), run_id)
         return noise._found(("from_environment", name))
 
     @classmethod
@@ -188,12 +199,13 @@ class KeyedNoise(PrfNoise):
 
     def _found(self, where: tuple[str, str]) -> Self:
         """Remember where the key is, for pickles of this source and of those derived from it."""
-        self._lineage = ((*where, self._run_id, self._fingerprint()), ())
+        self._lineage = ((*where, self._run_id, self.fingerprint), ())
         return self
 
-    def _fingerprint(self) -> int:
-        """Return a public number that tells keys apart, and nothing else about them."""
-        return int(self.derive("fingerprint").words(1)[0, 0, 0])
+    @property
+    def fingerprint(self) -> str:
+        """Public text, 16 hexadecimal digits, that tells keys apart, and nothing else about them."""
+        return f"{int(self.derive('fingerprint').words(1)[0, 0, 0]):016x}"
 
 
 class SeededNoise(PrfNoise):
@@ -218,21 +230,34 @@ def _restore_keyed(prf: Prf, run_id: str) -> KeyedNoise:
     return noise
 
 
-def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: int) -> KeyedNoise:
+def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: str) -> KeyedNoise:
     noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
-    if noise._fingerprint() != fingerprint:
+    if noise.fingerprint != fingerprint:
         raise ValueError(f"noise key must be the same on every worker as at launch, {place} holds another")
     return noise
 
 
-def _derive_again(origin: tuple[str, str, str, int], path: tuple[str | int | bytes, ...]) -> PrfNoise:
+def _derive_again(origin: tuple[str, str, str, str], path: tuple[str | int | bytes, ...]) -> PrfNoise:
     return _load_keyed(*origin).derive(*path)
 
 
-def _check_length(name: str, key: bytes) -> bytes:
+def _check_key(name: str, key: bytes) -> bytes:
+    """Refuse a key that is too short, or cannot be random."""
     if len(key) < MINIMUM_KEY_BYTES:
         raise ValueError(f"{name} must hold at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
+    if len(set(key)) < MINIMUM_DISTINCT_BYTES:
+        rule = f"must be random, with at least {MINIMUM_DISTINCT_BYTES} different bytes"
+        raise ValueError(f"{name} {rule}, got {len(set(key))}: make one by openssl rand -out key 32")
     return key
+
+
+def _check_mode(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    """Refuse a key file that more people can use than it must be open to."""
+    mode, own = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
+    if mode & (stat.S_IRWXO | (stat.S_IRWXG if own else 0)):
+        rule = "by its owner alone" if own else "by its owner and group alone"
+        command = f"chmod {'600' if own else 'o='} {path}"
+        raise ValueError(f"noise_key_file must be readable {rule}, got {path} with mode {mode:04o}: {command}")
 
 
 def _strip_newline(content: bytes) -> bytes:

@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -65,10 +64,7 @@ def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise
     if file is not None and variable is not None:
         raise UsageError("noise_key_file and noise_key_variable must not both be given")
     if file is not None:
-        noise = KeyedNoise.from_file(file, run_id)
-        if os.stat(file).st_mode & stat.S_IROTH:
-            say(f"noise key: everybody on this machine can read {file}; chmod 600 keeps it secret")
-        return noise
+        return KeyedNoise.from_file(file, run_id)
     if variable is not None:
         return KeyedNoise.from_environment(variable, run_id)
     return KeyedNoise.random(run_id)

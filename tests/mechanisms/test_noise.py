@@ -1,5 +1,7 @@
 import copy
+import os
 import pickle
+import re
 import threading
 import traceback
 
@@ -156,6 +158,7 @@ def test_threads_share_a_source():
 def test_from_file_and_environment(tmp_path, monkeypatch, ending):
     path = tmp_path / "key"
     path.write_bytes(SECRET + ending)
+    path.chmod(0o600)
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", (SECRET + ending).decode())
     for noise in (KeyedNoise.from_file(path, "golden"), KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY", "golden")):
         assert (noise.words(3) == NOISE.words(3)).all()
@@ -163,6 +166,7 @@ def test_from_file_and_environment(tmp_path, monkeypatch, ending):
 
 def test_only_one_newline_is_stripped(tmp_path):
     (tmp_path / "key").write_bytes(SECRET + b"\n\n")
+    (tmp_path / "key").chmod(0o600)
     expected = KeyedNoise(SECRET + b"\n").words(1)
     assert (KeyedNoise.from_file(tmp_path / "key").words(1) == expected).all()
 
@@ -170,6 +174,7 @@ def test_only_one_newline_is_stripped(tmp_path):
 def test_key_errors(tmp_path, monkeypatch):
     short = b"hunter2"
     (tmp_path / "short").write_bytes(short + b"\n")
+    (tmp_path / "short").chmod(0o600)
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", short.decode())
     monkeypatch.delenv("PRIVSTREAM_TEST_ABSENT", raising=False)
     cases = [
@@ -196,6 +201,60 @@ def test_key_errors(tmp_path, monkeypatch):
         KeyedNoise("a string that is long enough")
     with pytest.raises(TypeError, match="run_id must be a str, got int"):
         KeyedNoise(SECRET, 7)
+
+
+@pytest.mark.parametrize("key", [b"k" * 16, b"k" * 64, b"hunter2" * 5, bytes(32)])
+def test_a_key_that_cannot_be_random_is_refused(tmp_path, monkeypatch, key):
+    path = tmp_path / "key"
+    path.write_bytes(key)
+    path.chmod(0o600)
+    rule = "must be random, with at least 8 different bytes, got"
+    with pytest.raises(ValueError, match=f"secret_key {rule}") as caught:
+        KeyedNoise(key)
+    assert key.decode() not in repr(caught.value)
+    with pytest.raises(ValueError, match=f"noise_key_file {rule}"):
+        KeyedNoise.from_file(path)
+    monkeypatch.setenv("PRIVSTREAM_TEST_KEY", "k" * 16)
+    with pytest.raises(ValueError, match=f"environment variable PRIVSTREAM_TEST_KEY {rule}"):
+        KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY")
+
+
+def test_eight_different_bytes_are_enough():
+    KeyedNoise(b"01234567" * 2)
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600])
+def test_a_key_file_that_its_owner_alone_can_read_is_taken(tmp_path, mode):
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "key").chmod(mode)
+    assert KeyedNoise.from_file(tmp_path / "key", "golden").fingerprint == NOISE.fingerprint
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620, 0o602, 0o660])
+def test_a_key_file_of_ones_own_that_others_can_use_is_refused(tmp_path, mode):
+    path = tmp_path / "key"
+    path.write_bytes(SECRET)
+    path.chmod(mode)
+    with pytest.raises(ValueError, match=rf"by its owner alone, got {path} with mode {mode:04o}: chmod 600 {path}"):
+        KeyedNoise.from_file(path)
+
+
+def test_a_key_file_of_another_user_may_be_open_to_its_group(tmp_path, monkeypatch):
+    """As Kubernetes mounts secrets."""
+    path = tmp_path / "key"
+    path.write_bytes(SECRET)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    path.chmod(0o440)
+    assert KeyedNoise.from_file(path, "golden").fingerprint == NOISE.fingerprint
+    path.chmod(0o444)
+    with pytest.raises(ValueError, match=r"by its owner and group alone, got .* with mode 0444: chmod o= "):
+        KeyedNoise.from_file(path)
+
+
+def test_fingerprints_tell_keys_and_run_ids_apart():
+    keys = {KeyedNoise(SECRET + end, run).fingerprint for end in (b"", b"!") for run in ("", "a")}
+    assert len(keys) == 4
+    assert all(re.fullmatch("[0-9a-f]{16}", key) for key in keys)
 
 
 def test_the_key_is_not_shown():
@@ -234,12 +293,14 @@ def test_pickles_of_a_key_from_a_file_hold_its_path_only(tmp_path):
     path = tmp_path / "key"
     secret = b"0123456789abcdef-secret"
     path.write_bytes(secret)
+    path.chmod(0o600)
     noise = KeyedNoise.from_file(path, "run")
     data = pickle.dumps(noise)
     assert secret not in data
     assert len(data) < 300
     assert np.array_equal(pickle.loads(data).words(3), noise.words(3))
     path.write_bytes(b"another key, long enough")
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="noise key must be the same on every worker as at launch"):
         pickle.loads(data)
 
@@ -247,6 +308,7 @@ def test_pickles_of_a_key_from_a_file_hold_its_path_only(tmp_path):
 def test_pickles_of_what_is_derived_from_a_file_hold_no_key(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(b"0123456789abcdef-secret")
+    path.chmod(0o600)
     for derived in (
         KeyedNoise.from_file(path, "run").derive("a", 7).derive(b"c"),
         pickle.loads(pickle.dumps(KeyedNoise.from_file(path, "run").derive("a"))).derive(7, b"c"),
@@ -259,6 +321,7 @@ def test_pickles_of_what_is_derived_from_a_file_hold_no_key(tmp_path):
             pickle.loads(data).words(3), KeyedNoise(path.read_bytes(), "run").derive("a", 7, b"c").words(3)
         )
     path.write_bytes(b"another key, long enough")
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="noise key must be the same on every worker as at launch"):
         pickle.loads(data)
 

@@ -68,6 +68,7 @@ def test_pictures_are_there_and_small(picture: str) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_example_runs(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "key").chmod(0o600)
     monkeypatch.chdir(tmp_path)
     lines = command_lines(SECTIONS[section])
     (watch,) = [words for words in lines if words[0] == section]

@@ -16,6 +16,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o600)
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
@@ -26,6 +27,7 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
 
 def test_the_command_runs_on_a_file(tmp_path, monkeypatch):
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o600)
     monkeypatch.chdir(tmp_path)
     simulate = "simulate heavy-hitters --users 5000 --windows 6 --seed 1 --output events-1.parquet"
     assert main(shlex.split(simulate)) == 0

@@ -33,6 +33,7 @@ def clinic(tmp_path_factory):
         given = ["--users", str(USERS), "--windows", str(WINDOWS), "--seed", "3", "--output", made[f"events.{ending}"]]
         assert cli.main(["simulate", "alerts", *given, "--truth", made["truth.jsonl"], "--rules", made["rules"]]) == 0
     Path(made["key"]).write_text("a key of this test alone\n")
+    Path(made["key"]).chmod(0o600)
     return made
 
 

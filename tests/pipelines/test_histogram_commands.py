@@ -27,6 +27,7 @@ def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         files += ["--domain", str(folder / "domain.txt")]
         assert cli.main(["simulate", "histogram", "--users", "500", "--windows", "30", "--seed", "3", *files]) == 0
     (folder / "key").write_text("a key of this test alone\n")
+    (folder / "key").chmod(0o600)
     return folder
 
 

@@ -113,6 +113,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "key").chmod(0o600)
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("KEY", "0123456789abcdef")

@@ -38,6 +38,7 @@ def country(tmp_path_factory):
         files = ["--truth", made["truth.jsonl"], "--queries", made["queries"], "--domain", made["domain"]]
         assert cli.main(["simulate", "queries", *given, *files]) == 0
     Path(made["key"]).write_text("a key of this test alone\n")
+    Path(made["key"]).chmod(0o600)
     return made
 
 

@@ -44,6 +44,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> City:
     ]
     assert cli.main(["simulate", "top-k", *size, *files]) == 0
     Path(made.path("key")).write_text("a key of this test alone\n")
+    Path(made.path("key")).chmod(0o600)
     return made
 
 

@@ -126,9 +126,11 @@ def failure(what) -> str:
 
 def test_a_restart_is_explained(flink_jobs, tmp_path):
     key = tmp_path / "noise.key"
-    key.write_bytes(bytes(32))
+    key.write_bytes(bytes(range(1, 33)))
+    key.chmod(0o600)
     noise = pickle.dumps(KeyedNoise.from_file(key))
     key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
     assert "worker has another noise key than the launch" in flink_jobs._first_cause(failure(noise))
     key.unlink()
     assert "worker cannot read the noise key" in flink_jobs._first_cause(failure(noise))

@@ -166,6 +166,7 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
         asked = [query | {"time": at(number)} for number, query in enumerate(asked)]
     (tmp_path / "queries").write_text("".join(json.dumps(query) + "\n" for query in asked))
     (tmp_path / "noise.key").write_bytes(bytes(range(32)))
+    (tmp_path / "noise.key").chmod(0o600)
     incoming, answers, letters = tmp_path / "in", tmp_path / "answers", tmp_path / "letters"
     for folder in (incoming, answers, letters):
         folder.mkdir()

@@ -28,7 +28,7 @@ HITTERS = ShiftingHeavyHitters(
     horizon=4,
     window=WINDOW,
     allowed_lateness=LATENESS,
-    noise=KeyedNoise(bytes(32), "arrival"),
+    noise=KeyedNoise(bytes(range(32)), "arrival"),
 )
 
 
@@ -77,10 +77,12 @@ def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
 
 POINTS = {"universe": 500, "window": WINDOW, "start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
 WINDOWS = {name: POINTS[name] for name in ("window", "start", "end", "allowed_lateness")}
-NOISE = {"noise": KeyedNoise(bytes(32), "arrival")}
+NOISE = {"noise": KeyedNoise(bytes(range(32)), "arrival")}
 ON_A_CLOCK = {
-    "ranges": RangeCounts(**POINTS, epsilon=50, standing=[(1, 500)], noise=KeyedNoise(bytes(32), "arrival")),
-    "predecessor": PredecessorQueries(**POINTS, epsilon=900, standing=[450], noise=KeyedNoise(bytes(32), "arrival")),
+    "ranges": RangeCounts(**POINTS, epsilon=50, standing=[(1, 500)], noise=KeyedNoise(bytes(range(32)), "arrival")),
+    "predecessor": PredecessorQueries(
+        **POINTS, epsilon=900, standing=[450], noise=KeyedNoise(bytes(range(32)), "arrival")
+    ),
 }
 OTHERS = {
     "top-k": TopKWithGap(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"]), top=1),

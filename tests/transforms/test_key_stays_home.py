@@ -47,6 +47,7 @@ TRANSFORMS = {
 def noise(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(b"a key for tests only, in a file")
+    path.chmod(0o600)
     return KeyedNoise.from_file(path, "run")
 
 

@@ -117,6 +117,7 @@ def plain(value: Any) -> Any:
 def key_file(tmp_path: Path) -> str:
     path = tmp_path / "noise.key"
     path.write_bytes(KEY)
+    path.chmod(0o600)
     return str(path)
 
 
