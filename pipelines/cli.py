@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.command import Command, CommandError
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 
 Commands = Mapping[str, tuple["str | Commands", str]]
 
@@ -66,12 +68,21 @@ COMMANDS: Commands = {
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
 
+STATUS = """\
+exit status:
+  0    the rows are written
+  1    the run failed
+  2    the command was not started: an option or a file is wrong
+  3    the rows are written, but nothing that was read could be used; the reasons are counted
+  130  interrupted
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 on success, 1 if the run failed, 2 if it was not started for a usage error."""
+    """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.")
+    _prepare_terminal()
+    parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     version = f"%(prog)s {importlib.metadata.version('privstream')}"
     parser.add_argument("--version", action="version", version=version)
     chosen = _add(parser, COMMANDS, given, "command")
@@ -85,6 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _say_no_more()
     return status
+
+
+def _prepare_terminal() -> None:
+    """Let nothing be printed that could steer a terminal, or that its encoding cannot say."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _add(
@@ -132,23 +153,21 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         numbers.check_numbers(known)
         command.run(known, others)
         sys.stdout.flush()
-    except UsageError as error:
-        return _fail(known, error, 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("privstream: interrupted; no file is half-written", file=sys.stderr)
+        say("privstream: interrupted; no file is half-written")
         return 130
-    except RunError as error:
-        return _fail(known, error, 1)
+    except CommandError as error:
+        return _fail(known, error)
     return 0
 
 
-def _fail(known: argparse.Namespace, error: Exception, status: int) -> int:
+def _fail(known: argparse.Namespace, error: CommandError) -> int:
     """Say what went wrong in one line."""
     if known.traceback:
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip())
     words = [known.command, *([known.about] if "about" in known else [])]
-    print(f"privstream {' '.join(words)}: error: {error}", file=sys.stderr)
-    return status
+    say(one_line(f"privstream {' '.join(words)}: error: {error}"))
+    return error.status

@@ -7,12 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-class UsageError(Exception):
+class CommandError(Exception):
+    """A command that does not end well: the message says why, and `status` is what its process returns."""
+
+    status = 1
+
+
+class UsageError(CommandError):
     """The command cannot be started as given: the message says which option is wrong, and the rule."""
 
+    status = 2
 
-class RunError(Exception):
+
+class RunError(CommandError):
     """The command was started and failed: the message says what happened, and what to do."""
+
+
+class NothingUsableError(CommandError):
+    """The command has written its rows, but nothing that it has read could be used: the message counts the reasons."""
+
+    status = 3
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.plot.truth import Key, Verdict, judge, key, read_detection_threshold
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
+from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import HeavyHitter
 from rich.console import Console
 from rich.table import Table
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['heavy-hitters', '--help'])}",
     ):
-        console.print(line, soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 class _Files:
@@ -130,7 +131,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
 
 def _execute(console: Console, command: Sequence[str]) -> None:
     """Show a command, and do what it does."""
-    console.print(Text(f"$ {_typed(command)}", style="bold"), soft_wrap=True)
+    console.print(Text(printable(f"$ {_typed(command)}"), style="bold"), soft_wrap=True)
     if cli.main(command):
         raise RunError("the demo ends here")
     console.print()

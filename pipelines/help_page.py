@@ -8,6 +8,8 @@ import shutil
 import textwrap
 from typing import Any, NoReturn
 
+from privstream.pipelines.terminal import one_line
+
 NARROW, WIDE = 60, 100
 LONGEST_NAME = 28
 LIST_LINE = re.compile(r"( +\S+(?: \S+)*?  +)\S")
@@ -73,8 +75,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, in one line, and where to read more."""
-        text = " ".join(message.split())
-        self.exit(2, f"{self.prog}: error: {text}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
     def _shortest(self) -> str | None:
         """Return the shortest call that can be, or None for argparse's own words."""

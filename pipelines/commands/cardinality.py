@@ -108,8 +108,8 @@ PIPELINE = EventPipeline(
     transform=transform,
     accuracy=accuracy,
     published="estimates_published",
+    unusable={"events_of_other_values": "events that neither enter nor leave"},
     beyond={
-        "events_of_other_values": "events that neither enter nor leave",
         "entries_over_limit": "entries beyond a person's limits, which do not count",
         "estimates_without_bound": "estimates without a bound: --max_updates was passed, they stay what they are",
     },

@@ -11,13 +11,13 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.commands.options import fields
-from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
+from privstream.pipelines.terminal import say
 
 GUARANTEE = "_guarantee.json"
 KAFKA = "kafka://"
@@ -109,7 +109,7 @@ def prepare(options: PipelineOptions) -> None:
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        launch.say(f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner")
+        say(f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner")
 
 
 def guarantee_path(arguments: argparse.Namespace) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
-from privstream.pipelines.command import UsageError
+from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.commands.endless import (
     INPUT,
     end_path,
@@ -23,11 +22,13 @@ from privstream.pipelines.commands.endless import (
     writers,
 )
 from privstream.pipelines.commands.options import UNBOUNDED
+from privstream.pipelines.commands.run_report import RunReport
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
+from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.events.private_transform import PrivateTransform
 
@@ -44,11 +45,10 @@ PLACES = (
 )
 """Options that say where things are and how to get there, not what is promised."""
 
-BEYOND = {
-    "events_outside_run": "events outside of the windows of the run",
-    "events_of_other_streams": "events of streams that are not in --streams",
-    "events_outside_domain": "events of items that are not in --domain",
-}
+NO_COUNTERS = (
+    "the runner has given no counters, as of a job with checkpoints, which is cancelled at its end: how much could not "
+    "be used is not known here"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,9 @@ class EventPipeline:
         transform: makes the transform from the options, and from whether the events carry a stream.
         accuracy: what is found with it: numbers for machines, and one `sentence` for people.
         published: the counter of what was published.
-        beyond: counters of what was left out, and how to say it, beside `BEYOND`.
+        unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
+        unanswered: counters of queries that are not answered, likewise.
+        beyond: counters of what else was left out, likewise.
         public_files: options that name further files to read.
         more_inputs: makes, from the options, further readers by name. The transform then gets a dictionary of
             collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
@@ -75,6 +77,8 @@ class EventPipeline:
     transform: Callable[[argparse.Namespace, bool], PrivateTransform]
     accuracy: Callable[[Any], dict[str, Any]]
     published: str
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
     beyond: Mapping[str, str] = field(default_factory=dict)
     public_files: tuple[str, ...] = ("domain",)
     more_inputs: Callable[[argparse.Namespace], Mapping[str, Any]] | None = None
@@ -107,7 +111,7 @@ class EventPipeline:
                 else:
                     write = WriteRows(path, self.row_type, order=self.order)
                     dead = arguments.dead_letter
-                    letters = WriteRows(dead, DeadLetter, option="--dead_letter") if dead else None
+                    letters = WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
 
@@ -123,7 +127,7 @@ class EventPipeline:
                     dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
-                launch.say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
+                say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
             accepted = partial(write_json, guarantee_file, promised) if endless else None  # rows are still to come
             counters = launch.run(options, build, end_path(arguments), accepted)
         if arguments.output != TERMINAL and not endless:
@@ -167,17 +171,25 @@ class EventPipeline:
                 raise ValueError(f"{option} must not be written over {other}, got {path}")
 
     def _report(self, arguments: argparse.Namespace, promised: dict[str, Any], counters: dict[str, int]) -> None:
-        """Tell what was read, what was published, and what that promises."""
-        letters = counters.get("events_malformed", 0) + counters.get("events_late", 0)
-        lines = [f"{counters.get('events', 0):,} events, {counters.get(self.published, 0):,} {self.title} published"]
-        if not counters:
-            lines = []  # a job that was cancelled at its end
-        if letters:
-            kept = f", see {arguments.dead_letter}" if arguments.dead_letter else "; --dead_letter PATH keeps them"
-            lines.append(f"{letters:,} records could not be used{kept}")
-        beyond = {**BEYOND, **self.beyond}
-        lines += [f"{counters[name]:,} {what}" for name, what in beyond.items() if counters.get(name)]
-        lines += [promised["guarantee"]["paragraph"], promised["accuracy"]["sentence"]]
+        """Tell what was read, what was published, and what that promises.
+
+        Raises:
+            NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
+        """
+        report = RunReport(counters, unusable=self.unusable, unanswered=self.unanswered, beyond=self.beyond)
+        published = counters.get(self.published, 0)
+        nothing = report.nothing_usable(published) if report.known else None
+        lines = [] if nothing else report.warning()
+        if report.known:
+            lines.append(f"{report.usable:,} of {report.records:,} events usable, {published:,} {self.title} published")
+            lines += report.left_out(arguments.dead_letter)
+        else:
+            lines.append(NO_COUNTERS)
+        lines.append(promised["guarantee"]["paragraph"])
+        if nothing is None:
+            lines.append(promised["accuracy"]["sentence"])
         if arguments.output != TERMINAL:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
-        print("\n".join(lines), file=sys.stderr)
+        say("\n".join(lines))
+        if nothing is not None:
+            raise NothingUsableError(nothing)

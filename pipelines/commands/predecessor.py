@@ -9,7 +9,7 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
 from privstream.pipelines.commands.point_queries import FORMAT, GiveQueries, read_point_queries
-from privstream.pipelines.commands.ranges import BEYOND, LATER, add_points, point_options
+from privstream.pipelines.commands.ranges import LATER, UNANSWERED, UNUSABLE, add_points, point_options
 from privstream.transforms import NearestPoints, PredecessorQueries, PredecessorQuery
 
 ORDER = ("stream", "window_start", "query")
@@ -61,7 +61,8 @@ PIPELINE = EventPipeline(
     transform=transform,
     accuracy=accuracy,
     published="neighbours_published",
-    beyond=BEYOND,
+    unusable=UNUSABLE,
+    unanswered=UNANSWERED,
     public_files=("queries",),
     more_inputs=lambda arguments: {
         "queries": GiveQueries(read_point_queries(arguments.queries, PredecessorQuery).timed, PredecessorQuery)

@@ -115,11 +115,13 @@ PIPELINE = EventPipeline(
     transform=transform,
     accuracy=accuracy,
     published="queries_answered",
+    unanswered={
+        "queries_malformed": "lines that are no queries on the domain",
+        "queries_late": "queries that came after their time, or after a later one had been answered",
+    },
     beyond={
         "events_beyond_one_record": "events left out: their person counts with another one",
         "queries_refused": "queries refused: the budget is spent",
-        "queries_malformed": "lines that are no queries on the domain",
-        "queries_late": "queries that came after their time, or after a later one had been answered",
     },
     public_files=("domain", "queries"),
     more_inputs=read_queries,

@@ -110,9 +110,12 @@ def accuracy(counts: RangeCounts) -> dict[str, Any]:
     }
 
 
-BEYOND = {
+UNUSABLE = {
+    "points_malformed": "events whose point is not a whole number",
     "points_outside_universe": "events of points that are not in 1 .. --universe",
     "events_of_other_actions": "events of actions that mean nothing",
+}
+UNANSWERED = {
     "queries_malformed": "queries that break a rule",
     "queries_outside_run": "queries outside of the windows of the run",
     "queries_late": "queries that came after their window had been answered",
@@ -125,7 +128,8 @@ PIPELINE = EventPipeline(
     transform=transform,
     accuracy=accuracy,
     published="counts_published",
-    beyond=BEYOND,
+    unusable=UNUSABLE,
+    unanswered=UNANSWERED,
     public_files=("queries",),
     more_inputs=lambda arguments: {
         "queries": GiveQueries(read_point_queries(arguments.queries, RangeQuery).timed, RangeQuery)

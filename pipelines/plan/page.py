@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from privstream.pipelines.terminal import printable
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,5 +38,5 @@ def bound(found: Mapping[str, Any]) -> str:
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:
     """Print a page; its lines are wrapped on a terminal and left whole elsewhere."""
     console = Console(highlight=False)
-    for text in (Text(title, style="bold"), table, *map(Text, sentences)):
+    for text in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
         console.print(text, soft_wrap=isinstance(text, Text) and not console.is_terminal)

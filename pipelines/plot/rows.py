@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -11,6 +10,7 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file
+from privstream.pipelines.terminal import say
 
 FORMATS = ("png", "svg")
 
@@ -60,7 +60,7 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
             draw(stream, ending)
     except (OSError, BeamIOError) as error:
         raise RunError(f"cannot write {path}: {error}") from error
-    print(f"picture: {path}", file=sys.stderr)
+    say(f"picture: {path}")
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:

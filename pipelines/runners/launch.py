@@ -24,6 +24,7 @@ from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
 from privstream.pipelines.runners.local_runner import choose_local_runner, without_prism
+from privstream.pipelines.terminal import printable, say
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -140,9 +141,9 @@ def _clock(text: str) -> Progress:
     """Return a line that shows how long something takes, on a terminal."""
     terminal = sys.stderr.isatty()
     console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w") if terminal else sys.stderr)  # workers lose theirs
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    clock.add_task(text, total=None)
+    clock.add_task(printable(text), total=None)
     return clock
 
 
@@ -185,8 +186,3 @@ def _kind(error: BaseException) -> str:
     """Return the name of an error's type, also of one that a worker reported as text."""
     reported = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))\b", str(error), re.MULTILINE)
     return str(reported[-1]) if reported else type(error).__name__
-
-
-def say(text: str) -> None:
-    """Tell the person at the terminal."""
-    print(text, file=sys.stderr)

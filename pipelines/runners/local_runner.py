@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PrismRunnerOptions, StandardOptions
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.terminal import say
 
 LOCAL_RUNNER = "FnApiRunner"
 SWITCHES = ("directrunner", "switchingdirectrunner")
@@ -29,7 +29,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     if standard.runner is None:
         standard.runner = LOCAL_RUNNER
     elif name in SWITCHES:
-        print(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}", file=sys.stderr)
+        say(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}")
         standard.runner = LOCAL_RUNNER
     elif name == BUNDLE_BASED:
         raise UsageError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.simulate.event_writers import Window, write_simulation
+from privstream.pipelines.terminal import say
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -65,7 +65,7 @@ def write_files(
         f"{written.events:,} events of {arguments.users:,} people in {written.windows:,} windows of "
         f"{arguments.window:g} s: {arguments.output}"
     )
-    print(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}", file=sys.stderr)
+    say(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}")
 
 
 def _check_apart(arguments: argparse.Namespace) -> None:

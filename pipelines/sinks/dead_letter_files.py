@@ -30,7 +30,8 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     A file's name ends in a digest of what is in it, so that nothing is ever replaced. A run that goes back to a
     checkpoint may set the same record aside twice, in files of different names.
 
-    *Privacy*: dead letters are records of people. Guard the folder like the input.
+    *Privacy*: dead letters are records of people. On this machine's file system the files are for their owner alone.
+    Guard the folder like the input.
 
     Args:
         folder: where, on any of Beam's filesystems; it must exist.
@@ -74,5 +75,5 @@ def _write_letters(
     write_rows(data, DeadLetter, (DeadLetter(*letter) for letter in sorted(element[1])), "jsonl")
     digest = blake2b(data.getvalue(), digest_size=DIGEST_BYTES).hexdigest()
     path = FileSystems.join(folder, f"{moment(window.start.micros)}_{digest}.jsonl")
-    write_once(path, data.getvalue())
+    write_once(path, data.getvalue(), private=True)
     return path

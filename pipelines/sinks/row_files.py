@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.whole_files import whole_file
+from privstream.pipelines.terminal import json_text
 
 FORMATS = ("avro", "parquet", "jsonl")
 CHUNK_ROWS = 1 << 14
@@ -41,16 +42,17 @@ def output_format(path: str, option: str = "--output") -> str:
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Iterable[Any]) -> None:
+def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: bool = False) -> None:
     """Write rows as one file, whole or not at all.
 
     Args:
         path: where, on any of Beam's filesystems; ends in .avro, .parquet or .jsonl.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         rows: its rows; they are not held in memory together.
+        private: whether the file is for its owner alone.
     """
     format = output_format(path)
-    with whole_file(path) as stream:
+    with whole_file(path, private=private) as stream:
         write_rows(stream, row_type, rows, format)
 
 
@@ -119,7 +121,7 @@ def _write_jsonl(stream: BinaryIO, name: str, fields: dict[str, type], rows: Ite
             field: iso_8601(value) if kind is Timestamp else value
             for (field, kind), value in zip(fields.items(), row, strict=True)
         }
-        stream.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        stream.write(json_text(values).encode() + b"\n")
 
 
 def _restore(value: Any, kind: type) -> Any:

@@ -1,7 +1,6 @@
 """Files that appear whole or not at all."""
 
 import glob
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any, BinaryIO
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.terminal import json_text
 
 PARTIAL = ".partial"
 
@@ -46,14 +46,15 @@ def check_destination(path: str, option: str = "--output") -> None:
 
 
 @contextmanager
-def whole_file(path: str) -> Iterator[BinaryIO]:
+def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a name of its own in the same folder, and rename it when it is complete.
 
-    If the block fails, a file that was there before stays as it was.
+    If the block fails, a file that was there before stays as it was. A `private` file, from its first byte on, is for
+    its owner alone where the file system is that of this machine.
     """
     partial = _partial(path, secrets.token_hex(8))
     try:
-        with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with _create(partial, private) as stream:
             yield stream
             stream.flush()
         if FileSystems.get_scheme(path) is None:
@@ -66,8 +67,13 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
         raise
 
 
-def write_once(path: str, data: bytes) -> str:
+def write_once(path: str, data: bytes, *, private: bool = False) -> str:
     """Write a file, whole, unless there is one of that name: what was published first stays.
+
+    Args:
+        path: where, on any of Beam's filesystems.
+        data: what to write.
+        private: whether it is for its owner alone, as in `whole_file`.
 
     Returns:
         `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
@@ -76,7 +82,7 @@ def write_once(path: str, data: bytes) -> str:
         return _compare(path, data)
     partial = _partial(path, secrets.token_hex(8))
     try:
-        with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with _create(partial, private) as stream:
             stream.write(data)
         if FileSystems.get_scheme(path) is not None:
             FileSystems.rename([partial], [path])
@@ -93,9 +99,17 @@ def write_once(path: str, data: bytes) -> str:
 
 def write_json(path: str, value: Any) -> None:
     """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    text = json_text(value, indent=2)
     with whole_file(path) as stream:
         stream.write(text.encode() + b"\n")
+
+
+def _create(path: str, private: bool) -> BinaryIO:
+    """Open a new file for writing; a `private` one can be read by its owner alone."""
+    if private and FileSystems.get_scheme(path) is None:
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    stream: BinaryIO = FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return stream
 
 
 def _partial(path: str, token: str) -> str:

@@ -17,7 +17,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.sinks.row_files import FORMATS, field_types, write_rows
 from privstream.pipelines.sinks.whole_files import check_destination, write_once
-from privstream.pipelines.sinks.writers import sort_rows
+from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
 from privstream.pipelines.sources.folder_looks import END
 from privstream.transforms.timing.steps import MILLISECOND
 
@@ -187,4 +187,5 @@ def _write_end(element: Any, folder: str) -> str:
     """Say that nothing will follow."""
     path = FileSystems.join(folder, END)
     write_once(path, b"")
+    Metrics.counter("privstream", COMPLETE).inc()
     return path

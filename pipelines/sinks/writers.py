@@ -7,17 +7,21 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.row_files import field_types, iso_8601, output_format, read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination
+from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 TERMINAL = "-"
+COMPLETE = "outputs_complete"
+"""Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
 
 
 class WriteRows(beam.PTransform[Any, Any]):
@@ -31,14 +35,23 @@ class WriteRows(beam.PTransform[Any, Any]):
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
+        private: whether the file is for its owner alone.
 
     Raises:
         ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
     """
 
-    def __init__(self, path: str, row_type: type, *, order: Sequence[str] = (), option: str = "--output") -> None:
+    def __init__(
+        self,
+        path: str,
+        row_type: type,
+        *,
+        order: Sequence[str] = (),
+        option: str = "--output",
+        private: bool = False,
+    ) -> None:
         super().__init__()
-        self.path, self.row_type, self.order = path, row_type, tuple(order)
+        self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
         self.format = output_format(path, option)
         fields = field_types(row_type)
         unknown = [name for name in self.order if name.removeprefix("-") not in fields]
@@ -56,7 +69,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
-            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.order, AsIter(together))
+            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.order, self.private, AsIter(together))
         )
 
     def display_data(self) -> dict[str, Any]:
@@ -64,10 +77,13 @@ class WriteRows(beam.PTransform[Any, Any]):
         return {"path": self.path, "format": self.format}
 
 
-def _write(impulse: bytes, path: str, row_type: type, order: tuple[str, ...], rows: Iterable[Any]) -> None:
+def _write(
+    impulse: bytes, path: str, row_type: type, order: tuple[str, ...], private: bool, rows: Iterable[Any]
+) -> None:
     """Write the file."""
     rows = (row_type(*row) for row in rows)
-    write_row_file(path, row_type, sort_rows(rows, order) if order else rows)
+    write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)
+    Metrics.counter("privstream", COMPLETE).inc()
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -132,14 +148,14 @@ def print_rows(
         table.add_row(*(_cell(row, name) for name in names))
     console = console or Console()
     if title:
-        console.print(Text(title, style="bold"), soft_wrap=True)
+        console.print(Text(printable(title), style="bold"), soft_wrap=True)
     console.print(table)
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
 
 
 def _cell(row: Any, name: str) -> Text:
-    """Write one value; control characters, which could steer a terminal, are escaped."""
+    """Write one value."""
     value = getattr(row, name)
     if isinstance(value, Timestamp):
         text = iso_8601(value.micros)
@@ -148,5 +164,5 @@ def _cell(row: Any, name: str) -> Text:
         if name == "count" and hasattr(row, "count_stddev"):
             text += f" ± {row.count_stddev:,.0f}"
     else:
-        text = "".join(part if part.isprintable() else repr(part)[1:-1] for part in str(value))
-    return Text(text)
+        text = str(value)
+    return Text(printable(text).replace("\n", "\\n"))

@@ -95,7 +95,7 @@ def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest
     shown = capsys.readouterr()
     rows = read_row_file(str(output), HeavyHitter)
     assert shown.out == ""
-    assert f" events, {len(rows):,} heavy hitters published" in shown.err
+    assert f" events usable, {len(rows):,} heavy hitters published" in shown.err
     assert "(epsilon = 8, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
     assert "With probability 0.95, every item that" in shown.err
     assert f"rows: {output}, guarantee: {output}.guarantee.json" in shown.err
@@ -162,11 +162,12 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "secret wish" not in shown.out + shown.err
     found = [json.loads(line) for line in letters.read_text().splitlines()]
     assert len(found) == 2
+    assert letters.stat().st_mode & 0o077 == 0
     assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
     assert watch(city, tmp_path / "clean.jsonl", format="jsonl") == 0
     assert rows.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
     assert watch(city, rows, "--input", str(events)) == 0
-    assert "2 records could not be used; --dead_letter PATH keeps them" in capsys.readouterr().err
+    assert "2 records could not be used, --dead_letter PATH keeps them" in capsys.readouterr().err
 
 
 def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """One file for each window, whole, never a second answer; the end is said."""
 
 import os
+import stat
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -8,10 +9,12 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.whole_files import write_once
+from privstream.pipelines.sinks.whole_files import whole_file, write_once
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, file_name, moment
 from privstream.pipelines.sinks.writers import WriteRows
+from privstream.transforms.events.dead_letters import DeadLetter
 
 HOUR = 3600
 
@@ -128,3 +131,37 @@ def test_bounded_avro_files_repeat_their_bytes_too(tmp_path):
         with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
             _ = pipeline | beam.Create(ROWS) | WriteRows(str(tmp_path / name), Count, order=("stream", "-count"))
     assert (tmp_path / "one.avro").read_bytes() == (tmp_path / "two.avro").read_bytes()
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_of_dead_letters_are_for_their_owner_alone(tmp_path, open_umask):
+    letters = [DeadLetter("reason", "source", f"line {number}", "record") for number in range(3)]
+    for name in ("letters", "rows"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dead.jsonl").touch(0o666)  # of an earlier run
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    made = pipeline | beam.Create([TimestampedValue(letter, 5) for letter in letters])
+    made | "Folder" >> WriteDeadLetterFiles(str(tmp_path / "letters"))
+    made | "File" >> WriteRows(str(tmp_path / "dead.jsonl"), DeadLetter, private=True)
+    made | "Rows" >> WriteRows(str(tmp_path / "rows" / "rows.jsonl"), DeadLetter)
+    pipeline.run().wait_until_finish()
+    (file,) = (tmp_path / "letters").iterdir()
+    assert mode(file) == mode(tmp_path / "dead.jsonl") == 0o600
+    assert mode(tmp_path / "rows" / "rows.jsonl") == 0o666
+
+
+def test_no_part_of_a_private_file_can_be_read_by_others_while_it_is_written(tmp_path, open_umask):
+    with whole_file(str(tmp_path / "dead.jsonl"), private=True) as stream:
+        stream.write(b"x")
+        (partial,) = tmp_path.iterdir()
+        assert mode(partial) == 0o600

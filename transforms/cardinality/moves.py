@@ -112,6 +112,7 @@ class SplitMoves(beam.DoFn):
         self.noise = noise
         self.shards = shards
         self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_values = Metrics.counter("privstream", "events_of_other_values")
@@ -137,6 +138,7 @@ class SplitMoves(beam.DoFn):
         self.other_values.inc(int((kinds < 0).sum()))
         keep = (streams[rows] >= 0) & (kinds[rows] >= 0)
         rows, steps = rows[keep], steps[keep]
+        self.usable.inc(len(rows))
         if not len(rows):
             return
         users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]

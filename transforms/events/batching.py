@@ -174,6 +174,7 @@ class SplitEvents(beam.DoFn):
         self.positions = positions
         self.streams = streams
         self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
@@ -203,7 +204,9 @@ class SplitEvents(beam.DoFn):
     def _split(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
-        self.outside.inc(len(times) - len(np.unique(rows)) if self.steps.overlap > 1 else len(times) - len(rows))
+        inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)
+        self.usable.inc(inside)
+        self.outside.inc(len(times) - inside)
         if not len(rows):
             return
         users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]

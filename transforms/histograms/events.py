@@ -68,6 +68,7 @@ class ReadCategories(beam.DoFn):
         self.steps = steps
         self.categories = categories
         self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
@@ -99,6 +100,7 @@ class ReadCategories(beam.DoFn):
         self.other_items.inc(int(len(times) - told.sum()))
         keep = (step[rows] >= 0) & (streams[rows] >= 0)
         rows, positions = rows[keep], positions[keep]
+        self.usable.inc(len(np.unique(rows)))
         return Contributions(rows, positions, streams[rows], step[rows], clean)
 
 

@@ -105,10 +105,11 @@ class PackUpdates(beam.DoFn):
         self.universe = universe
         self.actions = actions
         self.reduce = reduce
-        names = ("events", "events_malformed", "events_outside_run", "events_of_other_streams")
-        self.events, self.malformed, self.outside, self.other_streams = (
+        names = ("events", "events_usable", "events_malformed", "events_outside_run", "events_of_other_streams")
+        self.events, self.usable, self.malformed, self.outside, self.other_streams = (
             Metrics.counter("privstream", name) for name in names
         )
+        self.no_points = Metrics.counter("privstream", "points_malformed")
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
         self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
 
@@ -121,6 +122,7 @@ class PackUpdates(beam.DoFn):
         clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
         for row in np.flatnonzero(~known).tolist():
             self.malformed.inc()
+            self.no_points.inc()
             record = repr({name: batch[name][row].as_py() for name in batch.schema.names})[:LONGEST_RECORD]
             yield TaggedOutput(DEAD_LETTERS, DeadLetter("point must be a whole number", "event", "", record))
         inserted, meant = self._actions(clean["item"])
@@ -135,6 +137,7 @@ class PackUpdates(beam.DoFn):
         self.other_points.inc(int((known & ~within).sum()))
         self.other_actions.inc(int((~meant).sum()))
         keep = np.flatnonzero((steps >= 0) & (streams >= 0) & known & within & meant)
+        self.usable.inc(len(keep))
         for stream, step, group in grouped(streams[keep], steps[keep]):
             chosen = keep[group]
             updates = PointBatch(points[chosen], times[chosen], inserted[chosen])

@@ -1,0 +1,54 @@
+"""What is printed holds only characters that can be seen: no text of a file or an option can steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from typing import Any
+
+LINE_END = re.compile(r"\s*[\r\n]\s*")
+
+
+def printable(text: str) -> str:
+    """Escape what cannot be seen, such as control characters, changes of direction and lone surrogates.
+
+    Ends of lines stay.
+    """
+    return "\n".join(_shown(line) for line in text.split("\n"))
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line that is printable."""
+    return printable(LINE_END.sub(" ", text.strip()))
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal."""
+    print(printable(text), file=sys.stderr)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    r"""Write JSON in which what cannot be seen is escaped as \uXXXX; NaN and infinity are refused.
+
+    Raises:
+        ValueError: there is a NaN or an infinity.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats logs of libraries, which may quote paths and options."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        return printable(super().format(record))
+
+
+def _shown(line: str) -> str:
+    """Escape what cannot be seen in one line."""
+    return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)

@@ -1,0 +1,167 @@
+"""A run that can use nothing of its input writes its rows, counts the reasons, and does not end as a success."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.commands.run_report import RunReport
+from privstream.pipelines.runners import launch
+from privstream.pipelines.sinks.writers import COMPLETE
+
+PEOPLE = 150
+FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
+CLOCK = f"{FILES} --window 3600 --start 2015-05-17 --end 2015-05-17T02:00:00Z --epsilon 1"
+COMMANDS = {
+    "heavy-hitters": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "top-k": f"{CLOCK} --top 2 --domain domain",
+    "alerts": f"{CLOCK} --rules rules",
+    "histogram": f"{CLOCK} --domain domain",
+    "quantiles": f"{CLOCK} --domain domain",
+    "flags": f"{CLOCK} --domain domain --thresholds 5",
+    "cardinality": f"{CLOCK} --timeout 60",
+    "ranges": f"{CLOCK} --universe 64 --queries ranges",
+    "predecessor": f"{CLOCK} --universe 64 --queries points",
+    "queries": f"{FILES} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+}
+GOOD = "2015-05-17T00:05:03Z"
+APACHE = "17/May/2015:10:05:03 +0000"
+SLASHES = "17/05/2015"
+SYNTAX = "records with a time that is not ISO 8601 text (--time_unit says the unit of plain numbers)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with all that the commands read beside events."""
+    files = {
+        "domain": "a\nb\nc",
+        "key": "".join(map(chr, range(33, 65))),
+        "rules": '{"name": "r", "at_least": 5}',
+        "ranges": '{"low": 1, "high": 5}',
+        "points": '{"point": 5}',
+        "linear": '{"name": "y", "items": ["a"]}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_events(folder: Path, events: Iterable[dict]) -> None:
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+
+
+def people(time: str, item: str = "a") -> list[dict]:
+    return [{"user": str(number % 60 + 1), "item": item, "time": time} for number in range(PEOPLE)]
+
+
+def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = cli.main(shlex.split(line))
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_events(folder, [*people(APACHE), *people(SLASHES)[:3], {"user": "1", "item": "a"}])
+    status, told = run(f"{command} {COMMANDS[command]}", capsys)
+    assert status == 3
+    why = f"no event could be used, so the rows hold nothing but noise: 153 {SYNTAX}, 1 record without a time"
+    assert told.splitlines()[-1] == f"privstream {command}: error: {why}"
+    assert f"\n154 records could not be used, --dead_letter PATH keeps them: 153 {SYNTAX}" in told
+    assert "of the truth" not in told and "With probability" not in told
+    assert (folder / "rows.jsonl").is_file() and (folder / "rows.jsonl.guarantee.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("top-k", "150 events of items that are not in --domain"),
+        ("quantiles", "150 events of items that are not in --domain"),
+        ("queries", "150 events of items that are not in --domain"),
+        ("heavy-hitters --domain domain", "150 events of items that are not in --domain"),
+        ("histogram --streams x", "150 events of streams that are not in --streams"),
+        ("cardinality --enter_values in", "150 events that neither enter nor leave"),
+        ("ranges --insert_values in", "150 events of actions that mean nothing"),
+        ("predecessor --universe 16 --user_field far", "150 events of points that are not in 1 .. --universe"),
+        ("ranges --user_field item", "150 events whose point is not a whole number"),
+        ("alerts --start 2024-01-01 --end 2024-01-01T01:00:00Z", "150 events outside of the windows of the run"),
+    ],
+)
+def test_whatever_else_leaves_out_everything(
+    line: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_stream = "--streams" in line
+    field = {"stream": "y"} if of_stream else {}
+    line = line.replace("--user_field item", "--user_field item --item_field user")
+    write_events(folder, [event | field | {"far": "40"} for event in people(GOOD, "a" if of_stream else "other")])
+    command, _, further = line.partition(" ")
+    status, told = run(f"{command} {COMMANDS[command]} {further}", capsys)
+    assert status == 3
+    assert told.splitlines()[-1].endswith(f"nothing but noise: {why}")
+
+
+def test_input_without_events(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_events(folder, [])
+    status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
+    assert status == 3
+    assert told.endswith("noise: the input has no events\n")
+
+
+def test_queries_none_of_which_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_events(folder, people(GOOD))
+    (folder / "linear").write_text('{"name": "y", "items": ["unknown"]}\n[]\n')
+    status, told = run(f"queries {COMMANDS['queries']}", capsys)
+    assert status == 3
+    assert told.endswith("error: no query could be answered: 2 lines that are no queries on the domain\n")
+
+
+def test_much_that_is_left_out_is_said_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_events(folder, [*people(GOOD)[:60], *people(APACHE)[:90]])
+    status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
+    assert status == 0
+    assert re.search(r"^WARNING: 90 of 150 records \(60%\) count in no answer\n60 of 150 events usable", told, re.M)
+    assert "With probability" in told
+
+
+def report(**counters: int) -> RunReport:
+    unusable = {"events_of_other_values": "events that neither enter nor leave"}
+    return RunReport(counters | {COMPLETE: 1}, unusable=unusable, unanswered={}, beyond={})
+
+
+def test_little_that_is_left_out_needs_no_warning() -> None:
+    assert report(events_read=100, events_usable=50).warning() == []
+    assert report(events_read=100, events_usable=49).warning()
+    assert report(events_read=100, events_usable=100, events_late=51).warning()
+    assert report().warning() == []
+
+
+def test_reasons_come_by_their_number() -> None:
+    told = report(
+        events_read=7, events_of_other_values=7, events_malformed=12, events_malformed_user_missing=2,
+        events_malformed_item_long=9, events_malformed_no_such_fault=1,
+    ).nothing_usable(5)  # fmt: skip
+    assert told is not None and told.endswith(
+        "noise: 9 records with an item that is too long, 7 events that neither enter nor leave, "
+        "2 records without a user, 1 record refused as no such fault"
+    )
+
+
+def test_a_job_without_counters_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "run", lambda *_: {})
+    write_events(folder, people(GOOD))
+    status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
+    assert status == 0
+    assert "the runner has given no counters" in told
+
+
+def test_the_exit_status_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"\n  {status} " in shown for status in (0, 1, 2, 3, 130))
