@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="windows after an alert without tests of its rule (default: 0)",
     )
-    tests.add_argument("--streams", metavar="A,B,..", help="public streams to watch; needed if events have a stream")
+    tests.add_argument("--streams", metavar="A,B,..", help=f"public streams to watch; {options.STREAMS_NEEDED}")
     tests.add_argument(
         "--streams_per_person",
         type=int,

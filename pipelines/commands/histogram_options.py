@@ -35,7 +35,7 @@ def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     public = parser.add_argument_group("public knowledge")
     public.add_argument("--domain", required=True, metavar="PATH", help="file with the categories, one per line")
     public.add_argument(
-        "--streams", metavar="A,B,..", help="public streams, each counted by itself; needed if events have a stream"
+        "--streams", metavar="A,B,..", help=f"public streams, each counted by itself; {options.STREAMS_NEEDED}"
     )
     options.add_shards(parser)
     return budget

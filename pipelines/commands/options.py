@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines.sinks.row_files import FORMATS
-from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.fields import DEFAULT_STREAM, FieldMapping
 from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
 
 UNBOUNDED = "unbounded"
+STREAMS_NEEDED = "every event then needs a stream; needed with --stream_field"
 
 
 def add_files(
@@ -33,7 +34,10 @@ def add_files(
     files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
     files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
-    files.add_argument("--stream_field", help="field with the stream (default: stream, where present; '' for none)")
+    if watched == "input":
+        files.add_argument(
+            "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"
+        )
     files.add_argument("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times that are plain numbers")
     _add_endless(parser, watched)
 
@@ -135,9 +139,9 @@ def add_public(parser: argparse.ArgumentParser, *, domain: bool | None, named: b
             "--domain", required=domain is True, metavar="PATH", help="file with a public list of items, one per line"
         )
     need = (
-        "needed if events have a stream"
+        STREAMS_NEEDED
         if named
-        else "default: all that occur; needed with --domain, --start and an end, if events have a stream"
+        else "default: all that occur in --stream_field; needed with it where --domain, --start and an end are given"
     )
     public.add_argument("--streams", metavar="A,B,..", help=f"public streams to watch; {need}")
     public.add_argument("--streams_per_person", type=int, help="streams of one person (default: 1)")
@@ -151,17 +155,17 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
 
 
 def streams(arguments: argparse.Namespace, present: bool, *, unnamed: bool = False) -> tuple[str, ...] | None:
-    """Return the public streams, or None; `present` tells whether the events carry a stream.
+    """Return the public streams, or None; `present` tells whether a stream of each event is read.
 
     Raises:
-        ValueError: something is said of streams although there are none, or they are not named, unless they can be
+        ValueError: something is said of streams although none are read, or they are not named, unless they can be
             watched `unnamed`.
     """
     for name in ("streams", "streams_per_person"):
         if not present and getattr(arguments, name, None) is not None:
-            raise ValueError(f"{name} must not be given when the events have no stream")
+            raise ValueError(f"{name} must not be given when no stream is read; --stream_field names its field")
     if present and arguments.streams is None and not unnamed:
-        raise ValueError("streams must be given when the events have a stream; --stream_field '' ignores it")
+        raise ValueError("streams must be given with --stream_field")
     return texts("streams", arguments.streams)
 
 
@@ -178,12 +182,15 @@ def texts(name: str, text: str | None) -> tuple[str, ...] | None:
 
 
 def fields(arguments: argparse.Namespace) -> FieldMapping:
-    """Return which fields of the input are read."""
+    """Return which fields of the input are read; a stream only where the options ask for one."""
+    stream = getattr(arguments, "stream_field", None)
+    if stream is None:
+        stream = "" if getattr(arguments, "streams", None) is None else DEFAULT_STREAM
     return FieldMapping(
         user=arguments.user_field,
         item=arguments.item_field,
         time=arguments.time_field,
-        stream=arguments.stream_field,
+        stream=stream,
         time_unit=arguments.time_unit,
     )
 

@@ -56,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
-    """Return the transform that the options describe."""
-    if streams:
-        raise ValueError("events must have no stream; --stream_field '' ignores it")
+    """Return the transform that the options describe; there are no streams."""
     return PrivateQueries(
         epsilon=arguments.epsilon,
         delta=arguments.delta,

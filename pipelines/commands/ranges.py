@@ -55,7 +55,7 @@ def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     points.add_argument(
         "--streams",
         metavar="A,B,..",
-        help="public streams, each with points of its own; needed if events have a stream",
+        help=f"public streams, each with points of its own; {options.STREAMS_NEEDED}",
     )
     return points
 

@@ -62,7 +62,7 @@ class EventFormat(Protocol):
     """Reads one file format; a module's functions under one name."""
 
     def schema(self, path: str) -> pa.Schema | None:
-        """Return the types of a file's fields, or None if the file has no events that could show them."""
+        """Return the types of a file's fields as its producer states them, or None if the file does not say."""
 
     def parts(self, path: str, size: int) -> Iterator[Part]:
         """Cut a file of `size` bytes into pieces that may be read side by side."""

@@ -1,7 +1,7 @@
 """Which fields of a file are the person, the item, the time and the stream."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of
@@ -11,6 +11,7 @@ TIME_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Units of plain numbers that stand for times, and how many of each make a second."""
 
 DEFAULT_STREAM = "stream"
+"""The field with the stream where streams are named and the field is not."""
 
 NAMES_MAY_BE_DATA = "names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
@@ -28,7 +29,7 @@ class FieldMapping:
         user: name of the field with the person's identifier.
         item: name of the field with the item.
         time: name of the field with the time.
-        stream: name of the field with the stream; None uses `stream` where the first file has it, "" uses none.
+        stream: name of the field with the stream; "" for none.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
         max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
 
@@ -39,19 +40,17 @@ class FieldMapping:
     user: str = "user"
     item: str = "item"
     time: str = "time"
-    stream: str | None = None
+    stream: str = ""
     time_unit: str | None = None
     max_item_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
-        named = {"user_field": self.user, "item_field": self.item, "time_field": self.time}
-        for option, field in named.items():
+        for option in ("user", "item", "time", "stream"):
+            field = getattr(self, option)
             if not isinstance(field, str):
-                raise TypeError(f"{option} must be a field name, got {type(field).__name__}")
-            if not field:
-                raise ValueError(f"{option} must not be empty")
-        if self.stream is not None and not isinstance(self.stream, str):
-            raise TypeError(f"stream_field must be a field name, got {type(self.stream).__name__}")
+                raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
+            if not field and option != "stream":
+                raise ValueError(f"{option}_field must not be empty")
         if len(set(self.names())) < len(self.names()):
             raise ValueError(f"user, item, time and stream must be different fields, got {', '.join(self.names())}")
         if self.time_unit is not None:
@@ -62,30 +61,17 @@ class FieldMapping:
         """Return the fields to be read from a file."""
         return (self.user, self.item, self.time, *([self.stream] if self.stream else []))
 
-    def resolve(self, schema: pa.Schema, source: str) -> "FieldMapping":
-        """Decide by the first file whether there are streams, and check that file.
+    def check(self, schema: pa.Schema, source: str) -> None:
+        """Check that a file has the fields and that their types can be used.
 
         Args:
-            schema: the types of the file's fields.
+            schema: the types of the file's fields, as its producer states them.
             source: the file's name, for messages.
-
-        Returns:
-            The mapping with `stream` decided: a name, or "" for none.
 
         Raises:
             ValueError: a field is missing; the message names the option and the fields that exist.
             TypeError: a field has a type that cannot be used.
         """
-        stream = self.stream
-        if stream is None:
-            taken = DEFAULT_STREAM in (self.user, self.item, self.time)
-            stream = DEFAULT_STREAM if DEFAULT_STREAM in schema.names and not taken else ""
-        resolved = replace(self, stream=stream)
-        resolved.check(schema, source)
-        return resolved
-
-    def check(self, schema: pa.Schema, source: str) -> None:
-        """Check that a file has the fields and that their types can be used; raises as `resolve` does."""
         options = dict(zip(self.names(), ("user", "item", "time", "stream"), strict=False))
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             rule = f"must be a header with the fields {', '.join(options)} (or those named by --user_field and so on)"
@@ -110,12 +96,8 @@ class FieldMapping:
             rule = "must be a timestamp, ISO 8601 text or an epoch number"
             raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
         if number and self.time_unit is None:
-            raise ValueError(self.unit_needed(source))
-
-    def unit_needed(self, source: str) -> str:
-        """Word the error of numbers without a unit."""
-        units = ", ".join(TIME_UNITS)
-        return f"--time_unit must be one of {units}: field `{self.time}` of {source} holds plain numbers"
+            units = ", ".join(TIME_UNITS)
+            raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} holds plain numbers")
 
 
 def is_text(kind: pa.DataType) -> bool:

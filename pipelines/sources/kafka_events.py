@@ -64,7 +64,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.
-        fields: which fields hold what; without a name for the stream there is none.
+        fields: which fields hold what.
         settings: of librdkafka, such as `security.protocol`.
         seconds: pause between two questions, > 0.
 
@@ -85,8 +85,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         super().__init__()
         self.seconds = checks.positive("watch", seconds)
         self.brokers, self.topic = parse_url(url)
-        wanted = fields or FieldMapping()
-        self.fields = FieldMapping(**(vars(wanted) | {"stream": wanted.stream or ""}))
+        self.fields = fields or FieldMapping()
         self.settings = dict(settings or {})
         for name in self.settings:
             if name in OURS:

@@ -20,15 +20,9 @@ class Refusal(NamedTuple):
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (int64 microseconds since 1970 UTC) and, with streams, `stream`.
-
-    Args:
-        fields: a mapping that `FieldMapping.resolve` returned.
-    """
+    """Makes wire batches of `user`, `item`, `time` (int64 microseconds since 1970 UTC) and, with streams, `stream`."""
 
     def __init__(self, fields: FieldMapping) -> None:
-        if fields.stream is None:
-            raise ValueError("stream must be decided: resolve the mapping by the first file")
         self.fields = fields
         self._columns: list[tuple[str, str, Callable[[pa.Array | list[Any]], tuple[Any, Marks]]]] = [
             ("user", fields.user, self._texts),
@@ -74,5 +68,5 @@ class Normaliser:
             SYNTAX: f"must be {number}",
             FINITE: "must be finite",
             RANGE: "must be between 1970-01-01 and 2200-01-01",
-            UNIT: "must not be a plain number without a stated unit",
+            UNIT: "must not be a plain number without --time_unit",
         }[rule]

@@ -16,11 +16,9 @@ from privstream.pipelines.sources.event_files import (
     EventFormat,
     InputFileError,
     Part,
-    RawEvents,
 )
-from privstream.pipelines.sources.fields import DEFAULT_STREAM, FieldMapping, is_text
+from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.normalise import Normaliser
-from privstream.pipelines.sources.times import is_plain_number
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
@@ -62,11 +60,11 @@ class ReadEvents(beam.PTransform[Any, Any]):
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
     The files are listed, and the first of them is looked at, when the transform is made, so most errors show at
-    launch. A file that cannot be read at all, or whose fields differ in a way that matters, ends the run with an error
-    that names it; a malformed record or a damaged Avro block does not.
+    launch. A file that cannot be read at all or to its end, or whose header does not have the fields, ends the run with
+    an error that names it; a malformed record or a damaged Avro block does not.
 
-    *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
-    fields, never values.
+    *Privacy*: what one person's record looks like decides only about that record: which fields are read, and whether
+    there are streams, is decided by `fields`. Errors and logs name files and fields, never values.
 
     Args:
         pattern: a path or glob on any of Beam's filesystems.
@@ -85,9 +83,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
         super().__init__()
         self.pattern = pattern
         self.files = match_files(pattern, format)
-        wanted = fields or FieldMapping()
-        self.fields = resolve_fields(self.files, wanted)
-        self._stream_is_open = wanted.stream is None and not self.fields.stream
+        self.fields = fields or FieldMapping()
+        check_file(self.files[0], self.fields)
 
     def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files side by side."""
@@ -97,7 +94,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
             | "Cut into parts" >> beam.FlatMap(list_parts).with_output_types(FilePart)
             | "Spread parts" >> beam.Reshuffle()
             | "Read parts"
-            >> beam.ParDo(ReadPart(self.fields, self._stream_is_open))
+            >> beam.ParDo(ReadPart(self.fields))
             .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
             .with_outputs(DEAD_LETTERS, main=EVENTS)
         )
@@ -144,17 +141,15 @@ def format_of(path: str) -> str:
     return format
 
 
-def resolve_fields(files: list[EventFile], fields: FieldMapping) -> FieldMapping:
-    """Check the first file that has events against the mapping, and decide whether there are streams."""
-    for file in files:
-        schema = FORMATS[file.format].schema(file.path)
-        if schema is None:
-            continue
-        resolved = fields.resolve(schema, file.path)
-        if resolved.time_unit is None and is_text(schema.field(resolved.time).type):
-            _check_first_time(file, resolved)
-        return resolved
-    return FieldMapping(**(vars(fields) | {"stream": fields.stream or ""}))
+def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
+    """Check that a file can be opened and that its schema or header, if it has one, has the fields.
+
+    Raises:
+        InputFileError, ValueError, TypeError: naming the file, the option or the field.
+    """
+    schema = FORMATS[file.format].schema(file.path)
+    if schema is not None:
+        fields.check(schema, file.path)
 
 
 def list_parts(file: EventFile) -> Iterator[FilePart]:
@@ -163,29 +158,11 @@ def list_parts(file: EventFile) -> Iterator[FilePart]:
         yield FilePart(file.path, file.format, part.start, part.end, file.size)
 
 
-def _check_first_time(file: EventFile, fields: FieldMapping) -> None:
-    """Refuse text that is a plain number if its unit is not stated."""
-    reader = FORMATS[file.format]
-    for part in reader.parts(file.path, file.size):
-        for events in reader.read(file.path, part, [fields.time]):
-            if isinstance(events, RawEvents):
-                first = next(iter(events.columns[fields.time]), None)
-                if is_plain_number(first.as_py() if isinstance(first, pa.Scalar) else first):
-                    raise ValueError(fields.unit_needed(file.path))
-                return
-
-
 class ReadPart(beam.DoFn):
-    """Reads, checks and normalises one part of a file.
+    """Reads, checks and normalises one part of a file."""
 
-    Args:
-        fields: the mapping, resolved by the first file.
-        stream_is_open: nobody has said that a field `stream` is to be ignored; the first file merely had none.
-    """
-
-    def __init__(self, fields: FieldMapping, stream_is_open: bool) -> None:
+    def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
-        self.stream_is_open = stream_is_open
         self.normalise = Normaliser(fields)
         self.events_read = Metrics.counter("privstream", "events_read")
         self.events_malformed = Metrics.counter("privstream", "events_malformed")
@@ -196,12 +173,9 @@ class ReadPart(beam.DoFn):
 
     def read(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
-        reader = FORMATS[element.format]
-        schema = reader.schema(element.path)
-        if schema is None:
-            return
-        self._check(schema, element)
-        for found in reader.read(element.path, Part(element.start, element.end), self.fields.names()):
+        check_file(element, self.fields)
+        part = Part(element.start, element.end)
+        for found in FORMATS[element.format].read(element.path, part, self.fields.names()):
             if isinstance(found, Damage):
                 yield self.refuse(found.code, DeadLetter(found.reason, element.path, found.position, found.record))
                 continue
@@ -212,14 +186,6 @@ class ReadPart(beam.DoFn):
             self.events_read.inc(batch.num_rows)
             if batch.num_rows:
                 yield batch
-
-    def _check(self, schema: pa.Schema, element: FilePart) -> None:
-        """Check a file against what the first one decided; fields of JSON lines are checked row by row."""
-        if element.format != "jsonl":
-            self.fields.check(schema, element.path)
-        if self.stream_is_open and DEFAULT_STREAM in schema.names and DEFAULT_STREAM not in self.fields.names():
-            rule = 'is missing in the first file: use --stream_field="" to ignore it'
-            raise ValueError(f"field `{DEFAULT_STREAM}` of {element.path} {rule}")
 
     def refuse(self, code: str, letter: DeadLetter) -> Any:
         """Count a record and send it away."""

@@ -20,9 +20,13 @@ SECONDS = int((LAST - EPOCH).total_seconds())
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 ISO_8601 = re.compile(
-    r"\d{4}-\d\d-\d\d([Tt ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?([Zz]|[+-]\d\d(:?\d\d)?)?)?",
+    r"\d{4}-\d\d-\d\d"
+    r"([Tt ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(?P<zone>[Zz]|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?",
     re.ASCII,
 )
+"""What text is a time, if its date exists. Arrow reads a part of that, and the same from it; a test compares them."""
+
+LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 
 def read_times(values: pa.Array | list[Any], unit: str | None) -> tuple[np.ndarray, Marks]:
@@ -44,13 +48,6 @@ def read_times(values: pa.Array | list[Any], unit: str | None) -> tuple[np.ndarr
             return found
         values = array.to_pylist()
     return _one_by_one(values, unit)
-
-
-def is_plain_number(value: object) -> bool:
-    """Tell whether a value, or the text of it, is a number."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return NUMBER.fullmatch(value) is not None if isinstance(value, str) else isinstance(value, int | float)
 
 
 def _to_array(values: list[Any], unit: str | None) -> pa.Array | list[Any]:
@@ -88,19 +85,33 @@ def _from_array(array: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks] |
 
 
 def _from_text(array: pa.StringArray, unit: str | None) -> tuple[np.ndarray, Marks] | None:
-    """Parse ISO 8601 or numbers, if all of the column is of one form."""
-    forms = [pa.timestamp("ns", "UTC"), pa.timestamp("ns")]
-    if unit is not None:
-        # Numbers of nanoseconds are too long for floats: those that are not all integers are looked at one by one.
-        forms = [pa.int64(), *([] if unit == "ns" else [pa.float64()]), *forms]
-    for form in forms:
-        try:
-            parsed = array.cast(form)
-        except pa.ArrowInvalid:
-            continue
-        hexadecimal = pa.types.is_int64(form) and pc.any(pc.match_substring_regex(array, "[xX]")).as_py()
-        return None if hexadecimal else _from_array(parsed, unit)
-    return None
+    """Parse ISO 8601 or numbers at once, if all of the column is of the first value's form; None if it is not."""
+    form = next((_form(text, unit) for text in array.drop_null()[:1].to_pylist()), pa.timestamp("ns"))
+    if form is None or (pa.types.is_int64(form) and _beyond_integers(array)):
+        return None
+    try:
+        parsed = array.cast(form)
+    except pa.ArrowInvalid:
+        return None
+    if pa.types.is_float64(form) and not pc.all(pc.is_finite(parsed)).as_py():
+        return None
+    return _from_array(parsed, unit)
+
+
+def _form(text: str, unit: str | None) -> pa.DataType | None:
+    """Return the Arrow type that reads text of the same form, or None."""
+    iso = ISO_8601.fullmatch(text)
+    if iso:
+        return pa.timestamp("ns", "UTC") if iso["zone"] else pa.timestamp("ns")
+    if unit is None or not NUMBER.fullmatch(text):
+        return None
+    return pa.int64() if unit == "ns" else pa.float64()  # floats are too short for nanoseconds
+
+
+def _beyond_integers(array: pa.StringArray) -> bool:
+    """Tell whether Arrow might read as an integer what is none here: hexadecimal, or a long row of zeros."""
+    longest = pc.max(pc.binary_length(array)).as_py()
+    return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(array, "[xX]")).as_py())
 
 
 def _from_integers(numbers: np.ndarray, unit: str) -> tuple[np.ndarray, Marks]:
@@ -146,9 +157,9 @@ def _read_one(value: object, unit: str | None) -> int | str:
     if isinstance(value, str):
         if ISO_8601.fullmatch(value):
             return _read_iso(value)
-        if unit is None or not (NUMBER.fullmatch(value) or NOT_FINITE.fullmatch(value)):
+        if not NUMBER.fullmatch(value) and (unit is None or not NOT_FINITE.fullmatch(value)):
             return SYNTAX
-        value = int(value) if value.lstrip("+-").isdecimal() and len(value) <= 20 else float(value)
+        value = int(value) if value.lstrip("+-").isdecimal() and len(value) <= LONGEST_INTEGER else float(value)
     return UNIT if unit is None else _read_number(value, unit)
 
 

@@ -33,9 +33,9 @@ from privstream.pipelines.sources.readers import (
     EventFile,
     FilePart,
     ReadPart,
+    check_file,
     format_of,
     list_parts,
-    resolve_fields,
 )
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from zstandard import ZstdError
@@ -86,14 +86,13 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
-        fields: which fields hold what. Whether there are streams is decided by the first file that is there at
-            launch; if there is none, by `fields.stream` alone.
+        fields: which fields hold what.
         format: avro, parquet, jsonl or csv; by the ending of each path if None.
         seconds: pause between two looks, > 0.
         watermark: arrival or marks.
 
     Raises:
-        InputFileError, ValueError, TypeError: at once, if the folder does not exist or its first file cannot be used.
+        InputFileError, ValueError, TypeError: at once, if there is no such folder, or none of its files can be used.
 
     Example:
         >>> events = pipeline | WatchEvents("incoming", seconds=5)  # doctest: +SKIP
@@ -116,9 +115,8 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.pattern = pattern
         self.format = format
         self.files = self._there()
-        wanted = fields or FieldMapping()
-        self.fields = resolve_fields(self.files, wanted)
-        self._stream_is_open = wanted.stream is None and not self.fields.stream
+        self.fields = fields or FieldMapping()
+        self._check_one()
 
     def expand(self, pbegin: Any) -> EventsRead:
         """Look for files, and read their parts side by side."""
@@ -131,7 +129,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
             cut.parts
             | "Spread file parts" >> beam.Reshuffle()
             | "Read parts"
-            >> beam.ParDo(_ReadWatchedPart(self.fields, self._stream_is_open))
+            >> beam.ParDo(_ReadWatchedPart(self.fields))
             .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
             .with_outputs(DEAD_LETTERS, main=EVENTS)
         )
@@ -148,7 +146,18 @@ class WatchEvents(beam.PTransform[Any, Any]):
         if listing is None:
             raise InputFileError(f"--input must be readable: cannot list {self.pattern}")
         paths = [seen for seen in listing if not seen.name.startswith("_") and seen.size]
-        return [EventFile(seen.path, seen.size, self.format or format_of(seen.path)) for seen in paths]
+        return sorted(EventFile(seen.path, seen.size, self.format or "") for seen in paths)
+
+    def _check_one(self) -> None:
+        """Raise if there are files and none of them can be used: then the options are wrong, and not a file."""
+        refused: list[Exception] = []
+        for file in self.files:
+            try:
+                return check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
+            except UNREADABLE as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
 
 class LookForFiles(PolledSource):
@@ -230,8 +239,8 @@ class _CutFile(TakeFile):
 class _ReadWatchedPart(ReadPart):
     """Reads one part; what cannot be read any further becomes a dead letter."""
 
-    def __init__(self, fields: FieldMapping, stream_is_open: bool) -> None:
-        super().__init__(fields, stream_is_open)
+    def __init__(self, fields: FieldMapping) -> None:
+        super().__init__(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
 
     def process(self, element: FilePart) -> Iterator[Any]:

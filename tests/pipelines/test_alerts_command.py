@@ -103,7 +103,7 @@ def test_bad_rules(clinic, tmp_path, capsys, lines, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--streams", "a,b"], "streams must not be given when the events have no stream"),
+        (["--streams", "a,b"], "--stream_field must name a field of"),
         (["--stream_field", "item"], "user, item, time and stream must be different fields"),
         (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
         (["--budget", "all"], "budget must be one of shared, per_rule, got 'all'"),
@@ -131,8 +131,8 @@ def test_streams_are_named(tmp_path, capsys):
     write_rules(str(tmp_path / "rules"), [AlertRule(name="all", at_least=150)])
     files = ["--input", str(events), "--rules", str(tmp_path / "rules"), "--output", str(tmp_path / "o.jsonl")]
     options = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T02:00", "--epsilon", "8"]
-    assert cli.main(["alerts", *files, *options]) == 2
-    assert "streams must be given when the events have a stream" in capsys.readouterr().err
+    assert cli.main(["alerts", *files, *options, "--stream_field", "stream"]) == 2
+    assert "streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["alerts", *files, *options, "--streams", "south,north"]) == 0
     (row,) = read_row_file(str(tmp_path / "o.jsonl"), Alert)
     assert row.stream == "north"

@@ -109,7 +109,10 @@ def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.Cap
     [
         ([], "leave_values or timeout must be given: nobody would ever leave"),
         (["--timeout", "0"], "timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
-        ([*DOORS, "--streams", "a"], "streams must not be given when the events have no stream"),
+        (
+            [*DOORS, "--streams", "a", "--stream_field", ""],
+            "streams must not be given when no stream is read; --stream_field names its field",
+        ),
         ([*DOORS, "--mode", "direct", "--unit", "event"], "mode must be auto or counter with unit event, got 'direct'"),
         ([*DOORS, "--max_updates", "0"], "max_updates must be >= 1, got 0"),
         ([*DOORS, "--epsilon", "nan"], "epsilon must be finite and > 0, got nan"),
@@ -127,8 +130,8 @@ def test_streams_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
         '{"user": "a", "item": "enter", "time": "2024-01-01T00:10:00Z", "stream": "north"}\n'
     )
     files = ["--input", str(tmp_path / "e.jsonl"), "--output", str(tmp_path / "o.jsonl")]
-    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS]) == 2
-    assert "streams must be given when the events have a stream" in capsys.readouterr().err
+    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--stream_field", "stream"]) == 2
+    assert "streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--streams", "north,south"]) == 0
     assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
 

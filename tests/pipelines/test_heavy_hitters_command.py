@@ -236,7 +236,10 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--calibration", "guess"], "calibration must be one of clock, target_charging, paper, got 'guess'"),
         (["--neighbouring", "near"], "neighbouring must be one of add_remove, replace_one, got 'near'"),
         (["--selection", "best"], "selection must be one of last, first, random, got 'best'"),
-        (["--streams_per_person", "2"], "streams_per_person must not be given when the events have no stream"),
+        (
+            ["--streams_per_person", "2"],
+            "streams_per_person must not be given when no stream is read; --stream_field names its field",
+        ),
         (["--user_field", "who"], "--user_field must name a field of"),
         (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),
         (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),

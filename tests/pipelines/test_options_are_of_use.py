@@ -68,7 +68,7 @@ VALUES = {
     "separator": ",",
     "shards": "2",
     "start": "2024-01-01",
-    "stream_field": "''",
+    "stream_field": "land --streams a,b",
     "streams": "a,b --stream_field land",
     "streams_per_person": "1 --streams a,b --stream_field land",
     "time_field": "when",

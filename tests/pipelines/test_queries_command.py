@@ -140,7 +140,7 @@ def test_queries_are_asked_in_order_of_lines_or_time():
         (["--watermark", "marks"], "watermark must be given with --watch only"),
         (["--output_format", "avro"], "output_format must be given with --watch only"),
         (["--kafka_setting", "a=b"], "unknown option --kafka_setting"),
-        (["--stream_field", "user", "--user_field", "item", "--item_field", "user"], "must be different fields"),
+        (["--user_field", "item"], "must be different fields"),
         (["--selection", "random"], "selection must be one of last, first, got 'random'"),
         (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
     ],
@@ -153,13 +153,11 @@ def test_bad_options(country, tmp_path, capsys, options, message):
     assert not (tmp_path / "answers.jsonl").exists()
 
 
-def test_events_have_no_stream(country, tmp_path, capsys):
+def test_a_field_called_stream_is_ignored(country, tmp_path):
     events = tmp_path / "events.csv"
     events.write_text(f"user,item,time,stream\nu,{DOMAIN[0]},2024-01-01T00:00:00Z,s\n")
     files = ["--input", str(events), "--output", str(tmp_path / "a.jsonl"), "--queries", country["queries"]]
-    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS]) == 2
-    assert "events must have no stream; --stream_field '' ignores it" in capsys.readouterr().err
-    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS, "--stream_field", ""]) == 0
+    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS]) == 0
 
 
 @pytest.mark.parametrize("truth", [True, False])

@@ -51,8 +51,8 @@ EVERY = {
     "--input empty.avro": "empty.avro is empty",
     "--input noise.parquet": "noise.parquet is not a Parquet file",
     "--input noise.avro": "noise.avro is not an Avro file",
-    "--input other.jsonl": "--user_field must name a field of other.jsonl: no `user` there",
-    "--input '*.jsonl' --user_field nobody": "--user_field must name a field of",
+    "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
+    "--input '*.csv' --user_field nobody": "--user_field must name a field of",
     "--output none/rows.jsonl": "--output must be in a folder that exists",
     "--output rows.txt": "--output must end in .avro, .parquet, .jsonl",
     "--output events.jsonl": "--output must not be written over --input",
@@ -69,7 +69,7 @@ IN_TIME = {
     "--start yesterday": "--start: must be ISO 8601 or seconds since 1970, got 'yesterday'",
     "--start 1704067201": "start must",
     "--allowed_lateness -1": "allowed_lateness must be >= 0",
-    "--streams a": "streams must not be given when the events have no stream",
+    "--streams a --stream_field ''": "streams must not be given when no stream is read",
     "--watch 0": "watch must be",
 }
 OWN = {
@@ -165,7 +165,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     event = {"user": SECRET, "item": SECRET, "time": "2024-01-01T00:00:01Z"}
     files = {
         "events.jsonl": json.dumps(event),
-        "other.jsonl": '{"a": 1}',
+        "other.csv": "item,time",
         "domain": "a\nb\nc",
         "twice": "a\na",
         "empty": "",

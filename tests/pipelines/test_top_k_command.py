@@ -95,7 +95,7 @@ def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_
         (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
         (["--epsilon", "1", "--top", "316"], "top must be < 316, the number of items in domain, got 316"),
         (["--epsilon", "1", "--start", "2024-01-01T00:00:01"], "start must be a multiple of the window's period"),
-        (["--epsilon", "1", "--streams", "a,b"], "streams must not be given when the events have no stream"),
+        (["--epsilon", "1", "--streams", "a,b"], "--stream_field must name a field of"),
         (["--epsilon", "1", "--domain", "nowhere"], "domain must be a readable file, got 'nowhere'"),
         (["--epsilon", "1", "--unit", "person_in_window", "--participation_cap", "2"], "participation_cap must not be"),
     ],
@@ -118,8 +118,8 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
     output = tmp_path / "rows.jsonl"
     options = ["--input", str(events), "--output", str(output), "--domain", city.path("items"), *RUN, "--epsilon", "50"]
     options += ["--runner", "FnApiRunner"]
-    assert cli.main(["top-k", *options]) == 2
-    assert "streams must be given when the events have a stream" in capsys.readouterr().err
+    assert cli.main(["top-k", *options, "--stream_field", "stream"]) == 2
+    assert "streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["top-k", *options, "--streams", "a,b,c"]) == 0
     rows = read_row_file(str(output), RankedItem)
     assert len(rows) == 3 * WINDOWS * 4

@@ -140,7 +140,7 @@ def test_windows_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, n
         folder.mkdir()
     put(incoming, "poison.parquet", lambda path: path.write_bytes(b"this is no Parquet"))
     watch = ["--input_format=parquet", "--watch=0.3", "--watermark=marks", f"--dead_letter={letters}"]
-    call = [*PRIVSTREAM, *command(tmp_path, name, "in", "rows"), *watch, "--stream_field=", *on_runner]
+    call = [*PRIVSTREAM, *command(tmp_path, name, "in", "rows"), *watch, *on_runner]
     process = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
     due = {int(datetime.fromisoformat(row["window_start"]).timestamp()) for row in expected}
     try:

@@ -84,7 +84,7 @@ def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     file.write_text(lines("1"))
     size = file.stat().st_size
     (part,) = _CutFile().process(gone._replace(size=size))
-    read_part = _ReadWatchedPart(FieldMapping(stream="", time_unit="s"), stream_is_open=False)
+    read_part = _ReadWatchedPart(FIELDS)
     assert [batch.num_rows for batch in read_part.process(part)] == [1]
     file.write_text(lines("1", "2"))
     for step, element in ((_CutFile(), gone._replace(size=size)), (read_part, part)):
@@ -122,8 +122,11 @@ def test_errors_at_launch(tmp_path):
     with pytest.raises(ValueError, match="watermark must be one of arrival, marks, got 'events'"):
         WatchEvents(str(tmp_path), watermark="events")
     (tmp_path / "a.csv").write_text("who,item,time\n5,a,1\n")
+    (tmp_path / "b.txt").write_text("no events")
     with pytest.raises(ValueError, match="--user_field must name a field"):
         WatchEvents(str(tmp_path))
+    (tmp_path / "c.jsonl").write_text(lines("1"))
+    assert len(WatchEvents(str(tmp_path)).files) == 3  # one that can be used is enough, wherever it stands
 
 
 def test_the_command_names_the_option(tmp_path, capsys):
