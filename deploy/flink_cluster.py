@@ -122,13 +122,17 @@ def _has(package: str) -> bool:
 
 
 def _beam_libraries(job_server: Path) -> str:
-    """Return the class path of a job server, without what a cluster has itself."""
+    """Return the class path of a job server, without what a cluster has itself.
+
+    The job server's own jar comes first: its `ServerFactory` stands in front of Beam's, which listens on every
+    interface.
+    """
     if not job_server.is_file():
         raise ClusterError(f"--job-server must be a jar, got {job_server}; deploy/get_flink_job_server.sh gives one")
     folder = job_server.resolve().parent / "lib"
     own = ("flink-", "slf4j-", "log4j-")
     jars = [jar for jar in sorted(folder.glob("*.jar")) if not jar.name.startswith(own)]
-    return os.pathsep.join(map(str, jars or [job_server.resolve()]))
+    return os.pathsep.join(map(str, [job_server.resolve(), *jars]))
 
 
 def repair(run: Path) -> list[str]:

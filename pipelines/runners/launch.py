@@ -24,6 +24,7 @@ from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
 from privstream.pipelines.runners.local_runner import choose_local_runner, without_prism
+from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -95,7 +96,8 @@ def run(
         with _clock(f"running on {runner}"), _silence():
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
-            result = pipeline.run()
+            with on_loopback():
+                result = pipeline.run()
             if accepted is not None:
                 accepted()
             state = _wait(result, end)

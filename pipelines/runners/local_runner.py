@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PrismRunnerOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    FlinkRunnerOptions,
+    PipelineOptions,
+    PortableOptions,
+    PrismRunnerOptions,
+    StandardOptions,
+)
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
 
@@ -14,6 +21,7 @@ SWITCHES = ("directrunner", "switchingdirectrunner")
 """Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
 
 BUNDLE_BASED = "bundlebaseddirectrunner"
+EMBEDDED = "embed"
 NO_PRISM = "Unable to fetch remote prism binary"
 BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
 
@@ -35,15 +43,36 @@ def choose_local_runner(options: PipelineOptions) -> None:
         raise UsageError(
             "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
         )
-    direct = options.view_as(DirectOptions)
-    if direct.direct_running_mode == "multi_threading" and direct.direct_num_workers != 1:
-        raise UsageError(
-            "direct_running_mode must be in_memory or multi_processing: with several threads the local runner reads "
-            "outdated state, and people would be charged wrongly"
-        )
+    _check_ports(options)
     prism = options.view_as(PrismRunnerOptions).prism_location
     if name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
         raise UsageError(f"prism_location must be a file, got {prism}; {BUILD_PRISM}")
+
+
+def _check_ports(options: PipelineOptions) -> None:
+    """Refuse what opens ports to everybody, without a password: who connects is given the pipeline, its noise key too.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode != "in_memory":
+        raise UsageError(
+            "direct_running_mode must be in_memory: the others open ports on every interface without a password, and "
+            f"with several threads people would be charged wrongly, got {direct.direct_running_mode}"
+        )
+    if direct.direct_num_workers != 1:
+        raise UsageError(
+            "direct_num_workers must be 1: several workers of the local runner in one process read outdated state, "
+            f"got {direct.direct_num_workers}"
+        )
+    if options.view_as(PortableOptions).job_endpoint == EMBEDDED:
+        raise UsageError(f"job_endpoint must not be {EMBEDDED}: it opens ports on every interface without a password")
+    if options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
+        raise UsageError(
+            "flink_submit_uber_jar must not be given: it opens a port on every interface without a password; use "
+            "--flink_job_server_jar"
+        )
 
 
 def without_prism(error: BaseException) -> str | None:

@@ -118,7 +118,6 @@ def test_errors_are_one_line_and_a_status(
     [
         (["--nonsense"], "unknown option --nonsense"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
-        (["--direct_num_workers", "2", "--direct_running_mode", "multi_threading"], "direct_running_mode must be"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
         (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
     ],
@@ -129,7 +128,7 @@ def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message
 
 
 def test_the_local_runner_is_chosen_by_name() -> None:
-    options = launch.parse_beam_options(["--direct_num_workers", "2", "--direct_running_mode", "multi_processing"])
+    options = launch.parse_beam_options(["--direct_num_workers", "1"])
     assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
 
 

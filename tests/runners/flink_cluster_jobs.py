@@ -16,6 +16,7 @@ from types import ModuleType
 import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
+from listening import descendants
 from paced_stream import Stream, build
 from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
@@ -96,6 +97,11 @@ class Cluster:
         states = {int(child): told_of(Path("/proc", child), "stat").rpartition(")")[2].split() for child in children}
         started = {child: int(state[19]) for child, state in states.items() if state}
         return sorted(started, key=started.__getitem__)
+
+    def processes(self) -> list[int]:
+        """Return all processes of the cluster, workers included."""
+        started = [int(file.read_text().split()[0]) for file in self.run.glob("*.pid")]
+        return [found for pid in started for found in descendants(pid)]
 
     def submit(self, stream: Stream, *extra: str, checkpoint_seconds: int = 120) -> "Job":
         """Start the pipeline of `paced_stream` and return as soon as the cluster has it.

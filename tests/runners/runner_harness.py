@@ -51,7 +51,7 @@ class Results:
 
 def prism_location() -> Path:
     """Return where `deploy/get_prism.sh` puts the binary, unless PRISM_LOCATION says otherwise."""
-    return Path(os.environ.get("PRISM_LOCATION") or CACHE / "prism" / f"v{beam.__version__}" / "prism")
+    return Path(os.environ.get("PRISM_LOCATION") or CACHE / "prism" / f"v{beam.__version__}-loopback" / "prism")
 
 
 def missing(runner: str) -> str:

@@ -1,12 +1,12 @@
 """`privstream heavy-hitters` on Flink gives the same rows: inside the job server, and on a cluster of processes."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import flink_job_server
 import pytest
+from listening import elsewhere, run_and_look
 from runner_harness import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink")]
@@ -15,8 +15,10 @@ PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli i
 
 
 def call(*command) -> str:
-    answer = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    """Run a command; neither it nor what it starts may listen to other machines."""
+    answer, found = run_and_look([str(word) for word in command])
+    assert answer.returncode == 0, answer.stdout
+    assert elsewhere(found) == []
     return answer.stdout
 
 

@@ -12,6 +12,7 @@ import paced_stream
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import Cluster, Job, wait_until
+from listening import descendants, elsewhere, listeners
 from paced_stream import Stream, dead, kept, window_files
 from runner_harness import require
 
@@ -111,7 +112,12 @@ def test_what_is_compared_depends_on_each_charge(expected, tmp_path, monkeypatch
     assert sum(counts.get(row.item) != row.count for row in expected) > 10
 
 
-def test_nothing_happens(halfway, stream, expected):
+def test_nothing_happens(cluster, halfway, stream, expected):
+    """Nor does anything listen to other machines: job and task managers, ZooKeeper, workers, this job server."""
+    found = listeners([*cluster.processes(), *descendants(os.getpid())])
+    assert sum(each.program == "java" for each in found) > 10
+    assert any(each.program.startswith("python") for each in found)
+    assert elsewhere(found) == []
     assert rows_at_the_end(halfway, stream) == expected
     assert kept(stream.folder) == expected, "without a fault the sink is given each row once"
 

@@ -1,0 +1,68 @@
+"""Nothing that a command starts can be reached from another machine: its ports have no password."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from listening import Listener, elsewhere, listeners, run_and_look
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.runners import launch
+from runner_harness import prism_location, require
+
+PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]
+
+
+def test_listeners_are_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("0.0.0.0", 0)) as other:
+        found = {(each.host, each.port) for each in listeners([os.getpid()])}
+        assert {one.getsockname()[:2], other.getsockname()[:2]} <= found
+    if socket.has_dualstack_ipv6():
+        with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
+            port = both.getsockname()[1]
+            assert ("::", port) in {(each.host, each.port) for each in elsewhere(listeners([os.getpid()]))}
+
+
+def run(folder: Path, *options: str) -> set[Listener]:
+    """Watch a few events with a command; return what listened meanwhile."""
+    events, key = folder / "events.jsonl", folder / "key"
+    events.write_text("".join(f'{{"user": "{n}", "item": "a", "time": "2024-01-01"}}\n' for n in range(500)))
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    privacy = ["--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=2", "--horizon=2"]
+    files = [f"--input={events}", f"--output={folder / 'rows.jsonl'}", f"--noise_key_file={key}"]
+    ran, found = run_and_look([*PRIVSTREAM, "heavy-hitters", *files, *privacy, *options])
+    assert ran.returncode == 0, ran.stdout
+    return found
+
+
+def test_the_local_runner_listens_nowhere(tmp_path: Path) -> None:
+    assert run(tmp_path) == set()
+
+
+@pytest.mark.prism
+def test_prism_and_its_workers_listen_on_loopback(tmp_path: Path) -> None:
+    require("prism")
+    found = run(tmp_path, "--runner=PrismRunner", f"--prism_location={prism_location()}")
+    assert {each.program for each in found} >= {"prism"} and len(found) > 1
+    assert elsewhere(found) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--direct_running_mode=multi_processing"], "direct_running_mode must be in_memory: the others open ports on"),
+        (["--direct_running_mode=multi_threading"], "direct_running_mode must be in_memory"),
+        (["--direct_num_workers=2"], "direct_num_workers must be 1"),
+        (["--direct_num_workers=0"], "direct_num_workers must be 1"),
+        (["--runner=PortableRunner", "--job_endpoint=embed"], "job_endpoint must not be embed: it opens ports"),
+        (
+            ["--flink_submit_uber_jar", "--flink_version=1.19"],
+            "flink_submit_uber_jar must not be given: it opens a port",
+        ),
+    ],
+)
+def test_what_opens_ports_to_everybody_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        launch.parse_beam_options(arguments)
