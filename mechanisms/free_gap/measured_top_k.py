@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_ranking import Indices
 from privstream.mechanisms.free_gap.noisy_top_k import PUBLIC_ORDER, NoisyTopK
-from privstream.mechanisms.noise.discrete import LARGEST_SIGMA, DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
@@ -149,9 +149,9 @@ class MeasuredTopK:
                 epsilon=self.epsilon,
                 delta=self.delta,
             )
+            gaussian = DiscreteGaussian(sigma)
         except ValueError:  # no sigma that the sampler draws is large enough
             return laplace
-        gaussian = DiscreteGaussian(min(sigma, LARGEST_SIGMA))
         return gaussian if gaussian.variance < laplace.variance else laplace
 
     @property

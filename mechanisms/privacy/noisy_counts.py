@@ -12,13 +12,13 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from privstream.mechanisms import checks
+from privstream.mechanisms.noise.discrete import LARGEST_SIGMA
 from privstream.mechanisms.privacy.accounting import ROUNDING
 from privstream.mechanisms.privacy.guarantee import PrivacyCurve
 from scipy import optimize
 
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
-LARGEST_SIGMA = 1e6  # of the sampler
 NO_ROOM = f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
@@ -72,8 +72,8 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     all independent, so that the convolution of their losses dominates (docs/proofs/noisy_counts.md).
 
     Raises:
-        ValueError: no sigma suffices: the hits leave nothing of (epsilon, delta), or too little; or delta is smaller
-            than what accounts can tell.
+        ValueError: no sigma that can be drawn suffices: the hits leave nothing of (epsilon, delta), or too little; or
+            delta is smaller than what accounts can tell.
     """
     releases = count_curve(1.0, charges, neighbouring).releases
     if delta < LEAST_DELTA:
@@ -105,4 +105,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         if low < math.log(SMALLEST_SIGMA):
             return math.exp(high)
     root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
-    return math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
+    sigma = math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
+    if sigma > LARGEST_SIGMA:
+        raise ValueError(NO_ROOM)
+    return sigma

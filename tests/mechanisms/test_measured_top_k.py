@@ -8,6 +8,7 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps
+from privstream.mechanisms.privacy import noisy_counts
 from scipy import stats
 
 GOLDEN = ([3, 1], [200, 197], [902.0, 702.0])
@@ -74,6 +75,12 @@ def test_with_delta_there_is_less_noise_and_what_dp_accounting_composes_is_withi
         shrunk = replace(mechanism)
         shrunk.__dict__["measurement"] = DiscreteGaussian(mechanism.measurement.sigma * 0.7)
         assert composed_delta(shrunk) > 1e-6  # with 30% less noise the promise would be broken
+
+
+def test_a_sigma_that_cannot_be_drawn_is_never_lowered(monkeypatch):
+    monkeypatch.setattr(noisy_counts, "solve_sigma", lambda **_: 1.2e6)
+    mechanism = MeasuredTopK(epsilon=5e-6, delta=1e-6, top=2, items_per_release=2)
+    assert isinstance(mechanism.measurement, DiscreteLaplace)
 
 
 def test_a_replaced_person_is_one_removed_and_one_added():

@@ -56,6 +56,17 @@ def test_a_replaced_person_needs_more_noise():
     assert 1.3 < other / one < 1.6  # about the square root of two
 
 
+def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
+    """The solver looks at sigmas up to e times the largest one that can be drawn; it must not return any of these."""
+    given = {"hits": PureDp(0.5), "charges": 4, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+    sigma = noisy_counts.solve_sigma(**given)
+    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
+    assert noisy_counts.solve_sigma(**given) == sigma
+    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
+    with pytest.raises(ValueError, match="count_share must leave room"):
+        noisy_counts.solve_sigma(**given)
+
+
 def test_no_share_is_no_counts():
     assert clock.calibrate(MonitorBudget(delta=1e-6, **{**BUDGET, "count_share": 0.0})).count_sigma is None
 
