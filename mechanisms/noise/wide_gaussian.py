@@ -18,9 +18,10 @@ _MOST_DIGITS = 6
 
 @dataclass(frozen=True)
 class WideGaussian:
-    """A law within a factor 1 +- 1e-28 of the discrete Gaussian with parameter sigma, up to 1e15.
+    """A law within a factor 1 +- 1e-31 of a discrete Gaussian whose parameter is within 3e-15 of sigma, up to 1e15.
 
-    Each mass is that close, not only the law as a whole: docs/proofs/counters.md, Lemma 2.
+    Each mass is that close, not only the law as a whole: docs/proofs/counters.md, Lemma 2. The parameter differs
+    relatively by what floats round off; callers ask for 1e-12 more than they need.
     """
 
     sigma: float

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -496,6 +497,10 @@ class TestTable:
         assert counter.variance(2**power) < 1.25 * peer.variance(2**power)
 
 
+def weight(k, sigma):
+    return mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * sigma**2))
+
+
 class TestWideGaussian:
     @pytest.mark.parametrize("sigma", [3.0, 999.0, 1001.0, 70_000.0, 3e6, 5e8])
     def test_law(self, sigma):
@@ -506,6 +511,25 @@ class TestWideGaussian:
         assert stats.kstest(drawn / scale, "norm").pvalue > FALSE_ALARM
         assert stats.kstest(1.3 * drawn / scale, "norm").pvalue < FALSE_ALARM
         assert law.variance == pytest.approx(sigma**2, rel=1e-9)
+
+    @pytest.mark.parametrize("sigma", [1000.0001, 1500.0])
+    def test_every_mass_is_that_of_a_discrete_gaussian(self, sigma):
+        """The convolution of both digits, with 50 digits: off by up to 4e-33 at the narrowest law, by none beyond."""
+        low, high = (mpmath.mpf(digit.sigma) for digit in WideGaussian(sigma).digits)
+        with mpmath.workdps(50):
+            whole = mpmath.sqrt(low**2 + 256**2 * high**2)
+            totals = [mpmath.fsum(weight(k, s) for k in range(-9800, 9801)) for s in (low, high)]
+            for value in (0, 64, 128, 192, 1000, 8000):
+                mass = mpmath.fsum(weight(k, high) * weight(value - 256 * k, low) for k in range(-60, 61))
+                ideal = weight(value, whole) / (whole * mpmath.sqrt(2 * mpmath.pi))
+                assert abs(mass / (totals[0] * totals[1]) / ideal - 1) < (1.03e-32 if sigma < 1001 else 1e-40)
+
+    def test_the_parameter_is_within_rounding(self):
+        for sigma in (1000.0 + 1e-9, 1000.1, 1337.0, *np.geomspace(1001, 1e15, 200)):
+            with mpmath.workdps(50):
+                digits = enumerate(WideGaussian(float(sigma)).digits)
+                whole = mpmath.sqrt(mpmath.fsum((256**place * mpmath.mpf(digit.sigma)) ** 2 for place, digit in digits))
+                assert abs(whole / mpmath.mpf(float(sigma)) - 1) < 3e-15
 
     def test_refusals(self):
         for sigma in (0.0, -1.0, math.nan, 1e16):
