@@ -105,7 +105,7 @@ class QueryAnswer(NamedTuple):
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how wrong it is at most, with probability 1 - beta for all of the first `queries` answers at once.
-            For a refused query, all that is sure if there are `records` people: that many.
+            -1, for none, if the query is refused.
         source: "hypothesis": from what earlier answers have taught, and tested; "measured": from the data;
             "refused": the budget is spent, and the estimate is what the hypothesis says, untested.
         measurements_left: how many more answers may be measured.

@@ -18,6 +18,7 @@ from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
@@ -159,6 +160,7 @@ class SetCardinality:
             delta=self.delta,
             limits=tuple(limits),
             public=("all parameters", "the number of steps"),
+            caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
         )

@@ -17,6 +17,7 @@ from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
@@ -120,6 +121,7 @@ class ContinualCounter(ABC):
             delta=self.delta,
             limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
+            caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=self.curve,
         )

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
+from privstream.mechanisms.free_gap.gap_noise import unit
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, WHOLE_RUN
 
 MOST_BRANCHES = 32
 
@@ -87,12 +89,13 @@ class AdaptiveSparseVector(GapMechanism):
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=UNIT,
+            unit=unit(self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=(f"The run halts when its hits have cost as much as {self.min_hits} at the full price, or nearly.",),
+            limits=(f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

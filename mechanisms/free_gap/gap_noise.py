@@ -10,8 +10,10 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.gaps import GapLaw, mean
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, IntegersOrReals, check_shared
+from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 LAWS = ("exponential", "laplace")
+IN_ONE_DIRECTION = ", and moves all of them in the same direction"
 
 
 def make_law(name: str, scale: float, *, integer: bool) -> GapLaw:
@@ -40,6 +42,11 @@ def check_parameters(mechanism: Any, threshold: float, *scales: float) -> None:
     for scale in scales:
         check_shared(threshold, mechanism.integer, mechanism.neighbouring, scale)
     check_monotone(mechanism.monotone, mechanism.neighbouring)
+
+
+def unit(monotone: bool) -> str:
+    """Return what a guarantee on queries protects."""
+    return UNIT + (IN_ONE_DIRECTION if monotone else "")
 
 
 def check_monotone(monotone: bool, neighbouring: str) -> None:

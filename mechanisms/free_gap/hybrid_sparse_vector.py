@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import ThresholdMechanism
-from privstream.mechanisms.free_gap.gap_noise import noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import noisy, unit, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
+from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, spread
 from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
-from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 
 class ThresholdSelection(NamedTuple):
@@ -100,16 +100,17 @@ class HybridSparseVector(ThresholdMechanism):
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of one selection."""
         return PrivacyGuarantee(
-            unit=UNIT,
+            unit=unit(self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
             limits=(
-                "It covers one selection.",
+                ONE_SELECTION,
                 f"One of m queries has used {self.threshold_epsilon:.4g} + {self.hit_epsilon:.4g} m of epsilon.",
             ),
             public=(*PUBLIC_ORDER, "the threshold"),
             adaptivity=ONE_RELEASE,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )
 

@@ -6,15 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, unit, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, PUBLIC_ORDER, spread
+from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, spread
 from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
-from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 
 class HybridSelection(NamedTuple):
@@ -99,16 +99,17 @@ class HybridNoisyTopK:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of one selection."""
         return PrivacyGuarantee(
-            unit=UNIT,
+            unit=unit(self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
             limits=(
-                "It covers one selection.",
+                ONE_SELECTION,
                 f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon.",
             ),
             public=(*PUBLIC_ORDER, "the threshold"),
             adaptivity=ONE_RELEASE,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )
 

@@ -14,6 +14,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PureDp, largest
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
@@ -107,10 +108,11 @@ class MeasuredTopK:
             delta=self.delta,
             limits=(
                 f"Each person takes part in at most {self.releases:,} release{'' if one else 's'} and changes at most "
-                f"{self.items_per_release:,} of its counts, each by at most 1.",
+                f"{self.items_per_release:,} of its counts, each by at most 1, all up or all down.",
             ),
             public=PUBLIC_ORDER,
             adaptivity="The counts of each release may depend on everything published before it.",
+            caveats=(KEYED_NOISE,),
             curve=self.curve,
         )
 

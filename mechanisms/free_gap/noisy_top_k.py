@@ -5,18 +5,19 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, vector
+from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, unit, vector
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
 from privstream.mechanisms.noise.continuous import Exponential
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.gaps import GapLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
-from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 PUBLIC_ORDER = ("all parameters", "the number of queries and their order")
+ONE_SELECTION = "It covers one selection: those of several add up."
 ONE_RELEASE = "The queries may depend on everything published before."
 
 
@@ -102,13 +103,14 @@ class NoisyTopK:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of one selection."""
         return PrivacyGuarantee(
-            unit=UNIT,
+            unit=unit(self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=("It covers one selection.",),
+            limits=(ONE_SELECTION,),
             public=PUBLIC_ORDER,
             adaptivity=ONE_RELEASE,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )
 

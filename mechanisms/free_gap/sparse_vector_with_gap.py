@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
+from privstream.mechanisms.free_gap.gap_noise import unit
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, WHOLE_RUN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +82,13 @@ class SparseVectorWithGap(GapMechanism):
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=UNIT,
+            unit=unit(self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=(f"The run halts when {self.max_hits} gaps are published.",),
+            limits=(f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

@@ -15,6 +15,7 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper
 from privstream.mechanisms.histograms.paper_partition import FlagPartition
 from privstream.mechanisms.histograms.partition import PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,10 @@ class ColumnFlags(HistogramMechanism):
         partition, last = self.partition, self.columns + 1
         bounds = float(partition.margin(checks.integer("step", step, minimum=1), last)) + partition.gamma_bound(last)
         return math.ceil(bounds + counter_error(self.counter, last, float(partition.counter_beta(last)))) + 1
+
+    @property
+    def _caveats(self) -> tuple[str, ...]:
+        return noise_caveats(False, COMPARED_FLOATS)
 
     @cached_property
     def counter(self) -> ContinualCounter:

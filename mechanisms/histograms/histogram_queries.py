@@ -23,8 +23,9 @@ from privstream.mechanisms.histograms.anchored_partition import AnchoredPartitio
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.paper_partition import PaperPartition
 from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance
-from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, all_values, columnwise
+from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
@@ -207,6 +208,12 @@ class HistogramQueries(HistogramMechanism):
             counter=self.interval_counter(counter_share or share, self.delta, most),
             columnwise=columnwise(self.queries),
         )
+
+    @property
+    def _caveats(self) -> tuple[str, ...]:
+        trusted = self.chosen_mode != "direct" and any(isinstance(query, Monotone) for query in self.queries)
+        found = noise_caveats(self.chosen_mode != "paper", COMPARED_FLOATS)
+        return (*found, GIVEN_FUNCTIONS) if trusted else found
 
     @cached_property
     def _step_counter(self) -> ContinualCounter:

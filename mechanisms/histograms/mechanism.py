@@ -17,6 +17,7 @@ from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
@@ -57,6 +58,7 @@ class HistogramMechanism(ABC):
             delta=self.delta,
             limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
+            caveats=self._caveats,
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
         )
@@ -101,6 +103,10 @@ class HistogramMechanism(ABC):
         """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
         budget: dict[str, Any] = {"epsilon": self.epsilon * share, "delta": delta, "repeatable": self.repeatable}
         return UnknownHorizonCounter(**budget, first_epoch=expected, **self._shape)
+
+    @property
+    def _caveats(self) -> tuple[str, ...]:
+        return (KEYED_NOISE,)
 
     @property
     def _shape(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, SlackCurve
+from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
 
 LARGEST_COUNT = 1 << 62
@@ -133,9 +134,6 @@ class MonitorBudget:
             sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}{where}.")
         elif self.domain == "unknown":
             sentences.append(f"Each person holds at most {_many(self.items_per_step, 'item')} per step{where}.")
-        sentences.append("People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta.")
-        if self.domain == "unknown":
-            sentences.append("So are items: with m of them add m / 2^64 for each test that a person takes part in.")
         return tuple(sentences)
 
 
@@ -229,7 +227,7 @@ class Calibration(ABC):
 
     @functools.cached_property
     def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run, without the chance that two people's hashes collide."""
+        """The guarantee for one person over the whole run."""
         counts = "" if self.count_sigma is None else " and their noisy counts"
         return PrivacyGuarantee(
             unit="one person over the whole run",
@@ -239,5 +237,11 @@ class Calibration(ABC):
             limits=self.budget.limits(),
             public=("all parameters", f"the steps, the items that were hits{counts}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS, *self._weights_caveats),
             curve=self.privacy_curve,
         )
+
+    @property
+    def _weights_caveats(self) -> tuple[str, ...]:
+        """Caveats of holdings with weights, where they are taken."""
+        return ()

@@ -13,6 +13,7 @@ from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +84,10 @@ class PaperCalibration(Calibration):
     def hits_curve(self) -> PointCurve:
         """The (epsilon, delta) of the paper's theorem."""
         return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
+
+    @property
+    def _weights_caveats(self) -> tuple[str, ...]:
+        return () if self.budget.count_share else (COMPARED_FLOATS,)
 
     def _above(self, least: Floats) -> Floats:
         """Return Pr[w + min(v, Delta) >= least], `least` integer."""

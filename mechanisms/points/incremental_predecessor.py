@@ -29,6 +29,7 @@ from privstream.mechanisms.points.predecessor_tree import TreeState
 from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
 from privstream.mechanisms.points.range_counter import parameters_of, unit_of_privacy
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
@@ -121,6 +122,7 @@ class IncrementalPredecessor:
             delta=0.0,
             limits=(f"An insertion adds one point of 1 .. {self.universe}, at one step; points are never deleted.",),
             public=("all parameters", "the number of steps"),
+            caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=PureDp(self.epsilon),
         )

@@ -31,6 +31,7 @@ from privstream.mechanisms.points.dynamic_points import (
 from privstream.mechanisms.points.range_consistency import consistent_counts
 from privstream.mechanisms.points.range_noise import DIGEST_BYTES, NO_HISTORY, RangeNoise, next_digest
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
@@ -158,6 +159,7 @@ class RangeCounter:
             delta=self.delta,
             limits=(f"An update inserts or deletes one point of 1 .. {self.universe}, at one step.",),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
+            caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=self.curve,
         )

@@ -232,6 +232,7 @@ def compose(*guarantees: PrivacyGuarantee, delta: float, interval: float = 1e-4)
         delta=delta,
         limits=tuple(dict.fromkeys(limit for g in guarantees for limit in g.limits)),
         public=tuple(dict.fromkeys(public for g in guarantees for public in g.public)),
+        caveats=tuple(dict.fromkeys(caveat for g in guarantees for caveat in g.caveats)),
         horizon=min((g.horizon for g in guarantees if g.horizon is not None), default=None),
         curve=composed,
     )

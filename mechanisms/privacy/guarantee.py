@@ -44,6 +44,7 @@ class PrivacyGuarantee:
         limits: sentences that say what each unit is limited to.
         public: what is public, or published, besides the outputs.
         adaptivity: sentence that says what the adversary may choose.
+        caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.caveats`.
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.
 
@@ -64,6 +65,7 @@ the unit. The inputs of each step may depend on everything published before it.
     limits: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
     adaptivity: str = "The inputs of each step may depend on everything published before it."
+    caveats: tuple[str, ...] = ()
     horizon: int | None = None
     curve: PrivacyCurve | None = field(default=None, compare=False, repr=False)
 
@@ -86,7 +88,7 @@ the unit. The inputs of each step may depend on everything published before it.
         if self.public:
             sentences.append(f"Public: {'; '.join(self.public)}.")
         sentences.append(self.adaptivity)
-        return " ".join(sentences)
+        return " ".join([*sentences, *self.caveats])
 
     def to_dict(self) -> dict[str, str | float | int | list[str] | None]:
         """Return the guarantee as plain values that JSON can hold; the curve is left out."""
@@ -98,6 +100,7 @@ the unit. The inputs of each step may depend on everything published before it.
             "limits": list(self.limits),
             "public": list(self.public),
             "adaptivity": self.adaptivity,
+            "caveats": list(self.caveats),
             "horizon": self.horizon,
             "paragraph": self.paragraph(),
         }

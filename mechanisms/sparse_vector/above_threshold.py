@@ -5,9 +5,10 @@ from functools import cached_property
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, HitMechanism
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, HitMechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,10 @@ class AboveThreshold(HitMechanism):
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=("The run halts at its first hit.",),
+            limits=(f"{WHOLE_RUN}, which halts at its first hit.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            caveats=noise_caveats(self.integer, COMPARED_FLOATS),
             curve=PureDp(self.epsilon),
         )
 

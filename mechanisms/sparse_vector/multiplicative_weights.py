@@ -13,6 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress, parameters
+from privstream.mechanisms.sparse_vector.hit_mechanism import WHOLE_RUN
 from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
 from scipy import special
 
@@ -144,9 +145,13 @@ class OnlineMultiplicativeWeights:
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"The run halts after {self.max_updates} measured answers.", "All steps see the same data."),
+            limits=(
+                f"{WHOLE_RUN}, which halts after {self.max_updates} measured answers.",
+                "All steps see the same data.",
+            ),
             public=("all parameters", "the queries and their number"),
             adaptivity="Queries may depend on all earlier answers.",
+            caveats=tests.caveats,
             curve=tests.curve,
         )
 

@@ -12,6 +12,7 @@ from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve
+from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import (
     IntegersOrReals,
@@ -20,7 +21,7 @@ from privstream.mechanisms.sparse_vector.hidden_threshold import (
     parameters,
     query_labels,
 )
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, SparseVectorMechanism
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, SparseVectorMechanism
 from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse, check_composition, noise_scale
 
 _ROOT = math.sqrt(512)
@@ -134,9 +135,10 @@ class NumericSparse(SparseVectorMechanism):
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"The run halts when {self.max_hits} values are published.",),
+            limits=(f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=ComposedCurve(curves=(self.choice.curve, self._values_curve)),
         )
 

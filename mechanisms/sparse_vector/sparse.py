@@ -9,9 +9,10 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.accounting import connect_dots, least_epsilon
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, HitMechanism
+from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, HitMechanism
 from scipy import special, stats
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
@@ -130,9 +131,10 @@ class Sparse(HitMechanism):
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"The run halts when it has hit {self.max_hits} times.",),
+            limits=(f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            caveats=noise_caveats(self.integer, COMPARED_FLOATS),
             curve=self.curve,
         )
 

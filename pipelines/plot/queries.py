@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +53,7 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
     """Draw the answers, or with the truth their errors, and a band for their bounds."""
     rows = picture.rows
     values = [row.estimate - picture.truth[row.query] if picture.truth else row.estimate for row in rows]
-    bounds = [row.error_bound for row in rows]
+    bounds = [row.error_bound if row.error_bound >= 0 else math.nan for row in rows]
     numbers = list(range(1, len(rows) + 1))
     with chart(stream, format) as (figure, axes):
         marks = []

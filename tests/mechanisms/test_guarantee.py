@@ -35,9 +35,11 @@ def test_it_is_frozen_data_and_the_curve_does_not_count():
 
 
 def test_json_holds_every_field_but_the_curve():
-    found = json.loads(json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), horizon=7).to_dict()))
+    found = json.loads(json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), horizon=7).to_dict()))
     assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve"}
     assert found["limits"] == ["Few."]
+    assert found["caveats"] == ["Perhaps."]
+    assert found["paragraph"].endswith(" Perhaps.")
     assert found["horizon"] == 7
 
 
@@ -51,8 +53,8 @@ def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_a
         "adding or removing",
         "charged for at most 4 hits",
         "at most 50 tests",
-        "n / 2^64",
-        "m / 2^64 for each test",
+        "one 64-bit number",
+        "cannot break these",
         "Public: all parameters",
         "adversary may choose",
     ):

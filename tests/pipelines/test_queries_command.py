@@ -74,7 +74,7 @@ def test_refusals_say_so(country, tmp_path, capsys):
     rows = read_row_file(str(output), QueryAnswer)
     refused = [row for row in rows if row.source == "refused"]
     assert 0 < len(refused) < len(rows)
-    assert all(row.error_bound == USERS and row.measurements_left == 0 for row in refused)
+    assert all(row.error_bound == -1 and row.measurements_left == 0 for row in refused)
     error = capsys.readouterr().err
     assert f"{len(refused)} queries refused: the budget is spent" in error
     assert "Some may be refused" in error

@@ -10,8 +10,10 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.free_gap.gap_noise import IN_ONE_DIRECTION
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -131,7 +133,8 @@ class MeasurementAlerts(AlertTransform):
             f"Tests stop when alerts have cost as much as {self.plan.mechanism.min_hits:,} at the full price, or nearly"
         )
         return PrivacyGuarantee(
-            unit="one change that moves no measurement of the whole run by more than 1",
+            unit="one change that moves no measurement of the whole run by more than 1"
+            + (IN_ONE_DIRECTION if self.plan.mechanism.monotone else ""),
             neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=0.0,
@@ -140,6 +143,7 @@ class MeasurementAlerts(AlertTransform):
                 cost + (", for each rule by itself." if self.plan.by_rule else "."),
             ),
             public=("all parameters, among them the rules", "number, times, rules and streams of the measurements"),
+            caveats=noise_caveats(self.plan.mechanism.integer, ROUNDED_FLOATS),
             curve=PureDp(self.epsilon),
         )
 

@@ -13,6 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -180,7 +181,12 @@ class SparseVectorAlerts(AlertTransform):
             + (", for each rule by itself." if plan.by_rule else "."),
         ]
         if self.streams_per_person is not None:
-            limits.append(f"Each person counts in at most {self.streams_per_person:,} streams.")
+            most = self.streams_per_person
+            limits.append(f"Each person counts in at most {most:,} stream{'s' * (most > 1)}.")
+        caveats = [KEYED_NOISE]
+        if self.streams_per_person is not None and self.streams_per_person < len(plan.streams):
+            # Without such a limit two people who share a hash are counted once, which moves no count by more than 1.
+            caveats += [people_hashed(plan.mechanism.neighbouring), streams_hashed(plan.mechanism.neighbouring)]
         return PrivacyGuarantee(
             unit="one person over the whole run" + (" and all streams" if self.streams else ""),
             neighbouring=plan.mechanism.neighbouring,
@@ -188,6 +194,7 @@ class SparseVectorAlerts(AlertTransform):
             delta=0.0,
             limits=tuple(limits),
             public=("all parameters, among them the rules" + (" and the streams" if self.streams else ""),),
+            caveats=tuple(caveats),
             curve=PureDp(self.epsilon),
         )
 

@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
@@ -148,7 +149,14 @@ class SetCardinality(PrivateTransform):
         else:
             limits.append("A person counts as one or as none at the end of each window, by their last event.")
         public = ("all arguments but the noise", "the number of windows, all of which are published")
-        return replace(found, limits=tuple(limits), public=public)
+        return replace(found, limits=tuple(limits), public=public, caveats=(*found.caveats, *self._hash_caveats()))
+
+    def _hash_caveats(self) -> list[str]:
+        """Return what hashes may cost. Two people with one hash are one person, from whom one event may be taken."""
+        neighbouring, several = self.mechanism.neighbouring, len(self.moves.streams) > 1
+        if self.mechanism.unit == "event":
+            return [events_hashed(neighbouring)] if several else []
+        return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
 
     def error(self, window: int, updates: int | None = None) -> int:
         """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""

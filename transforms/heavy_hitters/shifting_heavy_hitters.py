@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import GatherRows, SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
@@ -174,7 +175,15 @@ class ShiftingHeavyHitters(PrivateTransform):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
-        return self.monitor.guarantee
+        neighbouring = self.monitor.neighbouring
+        caveats = [KEYED_NOISE, people_hashed(neighbouring)]
+        if not self._tests_domain:
+            caveats.append(items_hashed(neighbouring))
+        if self.streams_per_person is not None and (
+            self.streams is None or self.streams_per_person < len(self.streams)
+        ):
+            caveats.append(streams_hashed(neighbouring))
+        return replace(self.monitor.guarantee, caveats=tuple(caveats))
 
     @property
     def detection_threshold(self) -> int:

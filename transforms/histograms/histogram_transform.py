@@ -13,6 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows
@@ -120,11 +121,14 @@ class CategoryTransform(PrivateTransform):
                 f"A person's first {most:,} categories count in the whole run, in all streams together"
                 + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
             )
+        found = self.mechanism.guarantee
+        hashes = (people_hashed(self.neighbouring),) if self.unit == "user" else ()
         return replace(
-            self.mechanism.guarantee,
+            found,
             unit="one person over the whole run" if self.unit == "user" else "one event",
             limits=tuple(limits),
             public=tuple(public),
+            caveats=(*found.caveats, *hashes),
         )
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:

@@ -36,6 +36,7 @@ from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
 QUERY = b"q"
 ENTRIES = 2**22  # of queries that are answered at once
+NO_BOUND = -1.0
 LATE = "time must not be before that at which the query came, or of a query that has been answered"
 
 
@@ -307,21 +308,25 @@ class AnswerQueries(beam.DoFn):
 
     def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
         """Return a row that is published; a real number is rounded to about a hundredth of its noise."""
-        records = self.mechanism.records
-        bound = self.mechanism.accuracy(max(self.queries, before + 1), self.beta)
-        digits = 1
-        if source == "measured":
-            bound -= self.mechanism.alpha * records
-            digits = 2 - math.floor(math.log10(self.mechanism.tests.value_scale))
         whole = source == "measured" and self.mechanism.integer
+        digits = 2 - math.floor(math.log10(self.mechanism.tests.value_scale)) if source == "measured" else 1
         return QueryAnswer(
             query=query.name,
             time=Timestamp(micros=query.time),
             estimate=value if whole else round(value, digits),
-            error_bound=float(records if source == "refused" else math.ceil(bound)),
+            error_bound=self._error_bound(source, before, 0.0 if whole else 10.0**-digits / 2),
             source=source,
             measurements_left=left,
         )
+
+    def _error_bound(self, source: str, before: int, rounding: float) -> float:
+        """Return how wrong an answer is at most, or that there is no bound: of a refused one nothing was tested."""
+        if source == "refused":
+            return NO_BOUND
+        bound = self.mechanism.accuracy(max(self.queries, before + 1), self.beta) + rounding
+        if source == "measured":
+            bound -= self.mechanism.alpha * self.mechanism.records
+        return float(math.ceil(bound))
 
     def _take(self, now: Head) -> Memory | None:
         """Take the decoded state out of the cache, if it is the current one; an error leaves nothing cached."""

@@ -11,6 +11,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.batches import Keyed
@@ -126,6 +127,8 @@ class PrivateQueries(PrivateTransform):
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised, over all queries."""
         found = self.mechanism.guarantee
+        # Who is added to somebody with the same hash may replace that one's record: that moves no query by more than 1.
+        hashes = (people_hashed(found.neighbouring),) if found.neighbouring == "replace_one" else ()
         return PrivacyGuarantee(
             unit="one person with all their records",
             neighbouring=found.neighbouring,
@@ -138,6 +141,7 @@ class PrivateQueries(PrivateTransform):
             ),
             public=("all parameters, among them the number of records", "the queries and their number"),
             adaptivity="Queries may depend on all earlier answers.",
+            caveats=(*noise_caveats(self.mechanism.integer, ROUNDED_FLOATS), *hashes),
             curve=found.curve,
         )
 

@@ -12,6 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import GatherRows, SplitEvents
@@ -176,12 +177,16 @@ class TopKWithGap(PrivateTransform):
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("Whoever takes part in n windows is promised n times these epsilon and delta.")
+        caveats = [*made.guarantee.caveats, people_hashed(made.neighbouring)]
+        if self._streams_limit is not None:
+            caveats.append(streams_hashed(made.neighbouring))
         return replace(
             made.guarantee,
             unit="one person in one window" if in_window else "one person over the whole run",
             limits=tuple(limits),
             public=("all parameters", "the list of items", "the windows and streams, each of which is published"),
             adaptivity="The events of each window may depend on everything published before it.",
+            caveats=tuple(caveats),
             horizon=None if in_window or self._participations is not None else self._windows,
         )
 

@@ -1,0 +1,119 @@
+"""What the guarantee of every mechanism says that it rests on: exactly what applies, in both neighbouring relations."""
+
+import inspect
+from dataclasses import fields, replace
+
+import privstream.mechanisms
+import pytest
+from privstream.mechanisms.privacy import caveats
+from privstream.mechanisms.privacy.accounting import compose
+
+SAME_DIRECTION = "moves all of them in the same direction"
+COLUMNS = {"columns": 3, "horizon": 20}
+RUN = {"delta": 1e-6, "max_hits": 4, "horizon": 100}
+FLAGS = {"columns": 1, "thresholds": (9,)}
+MONOTONE = (privstream.mechanisms.Monotone(lambda sums: sums.max(axis=1)),)
+EXACT = (caveats.KEYED_NOISE,)
+COMPARED = (caveats.KEYED_NOISE, caveats.COMPARED_FLOATS)
+PUBLISHED = (caveats.KEYED_NOISE, caveats.PUBLISHED_FLOATS)
+NUMBERS = (caveats.KEYED_NOISE, caveats.GIVEN_NUMBERS)
+
+EXAMPLES = {
+    "AboveThreshold": [({}, COMPARED), ({"integer": True}, EXACT)],
+    "Sparse": [({"max_hits": 3}, COMPARED), ({"integer": True}, EXACT)],
+    "NumericSparse": [({"delta": 1e-6}, PUBLISHED), ({"integer": True}, EXACT)],
+    "SparseVectorWithGap": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "AdaptiveSparseVector": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "NoisyTopK": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "HybridNoisyTopK": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "HybridSparseVector": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "ExponentialMechanismWithGap": [({}, PUBLISHED)],
+    "MeasuredTopK": [({"delta": 1e-6, "top": 2}, EXACT)],
+    "OnlineMultiplicativeWeights": [
+        ({"domain_size": 6, "records": 5000, "alpha": 0.2}, PUBLISHED),
+        ({"domain_size": 6, "records": 5000, "alpha": 0.2, "integer": True}, EXACT),
+    ],
+    "ThresholdMonitor": [
+        (RUN, NUMBERS),
+        (RUN | {"calibration": "paper"}, NUMBERS),
+        (RUN | {"calibration": "paper", "count_share": 0.0}, (*NUMBERS, caveats.COMPARED_FLOATS)),
+        (RUN | {"calibration": "clock", "count_share": 0.0}, NUMBERS),
+    ],
+    "BinaryTreeCounter": [(COLUMNS, EXACT)],
+    "BottomUpTreeCounter": [(COLUMNS, EXACT)],
+    "KaryTreeCounter": [(COLUMNS, EXACT)],
+    "SquareRootToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
+    "BufferedToeplitzCounter": [(COLUMNS | {"delta": 1e-6}, EXACT)],
+    "UnknownHorizonCounter": [({}, EXACT)],
+    "HistogramQueries": [
+        (COLUMNS | {"mode": "anchored"}, EXACT),
+        (COLUMNS | {"mode": "direct", "queries": MONOTONE}, EXACT),
+        (COLUMNS | {"mode": "anchored", "queries": MONOTONE}, (*EXACT, caveats.GIVEN_FUNCTIONS)),
+        (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*COMPARED, caveats.GIVEN_FUNCTIONS)),
+    ],
+    "ColumnFlags": [(FLAGS, COMPARED)],
+    "SetCardinality": [({"mode": "sparse"}, EXACT), ({"unit": "event"}, EXACT)],
+    "RangeCounter": [({"universe": 100}, EXACT)],
+    "DynamicPredecessor": [({"universe": 100}, EXACT)],
+    "IncrementalPredecessor": [({"universe": 100}, EXACT)],
+}
+
+
+def discovered():
+    """Return the names of exported classes that can be made and promise something."""
+    exported = {name: getattr(privstream.mechanisms, name) for name in privstream.mechanisms.__all__}
+    return {name for name, one in exported.items() if not inspect.isabstract(one) and hasattr(one, "guarantee")}
+
+
+CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
+
+
+def test_every_mechanism_has_an_example():
+    assert discovered() == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize(("name", "parameters", "expected"), CASES)
+def test_what_the_guarantee_rests_on_is_said(name, parameters, expected, neighbouring):
+    made = getattr(privstream.mechanisms, name)(epsilon=1.0, neighbouring=neighbouring, **parameters)
+    guarantee = made.guarantee
+    assert guarantee.caveats == expected
+    assert guarantee.to_dict()["caveats"] == list(expected)
+    assert guarantee.paragraph().endswith(" ".join(expected))
+    assert SAME_DIRECTION not in guarantee.paragraph()
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_that_all_queries_move_in_one_direction_is_part_of_the_unit(name):
+    parameters, _ = EXAMPLES[name][0]
+    made = getattr(privstream.mechanisms, name)(epsilon=1.0, **parameters)
+    if "monotone" not in {field.name for field in fields(made)}:
+        return
+    monotone = replace(made, monotone=True).guarantee
+    assert SAME_DIRECTION in monotone.unit
+    with pytest.raises(ValueError, match="unit must be the same"):
+        compose(monotone, made.guarantee, delta=1e-9)
+
+
+@pytest.mark.parametrize("name", ["NoisyTopK", "HybridNoisyTopK", "HybridSparseVector", "ExponentialMechanismWithGap"])
+def test_one_selection_is_not_a_whole_run(name):
+    text = getattr(privstream.mechanisms, name)(epsilon=1.0).guarantee.paragraph()
+    assert "It covers one selection" in text
+    assert "whole run" not in text
+
+
+def test_counts_that_one_person_changes_move_together():
+    assert "all up or all down" in privstream.mechanisms.MeasuredTopK(epsilon=1.0).guarantee.paragraph()
+
+
+def test_compositions_keep_all_caveats():
+    real, whole = (privstream.mechanisms.Sparse(epsilon=0.5, integer=integer).guarantee for integer in (False, True))
+    assert compose(whole, real, delta=1e-9).caveats == COMPARED
+
+
+@pytest.mark.parametrize("hashed", [caveats.people_hashed, caveats.items_hashed, caveats.streams_hashed])
+def test_a_replaced_person_may_collide_twice(hashed):
+    once, twice = hashed("add_remove"), hashed("replace_one")
+    assert "add 2 " not in once
+    assert "add 2 " in twice
+    assert once == twice.replace("add 2 ", "add ")

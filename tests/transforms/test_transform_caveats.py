@@ -1,0 +1,120 @@
+"""What the guarantee of every transform says that it rests on: exactly the hashes and roundings that it uses."""
+
+import inspect
+
+import privstream.transforms
+import pytest
+from privstream.mechanisms import Monotone, SeededNoise
+from privstream.mechanisms.privacy.caveats import (
+    COMPARED_FLOATS,
+    GIVEN_FUNCTIONS,
+    KEYED_NOISE,
+    ROUNDED_FLOATS,
+    events_hashed,
+    items_hashed,
+    people_hashed,
+    streams_hashed,
+)
+from privstream.transforms import AlertRule, Domain
+from privstream.transforms.events.private_transform import PrivateTransform
+
+HASHES = (people_hashed, items_hashed, streams_hashed, events_hashed)
+WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
+LIST = {"domain": Domain(["a", "b", "c"])}
+HITTERS = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 10}
+RULES = {"rules": (AlertRule(name="many", at_least=50, items=("a",)),)}
+EVERYBODY = {"rules": (AlertRule(name="many", at_least=50),)}
+NUMBERS = {"rules": (AlertRule(name="load", at_least=9),)}
+TWO = {"streams": ("x", "y")}
+ONE_OF_TWO = TWO | {"streams_per_person": 1}
+PERSON = {"unit": "user", "max_contributions": 3}
+MOVES = {"leave_values": ("out",)}
+ABOUT = LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}
+FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
+
+# For each transform: arguments, and what applies beside keyed noise; a pair where the two relations differ.
+EXAMPLES = {
+    "ShiftingHeavyHitters": [
+        (HITTERS, (people_hashed, items_hashed)),
+        (HITTERS | {"calibration": "paper", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | LIST, (people_hashed, items_hashed)),
+        (HITTERS | LIST | {"start": 0}, (people_hashed,)),
+        (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
+        (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
+        (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
+    ],
+    "TopKWithGap": [
+        (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1, "unit": "person_in_window"}, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1, "participation_cap": 2} | TWO, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
+    ],
+    "SparseVectorAlerts": [
+        (WINDOWS | RULES, ()),
+        (WINDOWS | EVERYBODY | TWO, ()),
+        (WINDOWS | RULES | TWO | {"streams_per_person": 2}, ()),
+        (WINDOWS | RULES | ONE_OF_TWO, (people_hashed, streams_hashed)),
+    ],
+    "MeasurementAlerts": [
+        (WINDOWS | NUMBERS, (ROUNDED_FLOATS,)),
+        (WINDOWS | NUMBERS | TWO | {"integer": True}, ()),
+    ],
+    "ContinualHistogram": [
+        (WINDOWS | LIST, ()),
+        (WINDOWS | LIST | PERSON | TWO, (people_hashed,)),
+        (WINDOWS | LIST | PERSON | {"mode": "paper"}, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | FUNCTION | {"mode": "direct"}, ()),
+        (WINDOWS | LIST | FUNCTION | {"mode": "paper"}, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
+    ],
+    "ThresholdFlags": [
+        (WINDOWS | LIST | {"thresholds": 50}, (COMPARED_FLOATS,)),
+        (WINDOWS | LIST | {"thresholds": 50} | PERSON, (COMPARED_FLOATS, people_hashed)),
+    ],
+    "SetCardinality": [
+        (WINDOWS | MOVES, (people_hashed,)),
+        (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
+        (WINDOWS | MOVES | {"unit": "event"}, ()),
+        (WINDOWS | MOVES | {"unit": "event"} | TWO, (events_hashed,)),
+    ],
+    "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
+    "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
+    "PrivateQueries": [
+        (ABOUT, ((), (people_hashed,))),
+        (ABOUT | {"real_weights": True}, ((ROUNDED_FLOATS,), (ROUNDED_FLOATS, people_hashed))),
+    ],
+}
+CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
+
+
+def discovered():
+    exported = {name: getattr(privstream.transforms, name) for name in privstream.transforms.__all__}
+    return {name for name, one in exported.items() if inspect.isclass(one) and issubclass(one, PrivateTransform)}
+
+
+def test_every_transform_has_an_example():
+    assert discovered() == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize(("name", "arguments", "applies"), CASES)
+def test_what_the_guarantee_rests_on_is_said(name, arguments, applies, neighbouring):
+    kind = getattr(privstream.transforms, name)
+    if "neighbouring" in inspect.signature(kind).parameters:
+        arguments = arguments | {"neighbouring": neighbouring}
+    if applies and isinstance(applies[0], tuple):
+        applies = applies[neighbouring == "replace_one"]
+    expected = [KEYED_NOISE, *(one(neighbouring) if one in HASHES else one for one in applies)]
+    guarantee = kind(**arguments, noise=SeededNoise(1)).guarantee
+    assert list(guarantee.caveats) == expected
+    assert guarantee.to_dict()["caveats"] == expected
+    assert guarantee.paragraph().endswith(" ".join(expected))
+    assert "2^64" not in " ".join(guarantee.limits)
+
+
+def test_measurements_that_move_together_say_so():
+    monotone, other = (
+        privstream.transforms.MeasurementAlerts(**WINDOWS, **NUMBERS, noise=SeededNoise(1), monotone=monotone).guarantee
+        for monotone in (True, False)
+    )
+    assert "moves all of them in the same direction" in monotone.unit
+    assert "direction" not in other.paragraph()
