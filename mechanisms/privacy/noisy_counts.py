@@ -12,13 +12,13 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.discrete import LARGEST_SIGMA
 from privstream.mechanisms.privacy.accounting import ROUNDING
 from privstream.mechanisms.privacy.guarantee import PrivacyCurve
 from scipy import optimize
 
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
+LARGEST_SIGMA = 1e6  # of the sampler
 NO_ROOM = f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 

@@ -35,7 +35,9 @@ def test_it_is_frozen_data_and_the_curve_does_not_count():
 
 
 def test_json_holds_every_field_but_the_curve():
-    found = json.loads(json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), horizon=7).to_dict()))
+    found = json.loads(
+        json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), horizon=7).to_dict())
+    )
     assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve"}
     assert found["limits"] == ["Few."]
     assert found["caveats"] == ["Perhaps."]

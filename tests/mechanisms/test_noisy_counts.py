@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
 from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
@@ -60,6 +61,7 @@ def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
     """The solver looks at sigmas up to e times the largest one that can be drawn; it must not return any of these."""
     given = {"hits": PureDp(0.5), "charges": 4, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
     sigma = noisy_counts.solve_sigma(**given)
+    assert noisy_counts.LARGEST_SIGMA == discrete.LARGEST_SIGMA
     monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
     assert noisy_counts.solve_sigma(**given) == sigma
     monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
