@@ -9,7 +9,7 @@ import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-MAX_RECORD_CHARACTERS = 1 << 16
+MAX_RECORD_CHARACTERS = 1 << 12
 """A dead letter quotes at most so much of its record; its position leads to the rest."""
 
 COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".deflate")
@@ -100,17 +100,24 @@ def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
 
 
 def _plain(value: Any) -> Any:
-    """Take an Arrow value out of its wrapper."""
+    """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
+    if isinstance(value, str | bytes):
+        return value[: MAX_RECORD_CHARACTERS + 1]
     if not isinstance(value, pa.Scalar):
         return value
     if isinstance(value, pa.DictionaryScalar):
-        return _plain(value.value)
+        return _plain(value.dictionary[value.index.as_py()]) if value.is_valid else None
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
+        return _start(value.as_buffer())
     if pa.types.is_timestamp(value.type):
         return value.cast(pa.string()).as_py()
-    try:
-        return value.as_py()
-    except UnicodeDecodeError:
-        return value.as_buffer().to_pybytes()
+    return value.as_py()
+
+
+def _start(text: pa.Buffer) -> str:
+    """Return the beginning of UTF-8, or of bytes that are none."""
+    start: bytes = text[: 4 * MAX_RECORD_CHARACTERS + 4].to_pybytes()
+    return start.decode("utf-8", "backslashreplace")
 
 
 def _text(value: Any) -> str:

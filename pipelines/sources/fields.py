@@ -42,7 +42,7 @@ class FieldMapping:
     time: str = "time"
     stream: str = ""
     time_unit: str | None = None
-    max_item_bytes: int = 1 << 20
+    max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
         for option in ("user", "item", "time", "stream"):

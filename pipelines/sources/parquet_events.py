@@ -1,42 +1,59 @@
-"""Reads Parquet, row group by row group, without touching single rows."""
+"""Reads Parquet, row group by row group, without touching single rows.
 
+A few bytes of a file can stand for gigabytes of text: a dictionary names a long value once for all rows that have it,
+and `DELTA_BYTE_ARRAY` says only what differs from the row before. So how many rows are decoded at once, and whether
+dictionaries are written out, follows from how long the values of a row group can be.
+"""
+
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from privstream.pipelines.sources.event_files import InputFileError, Part, RawEvents, describe_row, open_file
 
 BATCH_ROWS = 1 << 16
+FEW_ROWS = 128
+"""So many rows are decoded at once where any of them may be long."""
+
 BATCH_BYTES = 1 << 26
+GROUP_BYTES = 1 << 27
+"""A row group with less text than this, dictionaries counted once, may be in memory as a whole."""
+
+PROBE_BYTES = 1 << 20
+FOOTER_END = 8  # bytes: the length of the footer, and the magic number
+MAGIC = b"PAR1"
 
 
 def schema(path: str) -> pa.Schema:
     """Return the types of a file's fields."""
-    with _open(path) as file:
-        return file.schema_arrow
+    with _open(path) as stream:
+        return pq.read_schema(stream)
 
 
 def parts(path: str, size: int) -> Iterator[Part]:
     """Return one part for each row group."""
-    with _open(path) as file:
-        groups = file.metadata.num_row_groups
+    with _open(path) as stream:
+        groups = pq.read_metadata(stream).num_row_groups
     for group in range(groups):
         yield Part(group, group + 1)
 
 
 def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents]:
-    """Read some columns of a file's row groups.
+    """Read some columns of a file's row groups; text in which long values may be many comes as dictionaries.
 
     Raises:
         InputFileError: the file is no Parquet, or is damaged; Arrow does not tell damage from a failing disk or
             network, so a run ends rather than go on without a part of its input.
     """
-    with _open(path) as file:
+    with _open(path) as stream:
+        metadata = _stored_types(stream)
         for group in range(part.start, part.end):
             start = 0
-            rows = _batch_rows(file.metadata.row_group(group))
-            for batch in file.iter_batches(rows, row_groups=[group], columns=list(fields), use_threads=False):
+            for batch in _RowGroup(stream, metadata, group).batches(fields):
                 columns = {name: batch.column(name) for name in fields}
                 yield RawEvents(columns, _Position(group, start), describe_row(columns))
                 start += batch.num_rows
@@ -52,17 +69,60 @@ class _Position:
         return f"row group {self.group + 1}, row {self.start + row + 1}"
 
 
-def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Return how many rows to take at once, fewer where rows are long."""
-    bytes_per_row = group.total_byte_size / max(group.num_rows, 1)
-    return int(max(1, min(BATCH_ROWS, BATCH_BYTES / max(bytes_per_row, 1))))
+class _RowGroup(NamedTuple):
+    """A row group of an open file."""
+
+    stream: BinaryIO
+    metadata: pq.FileMetaData
+    number: int
+
+    def batches(self, fields: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Decode some columns; a batch takes a few times `GROUP_BYTES` at most, and the largest page of the file."""
+        group = self.metadata.row_group(self.number)
+        chunks = [group.column(column) for column in range(group.num_columns)]
+        texts = [chunk for chunk in chunks if chunk.path_in_schema in fields and chunk.physical_type == "BYTE_ARRAY"]
+        coded = [chunk.path_in_schema for chunk in texts if chunk.has_dictionary_page]
+        rows, dictionaries = BATCH_ROWS, []
+        if sum(chunk.total_uncompressed_size for chunk in texts) > GROUP_BYTES or _refer_back(texts):
+            rows = FEW_ROWS
+        elif coded and self._longest_row(coded) * BATCH_ROWS > BATCH_BYTES:
+            dictionaries = coded
+        file = pq.ParquetFile(self.stream, metadata=self.metadata, read_dictionary=dictionaries)
+        yield from file.iter_batches(rows, row_groups=[self.number], columns=list(fields), use_threads=False)
+
+    def _longest_row(self, names: list[str]) -> int:
+        """Return the bytes of a row with the longest text of each dictionary: the first row brings them whole."""
+        file = pq.ParquetFile(
+            self.stream, metadata=self.metadata, read_dictionary=names, pre_buffer=False, buffer_size=PROBE_BYTES
+        )
+        for batch in file.iter_batches(1, row_groups=[self.number], columns=names, use_threads=False):
+            return sum(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in batch.columns)
+        return 0
+
+
+def _refer_back(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Tell whether values are written as what differs from those before."""
+    return any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+
+
+def _stored_types(stream: BinaryIO) -> pq.FileMetaData:
+    """Return the metadata of a file without the types that its columns had in Arrow before they were written.
+
+    These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB.
+    """
+    stream.seek(-FOOTER_END, io.SEEK_END)
+    end = stream.read(FOOTER_END)
+    size = int.from_bytes(end[:4], "little")
+    stream.seek(-FOOTER_END - size, io.SEEK_END)
+    footer = stream.read(size).replace(b"ARROW:schema", b"arrow:schema")
+    return pq.read_metadata(io.BytesIO(MAGIC + footer + end))
 
 
 @contextmanager
-def _open(path: str) -> Iterator[pq.ParquetFile]:
+def _open(path: str) -> Iterator[BinaryIO]:
     """Open a Parquet file; its errors, raised inside the block, name the file and nothing that is in it."""
     with open_file(path) as stream:
         try:
-            yield pq.ParquetFile(stream)
+            yield stream
         except (pa.ArrowException, OSError) as error:
             raise InputFileError(f"{path} is not a Parquet file, or is damaged ({type(error).__name__})") from None

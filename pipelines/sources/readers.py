@@ -19,6 +19,7 @@ from privstream.pipelines.sources.event_files import (
 )
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.plain_batches import plain_batches
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
@@ -185,7 +186,7 @@ class ReadPart(beam.DoFn):
                 yield self.refuse(code, letter)
             self.events_read.inc(batch.num_rows)
             if batch.num_rows:
-                yield batch
+                yield from plain_batches(batch)
 
     def refuse(self, code: str, letter: DeadLetter) -> Any:
         """Count a record and send it away."""

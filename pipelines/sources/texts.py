@@ -12,8 +12,8 @@ Marks = dict[str, np.ndarray]
 MISSING, TYPE, ENCODING, LONG = "missing", "type", "encoding", "long"
 
 
-def read_texts(values: pa.Array | list[Any], max_bytes: int) -> tuple[pa.StringArray, Marks]:
-    """Turn a column into text.
+def read_texts(values: pa.Array | list[Any], max_bytes: int) -> tuple[pa.Array, Marks]:
+    """Turn a column into text; a dictionary stays one, without the texts that break a rule.
 
     Args:
         values: text, bytes or integers; in a list, anything.
@@ -22,6 +22,11 @@ def read_texts(values: pa.Array | list[Any], max_bytes: int) -> tuple[pa.StringA
     Returns:
         The column as text, with nulls or anything at all where a rule is broken, and the broken rules.
     """
+    if isinstance(values, pa.DictionaryArray):
+        texts, marks = read_texts(values.dictionary, max_bytes)
+        dropped = np.logical_or.reduce(list(marks.values())) if marks else np.zeros(len(texts), bool)
+        usable = pc.if_else(pa.array(~dropped), texts, None) if dropped.any() else texts
+        return pa.DictionaryArray.from_arrays(values.indices, usable), spread(values, marks)
     texts, marks = _from_list(values) if isinstance(values, list) else _from_array(values)
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
     refused = np.logical_or.reduce(list(marks.values())) if marks else False
@@ -33,10 +38,16 @@ def read_texts(values: pa.Array | list[Any], max_bytes: int) -> tuple[pa.StringA
     return texts, marks
 
 
+def spread(rows: pa.DictionaryArray, marks: Marks) -> Marks:
+    """Return the rules that rows break, from those that the texts of their dictionary break; a null is missing."""
+    numbers = pc.fill_null(rows.indices, len(rows.dictionary)).to_numpy()
+    nulls = {MISSING: np.zeros(len(rows.dictionary), bool)} if rows.indices.null_count else {}
+    found = {rule: np.append(mask, rule == MISSING)[numbers] for rule, mask in (nulls | marks).items()}
+    return {rule: mask for rule, mask in found.items() if mask.any()}
+
+
 def _from_array(values: pa.Array) -> tuple[pa.StringArray, Marks]:
     """Turn an Arrow column into text."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
     if pa.types.is_null(values.type) or pa.types.is_integer(values.type):
         return values.cast(pa.string()), {}
     data = values.cast(pa.binary())

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.pipelines.sources.fields import TIME_UNITS, is_text
-from privstream.pipelines.sources.texts import MISSING, TYPE, Marks
+from privstream.pipelines.sources.texts import MISSING, TYPE, Marks, spread
 
 SYNTAX, FINITE, RANGE, UNIT = "syntax", "finite", "range", "unit"
 
@@ -41,8 +41,9 @@ def read_times(values: pa.Array | list[Any], unit: str | None) -> tuple[np.ndarr
     """
     array = _to_array(values, unit) if isinstance(values, list) else values
     if isinstance(array, pa.Array):
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+        if isinstance(array, pa.DictionaryArray):
+            times, marks = read_times(array.dictionary, unit)
+            return np.append(times, 0)[pc.fill_null(array.indices, len(times)).to_numpy()], spread(array, marks)
         found = _from_array(array, unit)
         if found is not None:
             return found

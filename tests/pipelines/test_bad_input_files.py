@@ -404,8 +404,8 @@ def test_dead_letters_of_columns_name_row_and_values(tmp_path, read):
 def test_huge_records_are_cut_in_their_dead_letter(tmp_path, read):
     (tmp_path / "a.jsonl").write_text(json.dumps(GOOD | {"item": "x" * (1 << 21)}))
     outcome = read(tmp_path / "a.jsonl", time_unit="s")
-    assert outcome.letters[0].reason == "item must be at most 1048576 bytes"
-    assert len(outcome.letters[0].record) == (1 << 16) + 1
+    assert outcome.letters[0].reason == "item must be at most 16384 bytes"
+    assert len(outcome.letters[0].record) == (1 << 12) + 1
 
 
 def test_a_file_that_vanishes_after_launch_is_named(tmp_path):

@@ -105,13 +105,13 @@ def test_wrong_kinds_among_others_are_refused_one_by_one():
     assert [refusal.row for refusal in refusals] == [1, 2, 3, 4]
 
 
-def test_items_of_a_mebibyte_pass_and_longer_ones_do_not():
-    mebibyte = 1 << 20
+def test_items_of_16_kibibytes_pass_and_longer_ones_do_not():
+    longest = 1 << 14
     batch, refusals = normalise(
-        ["u"] * 3, ["é" * (mebibyte // 2), "x" * mebibyte, "x" * mebibyte + "x"], [1] * 3, time_unit="s"
+        ["u"] * 3, ["é" * (longest // 2), "x" * longest, "x" * longest + "x"], [1] * 3, time_unit="s"
     )
     assert batch.num_rows == 2
-    assert refusals == [(2, "item_long", "item must be at most 1048576 bytes")]
+    assert refusals == [(2, "item_long", "item must be at most 16384 bytes")]
 
 
 def test_a_row_is_refused_once_for_its_first_fault():

@@ -1,0 +1,132 @@
+"""A few bytes of a file can stand for gigabytes: what long values cost, and that they decide about nobody else."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines.sources import parquet_events, plain_batches
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.readers import ReadPart, list_parts, match_files
+
+MEBIBYTE = 1 << 20
+LONGEST = 1 << 14
+POOLS: list[pa.MemoryPool] = []
+"""They must outlive what was made in them."""
+
+TIME = pa.array([1], pa.timestamp("s", "UTC"))[0]
+
+
+def write(path, items, users=None, times=None, **options):
+    rows = len(items)
+    times = pa.repeat(TIME, rows) if times is None else times
+    table = pa.table({"user": users or [f"u{row}" for row in range(rows)], "item": items, "time": times})
+    pq.write_table(table, path, **options)
+
+
+def coded(texts, numbers):
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(texts))
+
+
+def batches_of(path, **fields):
+    """Return batches, dead letters and the most memory that Arrow took."""
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    POOLS.append(pool)
+    pa.set_memory_pool(pool)
+    try:
+        (file,) = match_files(str(path))
+        found = [each for part in list_parts(file) for each in ReadPart(FieldMapping(**fields)).read(part)]
+    finally:
+        pa.set_memory_pool(before)
+    batches = [each for each in found if isinstance(each, pa.RecordBatch)]
+    return batches, [each.value for each in found if not isinstance(each, pa.RecordBatch)], pool.max_memory()
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["column is a dictionary", "column is text"])
+def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
+    write(tmp_path / "a.parquet", coded(["x" * MEBIBYTE, "tea"], [0] * 2100 + [1] * 3), store_schema=stored)
+    assert (tmp_path / "a.parquet").stat().st_size < 200_000
+    batches, letters, most = batches_of(tmp_path / "a.parquet")
+    assert [row["item"] for batch in batches for row in batch.to_pylist()] == ["tea"] * 3
+    assert {letter.reason for letter in letters} == {f"item must be at most {LONGEST} bytes"}
+    assert [letter.position for letter in letters] == [f"row group 1, row {row}" for row in range(1, 2101)]
+    assert most < 64 * MEBIBYTE
+
+
+@pytest.mark.parametrize("values", [1, 50])
+def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path):
+    write(
+        tmp_path / "a.parquet",
+        coded(["x" * MEBIBYTE + str(n) for n in range(values)], [n % values for n in range(400)]),
+    )
+    batches, letters, most = batches_of(tmp_path / "a.parquet", max_item_bytes=2 * MEBIBYTE)
+    assert not letters
+    assert [batch.num_rows for batch in batches] == [63] * 6 + [22]
+    assert [user for batch in batches for user in batch["user"].to_pylist()] == [f"u{row}" for row in range(400)]
+    assert sum(map(len, batches[0]["item"].to_pylist())) >= 63 * MEBIBYTE
+    assert most < 400 * MEBIBYTE + 6 * plain_batches.TEXT_BYTES  # all batches are kept here, and some are made twice
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dictionary": False, "write_batch_size": 1, "compression": "zstd"},
+        {"use_dictionary": False, "column_encoding": {"item": "DELTA_BYTE_ARRAY"}},
+        {"write_batch_size": 1, "compression": "zstd"},
+    ],
+    ids=["plain", "delta", "dictionary and plain"],
+)
+def test_long_values_that_all_differ_are_decoded_few_at_a_time(options, tmp_path):
+    items = ["x" * MEBIBYTE + str(number) for number in range(160)]
+    write(tmp_path / "a.parquet", [*items, "tea"], **options)
+    assert (tmp_path / "a.parquet").stat().st_size < 30 * MEBIBYTE
+    batches, letters, most = batches_of(tmp_path / "a.parquet")
+    assert [row["item"] for batch in batches for row in batch.to_pylist()] == ["tea"]
+    assert len(letters) == 160
+    assert most < 300 * MEBIBYTE
+
+
+def test_where_batches_end_changes_nothing(tmp_path, monkeypatch, read):
+    items = coded(["tea", "x" * 3000, "y" * 4000], [0, 1, 2, 1, 0, 2, 2, 1] * 50)
+    write(tmp_path / "a.parquet", items)
+    whole = read(tmp_path / "a.parquet")
+    assert len(whole.rows) == 400
+    for bytes_ in (1, 3000, 10_000):
+        monkeypatch.setattr(plain_batches, "TEXT_BYTES", bytes_)
+        monkeypatch.setattr(parquet_events, "BATCH_BYTES", bytes_)
+        monkeypatch.setattr(parquet_events, "GROUP_BYTES", 1 << 27 if bytes_ == 3000 else 0)
+        assert read(tmp_path / "a.parquet") == whole
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.dictionary(pa.int8(), pa.string()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("long", [False, True])
+def test_rows_that_break_a_rule_are_refused_alone_in_every_type_of_text(kind, long, tmp_path, read):
+    raw = pa.array([b"tea", None, b"", b"x" * 20_000, b"caf\xc3\xa9", b"tea"])
+    items, users = raw.cast(pa.string()).cast(kind), pa.array([b"a", b"b", b"c", b"d", b"e", None]).cast(kind)
+    if kind == pa.binary():
+        items = pa.array([b"tea", None, b"", b"x" * 20_000, b"caf\xc3\xa9", b"\xff"])
+    write(tmp_path / "a.parquet", items, users, use_dictionary=long)
+    outcome = read(tmp_path / "a.parquet")
+    assert [(row["user"], row["item"]) for row in outcome.rows] == [("a", "tea"), ("e", "café")]
+    assert [letter.position for letter in outcome.letters] == [f"row group 1, row {row}" for row in (2, 3, 4, 6)]
+
+
+@pytest.mark.parametrize("long", [10, 20_000])
+def test_times_in_a_dictionary_are_read_once_each(long, tmp_path, read):
+    texts = ["2024-01-01", None, "x" * long, "2024-01-01T00:00:01Z"]
+    write(tmp_path / "a.parquet", ["tea"] * 8, times=pa.array(texts * 2))
+    outcome = read(tmp_path / "a.parquet")
+    assert [row["time"] for row in outcome.rows] == [1704067200000000] * 2 + [1704067201000000] * 2
+    assert [letter.reason for letter in outcome.letters] == [
+        "time must be present and not empty",
+        "time must be ISO 8601 text",
+    ] * 2
