@@ -61,6 +61,7 @@ COMMANDS: Commands = {
     "ranges": ("commands.ranges", "count points in public ranges, while points come and go"),
     "predecessor": ("commands.predecessor", "find what is near to public points, while points come and go"),
     "queries": ("commands.queries", "answer linear queries about a data set, one after the other"),
+    "budget": ("commands.budget", "say what all runs on a data set have cost together, by their ledger"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
     "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.plot.truth import Key, Verdict, judge, key, read_detection_threshold
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -95,8 +96,9 @@ class _Files:
             raise ValueError(f"--output must be a new folder, or one that a demo has made, got {self.folder}")
         with open(self.commands, "w") as file:
             file.writelines([f"{MARK}\n", *(f"{_typed(command)}\n" for command in commands)])
-        if os.path.exists(self.key):
-            os.remove(self.key)
+        for path in (self.key, f"{self.key}{ENDING}"):  # the ledger is about runs with the key before
+            if os.path.exists(path):
+                os.remove(path)
         with open(os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
 
@@ -124,7 +126,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     simulate += ["--output", files.events, "--truth", files.truth]
     watch = ["heavy-hitters", "--input", files.events, "--output", files.rows, "--window", "3600"]
     watch += ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "6", "--horizon", hours, "--items_per_step", "2"]
-    watch += ["--noise_key_file", files.key]
+    watch += ["--noise_key_file", files.key, "--overwrite"]
     plot = ["plot", "heavy-hitters", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
     return [simulate, watch, plot]
 

@@ -132,7 +132,7 @@ class KeyedNoise(PrfNoise):
             transforms of one pipeline that read different events.
 
     Attributes:
-        fingerprint: public text that tells keys (under one run id) apart, and says nothing else about them.
+        fingerprint: public text, 16 hexadecimal digits, that tells keys apart, and says nothing else about them.
 
     Raises:
         TypeError: the key is not bytes.
@@ -144,7 +144,7 @@ class KeyedNoise(PrfNoise):
         True
     """
 
-    __slots__ = ("_run_id",)
+    __slots__ = ("_run_id", "fingerprint")
 
     def __init__(self, secret_key: bytes, run_id: str = "") -> None:
         if not isinstance(secret_key, bytes):
@@ -154,6 +154,8 @@ class KeyedNoise(PrfNoise):
         _check_key("secret_key", secret_key)
         super().__init__(Prf.from_secret(secret_key, run_id))
         self._run_id = run_id
+        whose = PrfNoise(Prf.from_secret(secret_key, "").child("fingerprint"))
+        self.fingerprint = f"{int(whose.words(1)[0, 0, 0]):016x}"
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
@@ -195,17 +197,12 @@ class KeyedNoise(PrfNoise):
     def __reduce__(self) -> Any:
         if self._lineage is not None:
             return _load_keyed, self._lineage[0]
-        return _restore_keyed, (self._prf, self._run_id)
+        return _restore_keyed, (self._prf, self._run_id, self.fingerprint)
 
     def _found(self, where: tuple[str, str]) -> Self:
         """Remember where the key is, for pickles of this source and of those derived from it."""
         self._lineage = ((*where, self._run_id, self.fingerprint), ())
         return self
-
-    @property
-    def fingerprint(self) -> str:
-        """Public text, 16 hexadecimal digits, that tells keys apart, and nothing else about them."""
-        return f"{int(self.derive('fingerprint').words(1)[0, 0, 0]):016x}"
 
 
 class SeededNoise(PrfNoise):
@@ -224,9 +221,9 @@ class SeededNoise(PrfNoise):
         return SeededNoise, (self._seed,)
 
 
-def _restore_keyed(prf: Prf, run_id: str) -> KeyedNoise:
+def _restore_keyed(prf: Prf, run_id: str, fingerprint: str) -> KeyedNoise:
     noise = KeyedNoise.__new__(KeyedNoise)
-    noise._prf, noise._run_id, noise._lineage = prf, run_id, None
+    noise._prf, noise._run_id, noise.fingerprint, noise._lineage = prf, run_id, fingerprint, None
     return noise
 
 

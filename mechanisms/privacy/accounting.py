@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -191,8 +192,19 @@ class ComposedCurve:
         return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the convolution of all distributions."""
-        return functools.reduce(lambda a, b: a.compose(b), (curve.to_pld(interval) for curve in self.curves))
+        """Return the convolution of all distributions: of equal ones at once, of small ones before large ones."""
+        times = Counter(self.curves)
+        parts = [_repeated(curve.to_pld(interval), many) for curve, many in times.items()]
+        while len(parts) > 1:
+            parts = [
+                functools.reduce(PrivacyLossDistribution.compose, parts[i : i + 2]) for i in range(0, len(parts), 2)
+            ]
+        return parts[0]
+
+
+def _repeated(loss: PrivacyLossDistribution, times: int) -> PrivacyLossDistribution:
+    """Return what so many of one distribution compose to."""
+    return loss if times == 1 else loss.self_compose(times)
 
 
 def compose(*guarantees: PrivacyGuarantee, delta: float, interval: float = 1e-4) -> PrivacyGuarantee:

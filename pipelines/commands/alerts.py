@@ -6,11 +6,11 @@ import argparse
 import math
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.alert_rules_file import read_rules
 from privstream.pipelines.commands.event_pipeline import EventPipeline
-from privstream.pipelines.runners import launch
 from privstream.transforms import Alert, SparseVectorAlerts
 
 ORDER = ("window_start", "stream", "rule")
@@ -70,7 +70,7 @@ def add_alerts(budget: argparse._ArgumentGroup) -> None:
     )
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlerts:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> SparseVectorAlerts:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     if arguments.end is None and arguments.watch is None:
         raise ValueError("end must be given: every window until then is tested")
@@ -91,7 +91,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SparseVectorAlert
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,
         shards=arguments.shards,
-        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        noise=noise,
     )
 
 

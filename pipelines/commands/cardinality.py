@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.cardinality.set_cardinality import MODES, UNITS
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
-from privstream.pipelines.runners import launch
 from privstream.transforms import CardinalityEstimate, SetCardinality
 
 ORDER = ("stream", "window_start")
@@ -51,7 +51,7 @@ def add_limits(budget: argparse._ArgumentGroup) -> None:
     budget.add_argument("--mode", choices=MODES, default="auto", help="how (default: auto, what promises least error)")
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> SetCardinality:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     return SetCardinality(
         epsilon=arguments.epsilon,
@@ -72,7 +72,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> SetCardinality:
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,
         shards=arguments.shards,
-        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        noise=noise,
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from privstream.pipelines.accounts.run_identity import NOT_SHAPING
 from privstream.pipelines.commands.options import fields
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
@@ -20,6 +23,8 @@ from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say
 
 GUARANTEE = "_guarantee.json"
+PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
+RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can tell such runs apart"
 KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 1.0
@@ -117,6 +122,30 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     if not is_endless(arguments):
         return f"{arguments.output}.guarantee.json"
     return str(FileSystems.join(arguments.output, GUARANTEE))
+
+
+def check_same_promise(path: str, promised: Mapping[str, Any]) -> None:
+    """Refuse a folder whose files were published under another promise; a run that starts again promises the same.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    if not FileSystems.exists(path):
+        return
+    try:
+        with FileSystems.open(path) as stream:
+            found = _shaping(json.load(stream))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        found = []
+    if found != _shaping(json.loads(json.dumps(promised))):
+        raise ValueError(f"--output must be a folder of this run, but {path} promises something else: use a new folder")
+
+
+def _shaping(promised: Mapping[str, Any]) -> list[Any]:
+    """Return what two promises have in common that are about one run, in the words of any version."""
+    given = promised["parameters"]
+    kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name == "run_id"}
+    return [promised["made_by"]["command"], kept, [promised["guarantee"].get(name) for name in PROMISED]]
 
 
 def end_path(arguments: argparse.Namespace) -> str | None:

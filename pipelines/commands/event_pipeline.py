@@ -11,9 +11,15 @@ from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.run_identity import RunIdentity, identify
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.commands.endless import (
     INPUT,
+    RUN_ID_NEEDED,
+    check_same_promise,
     end_path,
     guarantee_path,
     is_endless,
@@ -25,7 +31,7 @@ from privstream.pipelines.commands.options import UNBOUNDED
 from privstream.pipelines.commands.run_report import RunReport
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
-from privstream.pipelines.sinks.whole_files import check_destination, write_json
+from privstream.pipelines.sinks.whole_files import check_destination, check_new, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.pipelines.terminal import say
@@ -42,6 +48,9 @@ PLACES = (
     "noise_key_file",
     "noise_key_variable",
     "kafka_setting",
+    "overwrite",
+    "ledger",
+    "budget_limit",
 )
 """Options that say where things are and how to get there, not what is promised."""
 
@@ -52,6 +61,20 @@ NO_COUNTERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A run whose options have been checked: what is read, done and promised, and what writes it into the ledger."""
+
+    arguments: argparse.Namespace
+    endless: bool
+    read: Any
+    more: Mapping[str, Any]
+    transform: PrivateTransform
+    promised: dict[str, Any]
+    guarantee_file: str
+    charge: Callable[[], str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventPipeline:
     """A command from events to private rows: what is its own.
 
@@ -59,7 +82,7 @@ class EventPipeline:
         row_type: the NamedTuple that is published.
         order: fields to sort by, `-` before a name for falling numbers.
         title: of the table on the terminal; what the rows are.
-        transform: makes the transform from the options, and from whether the events carry a stream.
+        transform: makes the transform from the options, from whether the events carry a stream, and the noise.
         accuracy: what is found with it: numbers for machines, and one `sentence` for people.
         published: the counter of what was published.
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
@@ -74,7 +97,7 @@ class EventPipeline:
     row_type: type
     order: tuple[str, ...]
     title: str
-    transform: Callable[[argparse.Namespace, bool], PrivateTransform]
+    transform: Callable[[argparse.Namespace, bool, KeyedNoise], PrivateTransform]
     accuracy: Callable[[Any], dict[str, Any]]
     published: str
     unusable: Mapping[str, str] = field(default_factory=dict)
@@ -88,51 +111,81 @@ class EventPipeline:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
         try:
-            endless = is_endless(arguments)
-            read = reader(arguments, self.watched)
-            more = {} if self.more_inputs is None else dict(self.more_inputs(arguments))
-            transform = self.transform(arguments, bool(read.fields.stream))
-            promised = self.promise(transform, arguments)
-            guarantee_file = guarantee_path(arguments)
-            if endless:
-                check_folder(arguments.output)
-            if arguments.output != TERMINAL:
-                check_destination(guarantee_file)
-            self._check_apart(arguments, [file.path for file in read.files])
+            run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
         with file_or_terminal(arguments.output, self.row_type, title=self.title) as path:
             try:
-                write: WriteRows | WriteWindowFiles
-                letters: WriteRows | WriteDeadLetterFiles | None
-                if endless:
-                    write, letters = writers(arguments, self.row_type, self.order, self.watched)
-                    prepare(options)
-                else:
-                    write = WriteRows(path, self.row_type, order=self.order)
-                    dead = arguments.dead_letter
-                    letters = WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
+                write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
                 raise UsageError(str(error)) from error
+            if run.endless:
+                prepare(options)
+            said: list[str] = []
 
             def build(pipeline: beam.Pipeline) -> None:
-                inputs = {"events": pipeline | "Read" >> read}
-                inputs |= {name: pipeline | f"Read {name}" >> reader for name, reader in more.items()}
-                read_rows = {name: each.events for name, each in inputs.items()}
-                named = type(transform).__name__ >> transform.with_dead_letters()
-                published = (read_rows if more else read_rows["events"]) | named
-                published.rows | "Write" >> write
-                if letters:
-                    dead = [each.dead_letters for each in inputs.values()] + [published.dead_letters]
-                    dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
+                """Build all of it; the last thing before it may start is that the ledger takes it."""
+                _build(run, pipeline, write, letters)
+                try:
+                    said.append(run.charge())
+                except ValueError as error:
+                    raise UsageError(str(error)) from error
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
-            accepted = partial(write_json, guarantee_file, promised) if endless else None  # rows are still to come
+            accepted = (
+                partial(write_json, run.guarantee_file, run.promised) if run.endless else None
+            )  # rows are to come
             counters = launch.run(options, build, end_path(arguments), accepted)
-        if arguments.output != TERMINAL and not endless:
-            write_json(guarantee_file, promised)
-        self._report(arguments, promised, counters)
+            for line in said:
+                say(line)
+        if arguments.output != TERMINAL and not run.endless:
+            write_json(run.guarantee_file, run.promised)
+        self._report(arguments, run.promised, counters)
+
+    def _check(self, arguments: argparse.Namespace) -> _Run:
+        """Check the options, and look at the input.
+
+        Raises:
+            ValueError, TypeError, OSError: naming the option or the file.
+        """
+        endless = is_endless(arguments)
+        read = reader(arguments, self.watched)
+        more = {} if self.more_inputs is None else dict(self.more_inputs(arguments))
+        account = Account.of(arguments)
+        self._check_apart(arguments, account.path, [file.path for file in read.files])
+        guarantee_file = guarantee_path(arguments)
+        _check_output(arguments, guarantee_file, endless)
+        identity = identify(arguments, read.files, self.public_files, self.watched if endless else None)
+        arguments = _with_run_id(arguments, identity, endless)
+        noise = launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id)
+        transform = self.transform(arguments, bool(read.fields.stream), noise)
+        promised = self.promise(transform, arguments)
+        if endless:
+            check_same_promise(guarantee_file, promised)
+        return _Run(
+            arguments=arguments,
+            endless=endless,
+            read=read,
+            more=more,
+            transform=transform,
+            promised=promised,
+            guarantee_file=guarantee_file,
+            charge=partial(account.charge, identity, arguments, noise, transform.guarantee),
+        )
+
+    def _writers(
+        self, run: _Run, path: str
+    ) -> tuple[WriteRows | WriteWindowFiles, WriteRows | WriteDeadLetterFiles | None]:
+        """Return what writes rows and dead letters.
+
+        Raises:
+            ValueError, TypeError, OSError: naming the option.
+        """
+        if run.endless:
+            return writers(run.arguments, self.row_type, self.order, self.watched)
+        write, dead = WriteRows(path, self.row_type, order=self.order), run.arguments.dead_letter
+        return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return guarantee, accuracy and the public parameters that they hold for, for machines and people.
@@ -142,7 +195,7 @@ class EventPipeline:
         given = {name: value for name, value in vars(arguments).items() if name not in PLACES and value is not None}
         if getattr(arguments, "horizon", "") is None:
             given["horizon"] = UNBOUNDED
-        guarantee = {name: value for name, value in transform.guarantee.to_dict().items() if value is not None}
+        guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
         return {
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
             "parameters": given,
@@ -150,7 +203,7 @@ class EventPipeline:
             "accuracy": self.accuracy(transform),
         }
 
-    def _check_apart(self, arguments: argparse.Namespace, inputs: list[str]) -> None:
+    def _check_apart(self, arguments: argparse.Namespace, ledger: str | None, inputs: list[str]) -> None:
         """Refuse to write over a file that this run reads or writes.
 
         Raises:
@@ -160,6 +213,8 @@ class EventPipeline:
         for option in ("noise_key_file", *self.public_files):
             if getattr(arguments, option) is not None:
                 taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
+        if ledger is not None and (other := taken.setdefault(os.path.realpath(ledger), "--ledger")) != "--ledger":
+            raise ValueError(f"--ledger must not be written over {other}, got {ledger}")
         written = {"--dead_letter": arguments.dead_letter}
         if arguments.output != TERMINAL:
             written = {"--output": arguments.output, "the guarantee": guarantee_path(arguments), **written}
@@ -193,3 +248,45 @@ class EventPipeline:
         say("\n".join(lines))
         if nothing is not None:
             raise NothingUsableError(nothing)
+
+
+def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None:
+    """Read, run the transform, and write."""
+    inputs = {"events": pipeline | "Read" >> run.read}
+    inputs |= {name: pipeline | f"Read {name}" >> reader for name, reader in run.more.items()}
+    read_rows = {name: each.events for name, each in inputs.items()}
+    named = type(run.transform).__name__ >> run.transform.with_dead_letters()
+    published = (read_rows if run.more else read_rows["events"]) | named
+    published.rows | "Write" >> write
+    if letters:
+        dead = [each.dead_letters for each in inputs.values()] + [published.dead_letters]
+        dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
+
+
+def _with_run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> argparse.Namespace:
+    """Return the options with the run id: what was given, or what tells the run apart by itself.
+
+    Raises:
+        ValueError: it must be given, and was not.
+    """
+    if endless and not arguments.run_id:
+        raise ValueError(RUN_ID_NEEDED)
+    return argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or identity.run_id}))
+
+
+def _check_output(arguments: argparse.Namespace, guarantee_file: str, endless: bool) -> None:
+    """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted.
+
+    Raises:
+        ValueError: naming the option and the path.
+    """
+    if endless:
+        check_folder(arguments.output)
+        if arguments.overwrite:
+            raise ValueError("overwrite must not be given when the input has no end: use a new folder")
+    if arguments.output == TERMINAL:
+        return
+    check_destination(guarantee_file)
+    if not endless and not arguments.overwrite:
+        check_new(arguments.output)
+        check_new(guarantee_file, "the guarantee")

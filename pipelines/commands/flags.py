@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import histogram_options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
@@ -26,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> ThresholdFlags:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> ThresholdFlags:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     return ThresholdFlags(
-        **histogram_options.common(arguments, streams),
+        **histogram_options.common(arguments, streams, noise),
         thresholds=histogram_options.read_thresholds(arguments.thresholds),
     )
 
@@ -55,6 +56,7 @@ PIPELINE = EventPipeline(
     accuracy=accuracy,
     published="flags_published",
     beyond=histogram_options.BEYOND,
+    public_files=("domain", "thresholds"),
 )
 
 COMMAND = Command(

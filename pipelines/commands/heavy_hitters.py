@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
-from privstream.pipelines.runners import launch
 from privstream.transforms import Domain, HeavyHitter, ShiftingHeavyHitters
 
 ORDER = ("stream", "window_start", "-count", "item")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_public(parser, domain=None, named=False)
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitters:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> ShiftingHeavyHitters:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     each = arguments.streams_per_person
     return ShiftingHeavyHitters(
@@ -66,7 +66,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> ShiftingHeavyHitt
         beta=arguments.beta,
         count_share=arguments.count_share,
         shards=arguments.shards,
-        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        noise=noise,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.histograms.histogram_queries import MODES
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import histogram_options
@@ -31,10 +32,10 @@ def add_mode(asked: argparse._ArgumentGroup) -> None:
     asked.add_argument("--largest", type=int, metavar="COUNT", help="largest count that is expected, for --mode")
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> ContinualHistogram:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> ContinualHistogram:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     return ContinualHistogram(
-        **histogram_options.common(arguments, streams),
+        **histogram_options.common(arguments, streams, noise),
         queries=tuple(arguments.queries.split(",")),
         mode=arguments.mode,
         largest=arguments.largest,

@@ -7,10 +7,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.endless import is_endless
 from privstream.pipelines.numbers import LARGEST
-from privstream.pipelines.runners import launch
 from privstream.transforms import Domain
 from privstream.transforms.histograms.events import LISTED
 from privstream.transforms.histograms.histogram_transform import UNITS
@@ -63,7 +63,7 @@ def add_limits(limits: argparse._ArgumentGroup) -> None:
     )
 
 
-def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
+def common(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> dict[str, Any]:
     """Return the arguments that the transforms share; `streams` tells whether the events carry a stream."""
     if arguments.separator is None and arguments.categories_per_row > 1:
         raise ValueError("separator must be given when an event may have several categories")
@@ -85,7 +85,7 @@ def common(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
         "separator": LISTED if arguments.separator is None else arguments.separator,
         "streams": options.streams(arguments, streams),
         "shards": arguments.shards,
-        "noise": launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        "noise": noise,
     }
 
 

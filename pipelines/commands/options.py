@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
+from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING
+from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.sinks.row_files import FORMATS
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, FieldMapping
 from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
@@ -27,6 +30,9 @@ def add_files(
         "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
     )
     files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
+    files.add_argument(
+        "--overwrite", action="store_true", help="replace a file of rows, and its guarantee, if there is one"
+    )
     files.add_argument(
         "--dead_letter", metavar="PATH", help="records that could not be used, as JSON lines; guard it like the input"
     )
@@ -125,7 +131,28 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
     key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
     key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
-    key.add_argument("--run_id", default="", help="public name of the run; a run on other data needs another")
+    key.add_argument(
+        "--run_id",
+        help="public name of the run (default: a fingerprint of input and options); needed if the input has no end",
+    )
+    account = parser.add_argument_group("account (what all runs on the same people cost; see privstream budget)")
+    account.add_argument(
+        "--ledger",
+        metavar="PATH",
+        help=f"file in which each run is written down (default: the key file's name and {ENDING}), or none",
+    )
+    account.add_argument(
+        "--dataset",
+        default=DEFAULT_DATASET,
+        metavar="NAME",
+        help=f"public name of the data whose budget this run spends (default: {DEFAULT_DATASET})",
+    )
+    account.add_argument(
+        "--budget_limit",
+        type=_limit,
+        metavar="EPSILON[,DELTA]",
+        help="do not start a run that would bring the total of the data set above this",
+    )
 
 
 def add_public(parser: argparse.ArgumentParser, *, domain: bool | None, named: bool = True) -> None:
@@ -193,6 +220,16 @@ def fields(arguments: argparse.Namespace) -> FieldMapping:
         stream=stream,
         time_unit=arguments.time_unit,
     )
+
+
+def _limit(text: str) -> Limit:
+    """Return the largest total that is allowed."""
+    try:
+        epsilon, *delta = (float(part) for part in text.split(","))
+        checks.positive("epsilon", epsilon)
+        return Limit(epsilon, *(checks.probability("delta", each, zero=True) for each in delta))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(f"must be EPSILON or EPSILON,DELTA, both numbers, got {text!r}") from None
 
 
 def _time(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
@@ -27,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_points(parser)
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> PredecessorQueries:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> PredecessorQueries:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     asked = read_point_queries(arguments.queries, PredecessorQuery)
     return PredecessorQueries(
-        **point_options(arguments, streams),
+        **point_options(arguments, streams, noise),
         standing=[point for (point,) in asked.standing],
         queries=arguments.answers if arguments.answers is not None else len(asked.timed),
     )

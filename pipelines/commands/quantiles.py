@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import histogram, histogram_options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
@@ -25,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     histogram.add_mode(asked)
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> ContinualHistogram:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> ContinualHistogram:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     return ContinualHistogram(
-        **histogram_options.common(arguments, streams),
+        **histogram_options.common(arguments, streams, noise),
         queries=tuple(f"quantile:{quantile.strip()}" for quantile in arguments.quantiles.split(",")),
         mode=arguments.mode,
         largest=arguments.largest,

@@ -7,12 +7,12 @@ import math
 import os
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
 from privstream.pipelines.commands.queries_file import ReadQueries
 from privstream.pipelines.commands.watch_queries import WatchQueries
-from privstream.pipelines.runners import launch
 from privstream.pipelines.sources.folder_looks import ARRIVAL, split_pattern
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_shards(parser)
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> PrivateQueries:
     """Return the transform that the options describe; there are no streams."""
     return PrivateQueries(
         epsilon=arguments.epsilon,
@@ -69,7 +69,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> PrivateQueries:
         real_weights=arguments.real_weights,
         neighbouring=arguments.neighbouring,
         shards=arguments.shards,
-        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        noise=noise,
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.whole_files import whole_file
 from privstream.pipelines.sources.event_files import InputFileError, open_file
+from privstream.pipelines.sources.readers import EventFile, as_found, check_unchanged
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
@@ -43,9 +45,9 @@ class ReadQueries(beam.PTransform[Any, Any]):
 
     def __init__(self, path: str) -> None:
         super().__init__()
-        self.path = path
         try:
             open_file(path).close()
+            self.file = as_found(FileSystems.get_filesystem(path).metadata(path), "jsonl")
         except InputFileError as error:
             raise ValueError(f"--queries must be a readable file: {error}") from None
 
@@ -54,7 +56,7 @@ class ReadQueries(beam.PTransform[Any, Any]):
         read = beam.ParDo(ReadLines()).with_output_types(LinearQuery, **{DEAD_LETTERS: DeadLetter})
         outputs = (
             pbegin
-            | "Path" >> beam.Create([self.path]).with_output_types(str)
+            | "File" >> beam.Create([self.file]).with_output_types(EventFile)
             | "Read lines" >> read.with_outputs(DEAD_LETTERS, main=QUERIES)
         )
         return QueriesRead(outputs[QUERIES], outputs[DEAD_LETTERS])
@@ -66,9 +68,11 @@ class ReadLines(beam.DoFn):
     def __init__(self) -> None:
         self.malformed = Metrics.counter("privstream", "queries_malformed")
 
-    def process(self, path: str) -> Iterator[Any]:
-        """Read all lines."""
-        return self.read(path, 0)
+    def process(self, element: EventFile) -> Iterator[Any]:
+        """Read all lines of a file that is as it was found, and stays so."""
+        check_unchanged(element)
+        yield from self.read(element.path, 0)
+        check_unchanged(element)
 
     def read(self, path: str, start: int | None) -> Iterator[Any]:
         """Read all lines; a query without a time is asked so many microseconds after `start` as is its line's number.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privstream.mechanisms import checks
+from privstream.mechanisms import KeyedNoise, checks
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
 from privstream.pipelines.commands.point_queries import FORMAT, GiveQueries, read_point_queries
-from privstream.pipelines.runners import launch
 from privstream.transforms import RangeCount, RangeCounts, RangeQuery
 
 ORDER = ("stream", "window_start", "low", "high")
@@ -60,7 +59,7 @@ def add_points(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return points
 
 
-def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any]:
+def point_options(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> dict[str, Any]:
     """Return the arguments that transforms on points have in common."""
     if arguments.answers is not None:
         checks.integer("answers", arguments.answers, minimum=1)
@@ -78,15 +77,15 @@ def point_options(arguments: argparse.Namespace, streams: bool) -> dict[str, Any
         "streams": options.streams(arguments, streams),
         "neighbouring": arguments.neighbouring,
         "beta": arguments.beta,
-        "noise": launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        "noise": noise,
     }
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> RangeCounts:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> RangeCounts:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     asked = read_point_queries(arguments.queries, RangeQuery)
     return RangeCounts(
-        **point_options(arguments, streams),
+        **point_options(arguments, streams, noise),
         standing=[(low, high) for low, high in asked.standing],
         queries=arguments.answers if arguments.answers is not None else len(asked.timed),
         consistent=arguments.consistent,

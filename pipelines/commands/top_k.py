@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands import options
 from privstream.pipelines.commands.event_pipeline import EventPipeline
-from privstream.pipelines.runners import launch
 from privstream.transforms import Domain, RankedItem, TopKWithGap
 from privstream.transforms.top_k.top_k_with_gap import UNITS
 
@@ -49,7 +49,7 @@ def add_shares(budget: argparse._ArgumentGroup) -> None:
     budget.add_argument("--noise_law", default="exponential", help="exponential (default) or laplace, of the ranking")
 
 
-def transform(arguments: argparse.Namespace, streams: bool) -> TopKWithGap:
+def transform(arguments: argparse.Namespace, streams: bool, noise: KeyedNoise) -> TopKWithGap:
     """Return the transform that the options describe; `streams` tells whether the events carry a stream."""
     each = arguments.streams_per_person
     return TopKWithGap(
@@ -72,7 +72,7 @@ def transform(arguments: argparse.Namespace, streams: bool) -> TopKWithGap:
         neighbouring=arguments.neighbouring,
         beta=arguments.beta,
         shards=arguments.shards,
-        noise=launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id),
+        noise=noise,
     )
 
 

@@ -45,6 +45,16 @@ def check_destination(path: str, option: str = "--output") -> None:
         raise ValueError(f"{option} must be writable: {folder}: {error.strerror}") from None
 
 
+def check_new(path: str, option: str = "--output") -> None:
+    """Refuse a file that is there already.
+
+    Raises:
+        ValueError: with the option's name and the path.
+    """
+    if FileSystems.exists(path):
+        raise ValueError(f"{option} must be a new file, but {path} exists; --overwrite replaces it")
+
+
 @contextmanager
 def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
     """Write a file under a name of its own in the same folder, and rename it when it is complete.

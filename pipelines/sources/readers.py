@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
 from privstream.pipelines.sources import avro_events, csv_lines, json_lines, parquet_events
@@ -35,22 +35,27 @@ TEXT_FORMATS = ("jsonl", "csv")
 
 
 class EventFile(NamedTuple):
-    """A file that matched: its path, its size in bytes, its format and, if it was watched for, when it came."""
+    """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
+
+    `modified` is when it was last changed, in seconds since 1970, as the filesystem says.
+    """
 
     path: str
     size: int
     format: str
     came: int = 0
+    modified: float = 0.0
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker, and how many bytes the file had when it was found."""
+    """A piece of a file for one worker; how many bytes the file had when it was found, and when it was last changed."""
 
     path: str
     format: str
     start: int
     end: int
     size: int
+    modified: float = 0.0
 
 
 class ReadEvents(beam.PTransform[Any, Any]):
@@ -92,7 +97,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
         return (
             pbegin
             | "List files" >> beam.Create(self.files).with_output_types(EventFile)
-            | "Cut into parts" >> beam.FlatMap(list_parts).with_output_types(FilePart)
+            | "Cut into parts" >> beam.FlatMap(_list_unchanged).with_output_types(FilePart)
             | "Spread parts" >> beam.Reshuffle()
             | "Read parts"
             >> beam.ParDo(ReadPart(self.fields))
@@ -121,13 +126,32 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
         raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
-    files = [EventFile(file.path, file.size_in_bytes, format or format_of(file.path)) for file in found]
+    files = [as_found(file, format or format_of(file.path)) for file in found]
     for file in files:
         if file.size == 0 and file.format not in TEXT_FORMATS:
             raise InputFileError(
                 f"{file.path} is empty: it has 0 bytes, but even without events {file.format} has a header"
             )
     return sorted(files)
+
+
+def as_found(file: FileMetadata, format: str) -> EventFile:
+    """Return a file as it is now, so that a later change can be seen."""
+    return EventFile(file.path, file.size_in_bytes, format, modified=file.last_updated_in_seconds)
+
+
+def check_unchanged(file: EventFile | FilePart) -> None:
+    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
+
+    Raises:
+        InputFileError: it has changed, or is gone.
+    """
+    try:
+        now = as_found(FileSystems.get_filesystem(file.path).metadata(file.path), file.format)
+    except BeamIOError:
+        raise InputFileError(f"{file.path} must stay until it has been read") from None
+    if (now.size, now.modified) != (file.size, file.modified):
+        raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
 
 
 def format_of(path: str) -> str:
@@ -156,7 +180,13 @@ def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
 def list_parts(file: EventFile) -> Iterator[FilePart]:
     """Cut a file into parts."""
     for part in FORMATS[file.format].parts(file.path, file.size):
-        yield FilePart(file.path, file.format, part.start, part.end, file.size)
+        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.modified)
+
+
+def _list_unchanged(file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts, if it is as it was found."""
+    check_unchanged(file)
+    return list_parts(file)
 
 
 class ReadPart(beam.DoFn):
@@ -169,8 +199,10 @@ class ReadPart(beam.DoFn):
         self.events_malformed = Metrics.counter("privstream", "events_malformed")
 
     def process(self, element: FilePart) -> Iterator[Any]:
-        """Read a part."""
+        """Read a part of a file that is as it was found, and stays so."""
+        check_unchanged(element)
         yield from self.read(element)
+        check_unchanged(element)
 
     def read(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli, demo
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 
@@ -18,6 +19,7 @@ FILES = {
     "heavy_hitters.jsonl.guarantee.json",
     "heavy_hitters.png",
     "noise.key",
+    "noise.key.ledger.jsonl",
     "truth.jsonl",
 }
 
@@ -59,12 +61,15 @@ def test_the_commands_that_are_shown_give_the_same_files_again(
     assert written[0].startswith("#")
     assert written[1:] == shown
     assert len(shown) == 3
-    kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES}
+    names = FILES - {"noise.key.ledger.jsonl"}
+    kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in names}
     for command in shown:
         program, *arguments = shlex.split(command)
         assert Path(program).name == "privstream"
         assert cli.main(arguments) == 0
-    assert {name: (tmp_path / "a folder" / name).read_bytes() for name in FILES} == kept
+    assert {name: (tmp_path / "a folder" / name).read_bytes() for name in names} == kept
+    first, again = Ledger(str(tmp_path / "a folder" / "noise.key.ledger.jsonl")).read()
+    assert first.release == again.release, "a repetition"
 
 
 def test_commands_can_be_typed_where_the_shell_does_not_find_privstream(

@@ -60,7 +60,7 @@ def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     answers = []
     for format, ending in zip(FORMATS, ("jsonl", "parquet", "avro", "jsonl"), strict=True):
         output = tmp_path / f"rows-of-{format}.{ending}"
-        assert watch(city, output, format=format) == 0
+        assert watch(city, output, "--run_id", "same", "--ledger", "none", format=format) == 0
         answers.append(read_row_file(str(output), HeavyHitter))
     assert answers[0] == answers[1] == answers[2] == answers[3]
     promise = json.loads((tmp_path / "rows-of-parquet.jsonl.guarantee.json").read_text())
@@ -155,7 +155,8 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     events = tmp_path / "events.jsonl"
     events.write_text(Path(city.events("jsonl")).read_text() + f"{BAD_LINE}\nno json\n")
     rows, letters = tmp_path / "rows.jsonl", tmp_path / "letters.jsonl"
-    assert watch(city, rows, "--input", str(events), "--dead_letter", str(letters)) == 0
+    same = ["--run_id", "same", "--ledger", "none"]  # the same events in other files
+    assert watch(city, rows, "--input", str(events), "--dead_letter", str(letters), *same) == 0
     shown = capsys.readouterr()
     assert f"2 records could not be used, see {letters}" in shown.err
     assert "u000007" not in shown.out + shown.err
@@ -164,9 +165,9 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(found) == 2
     assert letters.stat().st_mode & 0o077 == 0
     assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
-    assert watch(city, tmp_path / "clean.jsonl", format="jsonl") == 0
+    assert watch(city, tmp_path / "clean.jsonl", *same, format="jsonl") == 0
     assert rows.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
-    assert watch(city, rows, "--input", str(events)) == 0
+    assert watch(city, tmp_path / "more.jsonl", "--input", str(events)) == 0
     assert "2 records could not be used, --dead_letter PATH keeps them" in capsys.readouterr().err
 
 
@@ -179,9 +180,10 @@ def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, caps
     rows = read_row_file(str(tmp_path / "rows.avro"), HeavyHitter)
     assert {row.stream for row in rows} == {"a", "b"}
     assert "in each of at most 2 streams" in capsys.readouterr().err
-    assert watch(city, tmp_path / "rows.avro", *options, "--streams", "b") == 0
+    assert watch(city, tmp_path / "rows.avro", *options, "--streams", "b", "--overwrite") == 0
     assert {row.stream for row in read_row_file(str(tmp_path / "rows.avro"), HeavyHitter)} == {"b"}
     assert "events of streams that are not in --streams" in capsys.readouterr().err
+    options.append("--overwrite")
     assert watch(city, tmp_path / "rows.avro", *options, "--streams_per_person", "0") == 2
     assert "streams_per_person must be >= 1, got 0" in capsys.readouterr().err
     (tmp_path / "domain").write_text("library\nharbour\n")
@@ -283,7 +285,7 @@ def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City
     later = re.search(r"rises to (\d+) in window 1,000", accuracy["sentence"])
     assert later is not None
     assert int(later[1]) > accuracy["detection_threshold"]
-    assert watch(city, output) == 0
+    assert watch(city, output, "--overwrite") == 0
     accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
     assert "rises" not in accuracy["sentence"]
     assert f"in {accuracy['tests']:,} tests" in accuracy["sentence"]
@@ -350,7 +352,7 @@ def test_a_failed_run_keeps_what_was_there(city: City, tmp_path: Path, monkeypat
         raise RuntimeError
 
     monkeypatch.setattr(ThresholdMonitor, "decide", fail)
-    assert watch(city, output) == 1
+    assert watch(city, output, "--overwrite") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -369,6 +371,6 @@ def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City
     assert promise["parameters"]["horizon"] == "unbounded"
     assert None not in promise["parameters"].values()
     assert "horizon" not in promise["guarantee"]
-    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
+    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01", "--overwrite") == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["parameters"]["horizon"] == WINDOWS

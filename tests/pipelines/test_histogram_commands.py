@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter
+from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter, KeyedNoise
 from privstream.pipelines import cli
 from privstream.pipelines.commands import histogram
 from privstream.pipelines.plot.histogram import bands
@@ -46,7 +46,8 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tm
     endings = ("parquet", "avro", "jsonl", "jsonl")
     for format, ending in zip(("parquet", "jsonl", "csv", "avro"), endings, strict=True):
         output = tmp_path / f"{format}.{ending}"
-        assert command(trips, "histogram", output, "--queries", "histogram,max,top:3,quantile:0.9", format=format) == 0
+        asked = ["--queries", "histogram,max,top:3,quantile:0.9", "--run_id", "same", "--ledger", "none"]
+        assert command(trips, "histogram", output, *asked, format=format) == 0
         answers.append(read_row_file(str(output), HistogramEstimate))
     assert answers[0] == answers[1] == answers[2] == answers[3]
     rows, truth = answers[0], truth_of(trips)
@@ -179,7 +180,7 @@ def test_noise_is_bound_where_a_run_may_be_repeated(trips: Path) -> None:
     options = [*files, "--noise_key_file", str(trips / "key"), *RUN, "--epsilon", "1"]
     kinds = {"--watch=5": BinaryTreeCounter, "--restartable": BinaryTreeCounter, "--shards=4": KaryTreeCounter}
     for option, kind in kinds.items():
-        made = histogram.transform(parser.parse_args([*options, option]), False)
+        made = histogram.transform(parser.parse_args([*options, option]), False, KeyedNoise.random())
         assert type(made.mechanism.counter) is kind
 
 

@@ -30,9 +30,11 @@ VALUES = {
     "beta": "0.1",
     "branches": "3",
     "budget": "per_rule",
+    "budget_limit": "2,1e-3 --ledger accounts.jsonl",
     "calibration": "target_charging",
     "categories_per_row": "2 --separator ,",
     "count_share": "0.5",
+    "dataset": "people",
     "dead_letter": "dead.jsonl",
     "delete_values": "out",
     "delta": "1e-6",
@@ -45,6 +47,7 @@ VALUES = {
     "item_field": "thing",
     "items_per_step": "2",
     "largest": "100",
+    "ledger": "accounts.jsonl",
     "leave_values": "out",
     "max_contributions": "2 --unit user",
     "max_per_window": "1 --max_contributions 2 --unit user",
@@ -133,5 +136,5 @@ def test_an_option_is_taken(
     call = f"{name} {COMMANDS[name]} {option.option_strings[0]} {value}"
     if "--watch" in call:
         watched = "--queries" if name == "queries" else "--input"
-        call += f" {watched} in --output out --input_format jsonl"
+        call += f" {watched} in --output out --input_format jsonl --run_id watched"
     assert cli.main(shlex.split(call)) == 0, capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_a_plan_says_what_a_run_promises(
     assert planned[variant]["error_bound"] == promised
     if name == "ranges":
         whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
-        assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(whole)) == 0
+        assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(whole), "--overwrite") == 0
         known = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
         assert known < promised / 2
         budget[budget.index("--ranges") :] = ["--queries", str(whole)]

@@ -51,7 +51,8 @@ def ask(country, output, *options, events="events.parquet"):
 
 def test_answers_keep_their_promise(country, tmp_path):
     output = tmp_path / "answers.jsonl"
-    assert ask(country, output) == 0
+    same = ["--run_id", "three", "--ledger", "none"]
+    assert ask(country, output, *same) == 0
     rows = read_row_file(str(output), QueryAnswer)
     truth = {row.query: row.people for row in read_row_file(country["truth.jsonl"], QueryTruth)}
     assert [row.query for row in rows] == list(truth)
@@ -59,12 +60,12 @@ def test_answers_keep_their_promise(country, tmp_path):
         assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS
     assert {row.source for row in rows} == {"measured", "hypothesis"}
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
-    assert promise["guarantee"]["unit"] == "one person with all their records"
+    assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["accuracy"]["records_needed"] == 1
     assert "bounds nothing" not in promise["accuracy"]["sentence"]
     assert max(row.error_bound for row in rows) == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
     other = tmp_path / "other.parquet"
-    assert ask(country, other, "--shards", "1", events="events.jsonl") == 0
+    assert ask(country, other, "--shards", "1", *same, events="events.jsonl") == 0
     assert read_row_file(str(other), QueryAnswer) == rows
 
 
@@ -134,9 +135,10 @@ def test_queries_are_asked_in_order_of_lines_or_time():
             "--output must not be written over --queries, got",
         ),
         (
-            ["--watch", "1", "--queries", "{folder}/*.jsonl", "--output", "{folder}"],
+            ["--watch", "1", "--queries", "{folder}/*.jsonl", "--output", "{folder}", "--run_id", "r"],
             "--queries must be another folder than --output, got",
         ),
+        (["--watch", "1", "--queries", "{folder}", "--output", "{data}"], "run_id must be given when the input has no"),
         (["--watermark", "marks"], "watermark must be given with --watch only"),
         (["--output_format", "avro"], "output_format must be given with --watch only"),
         (["--kafka_setting", "a=b"], "unknown option --kafka_setting"),

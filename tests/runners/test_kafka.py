@@ -45,7 +45,15 @@ def topic(broker: str, name: str) -> str:
 
 
 def command(source: str | Path, output: Path, key: Path) -> list[str]:
-    privacy = ["--window=4", f"--allowed_lateness={LATENESS}", "--epsilon=4", "--delta=1e-6", "--max_hits=4"]
+    privacy = [
+        "--run_id=same",
+        "--ledger=none",
+        "--window=4",
+        f"--allowed_lateness={LATENESS}",
+        "--epsilon=4",
+        "--delta=1e-6",
+        "--max_hits=4",
+    ]
     where = [f"--input={source}", f"--output={output}", f"--noise_key_file={key}", "--time_unit=s", "--horizon=9"]
     return [*PRIVSTREAM, "heavy-hitters", *where, *privacy]
 

@@ -84,9 +84,9 @@ def simulate(folder: Path, name: str) -> None:
 
 
 def command(folder: Path, name: str, source: str, output: str) -> list[str]:
-    key = f"--noise_key_file={folder / 'noise.key'}"
+    key = [f"--noise_key_file={folder / 'noise.key'}", "--run_id=same", "--ledger=none"]  # same events, other files
     run = [word.format(folder) for word in COMMANDS[name].options]
-    return [name, f"--input={folder / source}", f"--output={folder / output}", "--window=3600", key, *run]
+    return [name, f"--input={folder / source}", f"--output={folder / output}", "--window=3600", *key, *run]
 
 
 def expected_rows(folder: Path, name: str) -> list[dict]:

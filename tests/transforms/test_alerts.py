@@ -212,7 +212,7 @@ def test_the_label_of_the_noise_holds_what_changes_the_law():
 class TestGuarantee:
     def test_of_one_person_over_the_whole_run(self):
         found = transform("shared streams").guarantee
-        assert (found.unit, found.epsilon, found.delta) == ("one person over the whole run and all streams", 8.0, 0.0)
+        assert (found.unit, found.epsilon, found.delta) == ("one person over the whole run", 8.0, 0.0)
         assert found.horizon is None  # however long the run
         assert "any number of windows" in found.paragraph()
         assert transform("shared").guarantee.unit == "one person over the whole run"

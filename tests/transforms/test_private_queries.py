@@ -302,7 +302,7 @@ def test_a_runner_that_cannot_keep_time_is_refused():
 def test_the_guarantee_is_about_persons():
     made = make("real weights")
     found = made.guarantee
-    assert found.unit == "one person with all their records"
+    assert found.unit == "one person over the whole run"
     assert (found.epsilon, found.delta) == (50.0, 1e-3)
     assert f"At most {made.mechanism.max_updates:,} answers are measured" in found.paragraph()
     assert made.accuracy() == made.mechanism.accuracy(20, 0.05)

@@ -188,7 +188,7 @@ class SparseVectorAlerts(AlertTransform):
             # Without such a limit two people who share a hash are counted once, which moves no count by more than 1.
             caveats += [people_hashed(plan.mechanism.neighbouring), streams_hashed(plan.mechanism.neighbouring)]
         return PrivacyGuarantee(
-            unit="one person over the whole run" + (" and all streams" if self.streams else ""),
+            unit="one person over the whole run",
             neighbouring=plan.mechanism.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,

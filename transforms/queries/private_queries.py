@@ -130,7 +130,7 @@ class PrivateQueries(PrivateTransform):
         # Who is added to somebody with the same hash may replace that one's record: that moves no query by more than 1.
         hashes = (people_hashed(found.neighbouring),) if found.neighbouring == "replace_one" else ()
         return PrivacyGuarantee(
-            unit="one person with all their records",
+            unit="one person over the whole run",
             neighbouring=found.neighbouring,
             epsilon=found.epsilon,
             delta=found.delta,

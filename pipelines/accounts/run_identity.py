@@ -1,0 +1,140 @@
+"""What a run is: a fingerprint of everything that shapes its true answers or its noise."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.accounts.ledger import WATCHED
+from privstream.pipelines.sources.event_files import COMPRESSED_ENDINGS, InputFileError
+from privstream.pipelines.sources.readers import EventFile
+
+DIGEST_BYTES = 16
+
+NOT_SHAPING: Mapping[str, str] = {
+    "command": "it enters by itself, beside the options",
+    "run_id": "it takes the place of the fingerprint",
+    "traceback": "it is about error messages",
+    "input": "files enter by their contents; a source without an end is named by the run id",
+    "output": "it says where rows go",
+    "output_format": "it says how rows are written",
+    "overwrite": "it says where rows go",
+    "dead_letter": "it says where dead letters go, which are not published",
+    "noise_key_file": "the key is the other part of what noise depends on",
+    "noise_key_variable": "the key is the other part of what noise depends on",
+    "kafka_setting": "it says how to reach the broker, and may hold a password",
+    "watch": "it says how often to look, not what is read",
+    "ledger": "it is about accounts",
+    "dataset": "it is about accounts",
+    "budget_limit": "it is about accounts",
+    "shards": "it shares out the work",
+    "beta": "it is about error bounds; where it decides thresholds it is a parameter of the mechanism, which the noise "
+    "is bound to in any case, and accounts count a run with another one as a further release",
+}
+"""Options that shape neither true answers nor noise, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """What shapes the true answers and the noise of a run.
+
+    Attributes:
+        command: such as "histogram".
+        version: of privstream, since another one may read or limit events differently.
+        parameters: by name, all options that shape something, but `NOT_SHAPING`; files by a digest of their contents.
+        data: digest of the contents of all input files, whatever their names and order; or the source, if that has no
+            end.
+    """
+
+    command: str
+    version: str
+    parameters: Mapping[str, Any]
+    data: str
+
+    @property
+    def run_id(self) -> str:
+        """The run id of a run over files that was given none: the same for the same identity only."""
+        return f"data-{_digest([self.command, self.version, self.parameters, self.data])}"
+
+
+def identify(
+    arguments: argparse.Namespace, files: Sequence[EventFile], named_files: Iterable[str], watched: str | None
+) -> RunIdentity:
+    """Return the identity of a run.
+
+    Args:
+        arguments: all options.
+        files: the input files.
+        named_files: options that name further files.
+        watched: the option whose files have no end, if there is one; it enters as it was given.
+
+    Raises:
+        InputFileError: a file cannot be read.
+    """
+    parameters = {name: value for name, value in vars(arguments).items() if name not in NOT_SHAPING}
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    for name in named_files:
+        if name != watched and name in parameters:
+            parameters[name] = _named(parameters[name])
+    data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
+    return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
+
+
+def data_digest(files: Iterable[EventFile]) -> str:
+    """Return a digest of what is in files, and how each is read; neither their names nor their order count."""
+    return _digest(sorted([file.format, *content_digest(file.path)] for file in files))
+
+
+def content_digest(path: str) -> list[str]:
+    """Return how a file is compressed and a digest of its bytes; elsewhere of its size and its store's checksum.
+
+    Raises:
+        InputFileError: it cannot be read.
+    """
+    compression = next((ending for ending in COMPRESSED_ENDINGS if path.endswith(ending)), "")
+    try:
+        if FileSystems.get_scheme(path) is None:
+            with open(path, "rb") as stream:
+                found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
+                return [compression, found.hexdigest()]
+        store = FileSystems.get_filesystem(path)
+        return [compression, _digest([store.size(path), store.checksum(path)])]
+    except (OSError, BeamIOError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputFileError(f"cannot read {path}: {reason}") from None
+
+
+def _named(value: str) -> Any:
+    """Return what is in the file that an option names, or the option's value if it names none."""
+    if FileSystems.get_scheme(value) is None and not os.path.isfile(value):
+        return value
+    return [*content_digest(value), *([value] if _is_number(value) else [])]  # perhaps a file that is called so
+
+
+def _is_number(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _source(path: str) -> str:
+    """Return the name of a source without an end: a topic, whatever broker has it, or a folder."""
+    if path.startswith("kafka://"):
+        return f"kafka topic {path.rpartition('/')[2]}"
+    return path if FileSystems.get_scheme(path) is not None else os.path.abspath(path)
+
+
+def _digest(value: Any) -> str:
+    """Return a digest of plain values."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()

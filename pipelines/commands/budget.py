@@ -1,0 +1,126 @@
+"""`privstream budget`: what all runs on a data set have cost together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from privstream.pipelines.accounts.ledger import ENDING, Entry, Ledger
+from privstream.pipelines.accounts.spending import Total, distinct, totals
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.terminal import printable
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+EXPLAINED = """\
+Runs count once for each run id and noise key: the same again costs nothing. For each unit, the total is what all
+releases promise together, by composition of their privacy loss distributions, at the sum of their deltas; it is never
+above the plain sum of the epsilons. Guarantees of different units (a person, an event), or of different neighbours,
+protect different things: they are never added into one number.
+"""
+
+OF_RUN = ("time", "command", "run_id")
+SECONDS = len("2030-01-01T12:00:00")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.epilog = EXPLAINED
+    parser.add_argument("--ledger", metavar="PATH", help="file in which runs are written down")
+    parser.add_argument(
+        "--noise_key_file", metavar="PATH", help=f"the noise key of the runs; their ledger is PATH{ENDING}"
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="of this data set alone (default: each by itself)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Add up, and print."""
+    path = _ledger_path(arguments)
+    try:
+        entries = Ledger(path).read()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not entries:
+        raise UsageError(f"ledger must hold at least one run, and {path} holds none")
+    names = list(dict.fromkeys(entry.dataset for entry in entries))
+    if arguments.dataset is not None and arguments.dataset not in names:
+        raise UsageError(f"dataset must be one of {', '.join(map(repr, names))}, got {arguments.dataset!r}")
+    wanted = names if arguments.dataset is None else [arguments.dataset]
+    accounts = {name: [entry for entry in entries if entry.dataset == name] for name in wanted}
+    if arguments.json:
+        found = [_describe(name, entries) for name, entries in accounts.items()]
+        print(json.dumps({"ledger": path, "datasets": found}, indent=2))
+        return
+    console = Console()
+    for name, entries in accounts.items():
+        _show(console, name, entries)
+
+
+def _ledger_path(arguments: argparse.Namespace) -> str:
+    """Return which ledger it is."""
+    if arguments.ledger is not None and arguments.noise_key_file is not None:
+        raise UsageError("ledger and noise_key_file must not both be given")
+    if arguments.ledger is not None:
+        return str(arguments.ledger)
+    if arguments.noise_key_file is None:
+        raise UsageError("ledger must be given, or noise_key_file, the key whose ledger lies beside it")
+    return f"{arguments.noise_key_file}{ENDING}"
+
+
+def _describe(name: str, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the account of a data set for machines."""
+    return {
+        "dataset": name,
+        "runs": [_of_release(release) for release in distinct(entries)],
+        "totals": [vars(total) for total in totals(entries)],
+    }
+
+
+def _of_release(release: Sequence[Entry]) -> dict[str, Any]:
+    """Return what there is to say of one release, and how often it was repeated."""
+    first, guarantee = release[0], release[0].guarantee
+    promised = {name: getattr(guarantee, name) for name in ("unit", "neighbouring", "epsilon", "delta")}
+    return {name: getattr(first, name) for name in OF_RUN} | promised | {"repeats": len(release) - 1}
+
+
+def _show(console: Console, name: str, entries: Sequence[Entry]) -> None:
+    """Print the account of a data set."""
+    runs = _table(("time", "command", "run id", "unit", "epsilon", "delta", "repeats"))
+    for one in map(_of_release, distinct(entries)):
+        numbers = f"{one['epsilon']:g}", f"{one['delta']:g}", f"{one['repeats']:,}"
+        texts = one["time"][:SECONDS], *(one[word] for word in ("command", "run_id", "unit"))
+        runs.add_row(*(Text(printable(text)) for text in texts), *numbers)
+    together = _table(("unit", "neighbours", "releases", "epsilon", "delta", "plain sum of epsilons"))
+    for total in totals(entries):
+        together.add_row(*_row(total))
+    console.print(Text(f"data set {printable(name)}: releases", style="bold"))
+    console.print(runs)
+    console.print(Text("in total (units differ in kind, and are never added into one number)", style="bold"))
+    console.print(together)
+
+
+def _table(columns: Sequence[str]) -> Table:
+    """Return an empty table; columns with numbers to the right."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        text = column in ("time", "command", "run id", "unit", "neighbours")
+        table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=column == "time")
+    return table
+
+
+def _row(total: Total) -> list[Text]:
+    """Return a line of the totals."""
+    numbers = f"{total.releases:,}", f"{total.epsilon:g}", f"{total.delta:g}", f"{total.plain_epsilon:g}"
+    return [Text(total.unit), Text(total.neighbouring), *map(Text, numbers)]
+
+
+COMMAND = Command(
+    description="Adds up what all runs on a data set have cost, by the ledger in which they were written down.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,233 @@
+"""`privstream budget` against compositions made by hand."""
+
+import json
+import math
+import multiprocessing
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from privstream.mechanisms.privacy.accounting import PointCurve, PureDp
+from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.accounts.spending import Limit, check_limit, total
+
+PERSON = "one person over the whole run"
+SHIFT = 0.25
+EPSILON = GaussianCurve(shift=SHIFT).epsilon(1e-6)
+
+
+def gaussian(shift: float = SHIFT, delta: float = 1e-6) -> PrivacyGuarantee:
+    curve = GaussianCurve(shift=shift)
+    return PrivacyGuarantee(
+        unit=PERSON, neighbouring="add_remove", epsilon=curve.epsilon(delta), delta=delta, curve=curve
+    )
+
+
+def pure(epsilon: float, unit: str = PERSON) -> PrivacyGuarantee:
+    return PrivacyGuarantee(unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
+
+
+def entry(number: int, guarantee: PrivacyGuarantee, dataset: str = "default") -> Entry:
+    return Entry(
+        time=f"2030-01-01T00:00:{number % 60:02}+00:00",
+        run_id=f"run {number}",
+        dataset=dataset,
+        command="heavy-hitters",
+        version="0.1.0",
+        parameters={"epsilon": guarantee.epsilon, "beta": 0.05},
+        data="ab",
+        key="0123456789abcdef",
+        guarantee=guarantee,
+        output="rows",
+    )
+
+
+def write(path: Path, *entries: Entry) -> str:
+    path.write_bytes(b"".join(each.to_line() for each in entries))
+    return str(path)
+
+
+def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict:
+    assert cli.main(["budget", *options, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_gaussian_releases_compose_as_one_gaussian_release(tmp_path, capsys) -> None:
+    """Four releases of shift s are one of shift 2 s: known in closed form, and from dp_accounting itself."""
+    path = write(tmp_path / "ledger", *(entry(number, gaussian()) for number in range(4)))
+    (account,) = budget(capsys, "--ledger", path)["datasets"]
+    (found,) = account["totals"]
+    assert (found["unit"], found["releases"]) == (PERSON, 4)
+    assert found["delta"] == pytest.approx(4e-6)
+    assert found["plain_epsilon"] == pytest.approx(4 * EPSILON)
+    exact = GaussianCurve(shift=2 * SHIFT).epsilon(4e-6)
+    assert exact <= found["epsilon"] <= exact * 1.01
+    loss = privacy_loss_distribution.from_gaussian_mechanism(1 / SHIFT, value_discretization_interval=1e-4)
+    assert found["epsilon"] == pytest.approx(loss.self_compose(4).get_epsilon_for_delta(4e-6), rel=0.01)
+    assert found["epsilon"] < 0.8 * found["plain_epsilon"]
+
+
+def test_pure_releases_add_up_at_delta_0(tmp_path, capsys) -> None:
+    path = write(tmp_path / "ledger", *(entry(number, pure(0.1)) for number in range(10)))
+    (found,) = budget(capsys, "--ledger", path)["datasets"][0]["totals"]
+    assert found["epsilon"] == found["plain_epsilon"] == pytest.approx(1.0)
+    assert found["delta"] == 0
+
+
+def test_a_total_is_never_above_the_plain_sum() -> None:
+    point = replace(gaussian(), curve=PointCurve(at_epsilon=EPSILON, at_delta=1e-6))
+    for guarantees in ([point] * 3, [point, gaussian(), pure(0.3)], [replace(point, curve=None)] * 2, [gaussian()]):
+        found = total(guarantees)
+        assert 0 < found.epsilon <= found.plain_epsilon
+        assert found.plain_epsilon == pytest.approx(sum(one.epsilon for one in guarantees))
+    assert total([point] * 3).epsilon == pytest.approx(3 * EPSILON), "no delta is left to compose better"
+    mixed = total([gaussian(), gaussian(), pure(0.3)])
+    losses = [gaussian().curve.to_pld(), gaussian().curve.to_pld(), PureDp(0.3).to_pld()]
+    by_hand = losses[0].compose(losses[1]).compose(losses[2]).get_epsilon_for_delta(2e-6)
+    assert mixed.epsilon == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_deltas_that_come_to_1_promise_nothing_but_are_added() -> None:
+    found = total([replace(gaussian(), delta=0.6, curve=None)] * 2)
+    assert (found.epsilon, found.delta) == (pytest.approx(2 * EPSILON), 1.0)
+
+
+def test_repetitions_are_free_and_units_are_never_added(tmp_path, capsys) -> None:
+    again, other_key = entry(1, pure(1.0)), replace(entry(1, pure(1.0)), key="fedcba9876543210")
+    path = write(
+        tmp_path / "ledger",
+        again,
+        again,
+        replace(again, time="later"),
+        other_key,
+        entry(2, pure(0.5, "one event")),
+        entry(3, replace(pure(0.25), neighbouring="replace_one")),
+        entry(4, pure(4.0), dataset="another"),
+    )
+    found = budget(capsys, "--ledger", path)["datasets"]
+    assert [account["dataset"] for account in found] == ["default", "another"]
+    assert [one["repeats"] for one in found[0]["runs"]] == [2, 0, 0, 0]
+    totals = {(one["unit"], one["neighbouring"]): one["epsilon"] for one in found[0]["totals"]}
+    assert totals == {(PERSON, "add_remove"): 2.0, ("one event", "add_remove"): 0.5, (PERSON, "replace_one"): 0.25}
+    (found,) = budget(capsys, "--ledger", path, "--dataset", "another")["datasets"]
+    assert [one["epsilon"] for one in found["totals"]] == [4.0]
+
+
+def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), replace(entry(2, pure(0.5)), run_id="\x1b[31mred"))
+    assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
+    shown = capsys.readouterr().out
+    assert "data set default: releases" in shown
+    assert "heavy-hitters" in shown and "run 1" in shown and "2030-01-01T00:00:01" in shown
+    assert "\x1b" not in shown and "x1b[31mred" in shown
+    assert "units differ in kind, and are never added into one number" in shown
+    assert "plain sum of epsilons" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "ledger must be given, or noise_key_file, the key whose ledger lies beside it"),
+        ("--ledger a --noise_key_file b", "ledger and noise_key_file must not both be given"),
+        ("--ledger nowhere", "ledger must be a file that can be read, got nowhere (No such file or directory)"),
+        ("--noise_key_file key", "ledger must be a file that can be read, got key.ledger.jsonl"),
+        ("--ledger empty", "ledger must hold at least one run, and empty holds none"),
+        ("--ledger bad", "ledger bad: line 1 must be an entry"),
+        ("--ledger good --dataset other", "dataset must be one of 'default', got 'other'"),
+    ],
+)
+def test_what_is_missing_is_said(options, message, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
+    Path("bad").write_text("{}\n")
+    write(Path("good"), entry(1, pure(1.0)))
+    assert cli.main(["budget", *options.split()]) == 2
+    shown = capsys.readouterr()
+    assert f"privstream budget: error: {message}" in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+
+
+def test_a_limit_refuses_what_would_pass_it() -> None:
+    earlier = [entry(number, pure(1.0)) for number in range(2)]
+    earlier += [entry(9, pure(7.0, "one event")), entry(10, pure(7.0), dataset="another")]
+    check_limit(Limit(3.0), entry(11, pure(1.0)), earlier)
+    check_limit(Limit(1.0), entry(11, pure(1.0)), [])
+    check_limit(Limit(1.0), entry(99, pure(0.1)), [entry(number, pure(0.1)) for number in range(9)])
+    with pytest.raises(ValueError) as caught:
+        check_limit(Limit(2.5), entry(11, pure(1.0)), earlier)
+    assert str(caught.value) == (
+        "budget_limit must not be passed: data set 'default' has spent epsilon 2, delta 0 for one person over the "
+        "whole run, this run costs epsilon 1, delta 0, together epsilon 3, delta 0; left: epsilon 0.5"
+    )
+    with pytest.raises(ValueError, match="left: epsilon 2, delta 5e-07"):
+        check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
+    check_limit(Limit(2.0, 1e-6), entry(11, gaussian()), [])
+
+
+def test_a_limit_counts_the_composition_not_the_plain_sum() -> None:
+    earlier = [entry(number, gaussian()) for number in range(3)]
+    together = total([gaussian()] * 4)
+    check_limit(Limit(together.epsilon, 4e-6), entry(4, gaussian()), earlier)
+    with pytest.raises(ValueError, match="budget_limit must not be passed"):
+        check_limit(Limit(together.epsilon * 0.99), entry(4, gaussian()), earlier)
+
+
+def test_repetitions_pass_any_limit(tmp_path) -> None:
+    ledger = Ledger(str(tmp_path / "ledger"))
+    one = entry(1, pure(1.0))
+    assert not ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
+    assert ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
+    with pytest.raises(ValueError, match="budget_limit must not be passed"):
+        other = entry(2, pure(0.1))
+        ledger.append(other, lambda earlier: check_limit(Limit(1.0), other, earlier))
+
+
+def _append_many(path: str, barrier: Barrier, name: str) -> None:
+    barrier.wait()
+    for number in range(20):
+        one = replace(entry(number, pure(1.0)), run_id=f"{name} {number}")
+        with suppress(ValueError):
+            Ledger(path).append(one, lambda earlier, one=one: check_limit(Limit(25.0), one, earlier))
+
+
+def test_two_launches_at_once_do_not_pass_the_limit(tmp_path) -> None:
+    context, path = multiprocessing.get_context("fork"), str(tmp_path / "ledger")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_append_many, args=(path, barrier, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    entries = Ledger(path).read()
+    assert len(entries) == 25
+    assert len({each.run_id for each in entries}) == 25
+
+
+def test_a_thousand_runs_take_seconds(tmp_path, capsys) -> None:
+    runs = [entry(number, gaussian(0.2 + number / 10_000)) for number in range(1000)]
+    path = write(tmp_path / "ledger", *runs)
+    began = time.process_time()
+    (found,) = budget(capsys, "--ledger", path)["datasets"][0]["totals"]
+    assert time.process_time() - began < 30
+    shift = math.sqrt(sum((0.2 + number / 10_000) ** 2 for number in range(1000)))
+    exact = GaussianCurve(shift=shift).epsilon(1e-3)
+    assert exact <= found["epsilon"] <= 1.02 * exact
+    assert found["epsilon"] < found["plain_epsilon"] / 10
+
+
+def test_it_does_not_load_beam() -> None:
+    code = "import sys; from privstream.pipelines import cli; cli.load('commands.budget'); "
+    code += "print('apache_beam' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,242 @@
+"""The ledger: every run is written down before it publishes anything, and nothing in it is ever passed over."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.runners import launch
+
+GUARANTEE = PrivacyGuarantee(
+    unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5), limits=("One.",), horizon=7
+)
+ENTRY = Entry(
+    time="2030-01-01T00:00:00+00:00",
+    run_id="run",
+    dataset="default",
+    command="histogram",
+    version="0.1.0",
+    parameters={"epsilon": 0.5, "window": 60.0, "domain": ["", "ab12"], "beta": 0.05},
+    data="cd34",
+    key="0123456789abcdef",
+    guarantee=GUARANTEE,
+    output="rows.jsonl",
+)
+LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"
+SECRET = "somebody"
+
+
+def accept(earlier: object) -> None:
+    """Take everything."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("domain").write_text("wish\nother\n")
+    Path("a.jsonl").write_text(json.dumps({"user": SECRET, "item": "wish", "time": "2024-01-01T00:00:01Z"}))
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+    return tmp_path
+
+
+def run(output: str, *options: str) -> int:
+    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
+
+
+def test_an_entry_comes_back_as_it_was() -> None:
+    ledger = Ledger("ledger")
+    assert not ledger.append(ENTRY, accept)
+    (found,) = ledger.read()
+    assert found == ENTRY
+    assert found.guarantee.curve == PureDp(0.5)
+    assert stat.S_IMODE(os.stat("ledger").st_mode) == 0o600
+
+
+def test_what_repeats_a_run_and_what_does_not() -> None:
+    ledger = Ledger("ledger")
+    assert not ledger.append(ENTRY, accept)
+    assert ledger.append(replace(ENTRY, time="later", output="other"), accept)
+    assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept), "another key is another release"
+    assert not ledger.append(replace(ENTRY, parameters={**ENTRY.parameters, "beta": 0.1}), accept)
+    assert not ledger.append(replace(ENTRY, dataset="other"), accept), "another data set has an account of its own"
+    later = replace(ENTRY, version="0.2.0")
+    assert not ledger.append(later, accept), "another version may read files differently"
+    assert len(ledger.read()) == 6
+    watched = replace(ENTRY, run_id="watched", data="watched: /in")
+    assert not ledger.append(watched, accept)
+    assert ledger.append(replace(watched, version="0.2.0"), accept), "a run without an end goes on after an upgrade"
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"data": "ef56"}, "data"),
+        ({"command": "flags"}, "command"),
+        ({"parameters": ENTRY.parameters | {"window": 61.0, "end": 5.0}}, "end, window"),
+        ({"parameters": ENTRY.parameters | {"domain": ["", "ff"]}, "dataset": "other"}, "domain"),
+        ({"data": "ef56", "key": "fedcba9876543210"}, "data"),
+    ],
+)
+def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
+    ledger = Ledger("ledger")
+    ledger.append(ENTRY, accept)
+    before = Path("ledger").read_bytes()
+    with pytest.raises(ValueError, match=f"run_id must be another one: the run run of 2030.* differs in {names}, and"):
+        ledger.append(replace(ENTRY, **change), accept)
+    assert Path("ledger").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line[:-1],
+        lambda line: line[: len(line) // 2] + b"\n",
+        lambda line: b"\n",
+        lambda line: b'{"ledger": 1}\n',
+        lambda line: b"[]\n",
+        lambda line: b"\xff\xfe\n",
+        lambda line: line.replace(b'"ledger": 1', b'"ledger": 2'),
+        lambda line: line.replace(b'"epsilon": 0.5, "delta"', b'"epsilon": NaN, "delta"'),
+        lambda line: line.replace(b'"run_id": "run"', b'"run_id": 7'),
+        lambda line: line.replace(b"PureDp", b"dict"),
+        lambda line: line.replace(b'"at_epsilon": 0.5', b'"at_epsilon": "0.5"'),
+        lambda line: b"[" * 100_000 + b"\n",
+    ],
+)
+def test_a_damaged_line_is_refused_by_its_number(damage) -> None:
+    Path("ledger").write_bytes(ENTRY.to_line() + damage(ENTRY.to_line()))
+    for use in (Ledger("ledger").read, lambda: Ledger("ledger").append(ENTRY, accept)):
+        with pytest.raises(ValueError, match="ledger ledger: line 2 must be an entry as privstream writes it"):
+            use()
+
+
+def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("1.jsonl") == 0
+    assert run("2.jsonl") == 0
+    assert "ledger: key.ledger.jsonl: a repetition, which costs nothing more" in capsys.readouterr().err
+    text = Path("key.ledger.jsonl").read_text()
+    assert not any(word in text for word in (SECRET, "wish", bytes(range(32)).hex()))
+    first, second = Ledger("key.ledger.jsonl").read()
+    assert first.release == second.release
+    assert first.output == "1.jsonl"
+    promised = json.loads(Path("1.jsonl.guarantee.json").read_text())
+    assert promised["guarantee"]["curve"] == {"type": "PointCurve", "at_epsilon": 1.0, "at_delta": 0.0}
+    assert promised["parameters"]["run_id"] == first.run_id
+    assert stat.S_IMODE(os.stat("key.ledger.jsonl").st_mode) == 0o600
+
+
+def test_without_a_key_in_a_file_there_is_none_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = LINE.format("1.jsonl").split()
+    assert cli.main([*line, "--domain", "domain"]) == 0
+    assert "ledger: none (the noise key is in no file; --ledger PATH keeps one)" in capsys.readouterr().err
+    assert run("2.jsonl", "--ledger", "none") == 0
+    assert "ledger: none (--ledger none)" in capsys.readouterr().err
+    assert not list(Path().glob("*ledger*"))
+    assert cli.main([*LINE.format("3.jsonl").split(), "--domain", "domain", "--ledger", "mine"]) == 0
+    assert len(Ledger("mine").read()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--ledger none/ledger",
+            "ledger must be a file that can be written, got none/ledger (No such file or directory)",
+        ),
+        ("--ledger .", "ledger must be a file that can be written, got . (Is a directory)"),
+        ("--ledger gs://a/b", "ledger must be a file of this machine, or none, got 'gs://a/b'"),
+        ("--ledger a.jsonl", "--ledger must not be written over --input"),
+        ("--ledger key", "--ledger must not be written over --noise_key_file"),
+        ("--ledger rows.jsonl", "--output must not be written over --ledger"),
+        ("--ledger domain", "--ledger must not be written over --domain"),
+        ("--ledger bad", "ledger bad: line 1 must be an entry"),
+        (
+            "--ledger none --budget_limit 5",
+            "budget_limit must be given with a ledger, and there is none: --ledger none",
+        ),
+        ("--dataset ''", "dataset must be a name of printable letters, got"),
+        (
+            "--budget_limit 0.5",
+            "budget_limit must not be passed: data set 'default' has spent epsilon 0, delta 0 for one",
+        ),
+    ],
+)
+def test_what_cannot_be_written_down_is_not_run(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad").write_text("no entry\n")
+    before = {path.name: path.read_bytes() for path in Path().iterdir()}
+    assert run("rows.jsonl", *[word.strip("'") for word in options.split()]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+    after = {path.name: path.read_bytes() for path in Path().iterdir()}
+    assert {name for name in after if name not in before} <= {"key.ledger.jsonl"}
+    assert not after.get("key.ledger.jsonl")
+
+
+def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(result: object, end: object) -> None:
+        assert len(Ledger("key.ledger.jsonl").read()) == 1
+        raise RuntimeError("the machine is lost")
+
+    monkeypatch.setattr(launch, "_wait", fail)
+    assert run("rows.jsonl") == 1
+    assert len(Ledger("key.ledger.jsonl").read()) == 1
+
+
+def test_another_budget_on_the_same_run_id_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("1.jsonl", "--run_id", "mine") == 0
+    assert run("2.jsonl", "--run_id", "mine", "--end", "2024-01-01T04:00:00Z") == 2
+    assert "run_id must be another one: the run mine of" in (shown := capsys.readouterr().err)
+    assert "differs in end, and under one run id both would get the same noise" in shown
+    assert not Path("2.jsonl").exists()
+
+
+def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("rows.jsonl") == 0
+    before = Path("rows.jsonl").read_bytes()
+    assert run("rows.jsonl", "--epsilon", "2") == 2
+    assert "--output must be a new file, but rows.jsonl exists; --overwrite replaces it" in capsys.readouterr().err
+    Path("rows.jsonl").unlink()
+    assert run("rows.jsonl", "--epsilon", "2") == 2
+    assert "the guarantee must be a new file, but rows.jsonl.guarantee.json exists" in capsys.readouterr().err
+    assert len(Ledger("key.ledger.jsonl").read()) == 1
+    assert run("rows.jsonl", "--epsilon", "2", "--overwrite") == 0
+    assert Path("rows.jsonl").read_bytes() != before
+    assert json.loads(Path("rows.jsonl.guarantee.json").read_text())["guarantee"]["epsilon"] == 2
+
+
+def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(options: object, build: object, end: object, accepted) -> dict[str, int]:
+        accepted()
+        return {}
+
+    monkeypatch.setattr(launch, "run", taken)
+    for name in ("in", "out"):
+        Path(name).mkdir()
+    watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
+    assert run("out", *watch) == 0
+    assert run("out", *watch, "--shards", "2", "--watch", "2") == 0
+    capsys.readouterr()
+    assert run("out", *watch, "--epsilon", "2") == 2
+    assert "out/_guarantee.json promises something else: use a new folder" in capsys.readouterr().err
+    promised = json.loads(Path("out/_guarantee.json").read_text())
+    assert promised["guarantee"]["epsilon"] == 1
+    promised["made_by"]["version"], promised["guarantee"]["paragraph"] = "0.0.9", "in the words of another version"
+    Path("out/_guarantee.json").write_text(json.dumps(promised))
+    assert run("out", *watch) == 0
+    for damaged in ("{}", "[]", "no JSON", '{"parameters": 5}'):
+        Path("out/_guarantee.json").write_text(damaged)
+        assert run("out", *watch) == 2

@@ -1,0 +1,212 @@
+"""Over files the noise is bound to the data and to all that shapes answers: nothing can be learned from two runs."""
+
+import argparse
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.run_identity import NOT_SHAPING, content_digest, data_digest, identify
+from privstream.pipelines.help_page import Parser
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.readers import EventFile, ReadEvents, match_files
+
+COMMANDS = [
+    word
+    for word, (module, _) in cli.COMMANDS.items()
+    if isinstance(module, str) and cli.load(module).takes_beam_options
+]
+CATEGORIES = ("a", "b")
+HOURS = 24
+OPTIONS = "--window 3600 --start 2024-01-01 --end 2024-01-02 --epsilon 1 --domain domain --noise_key_file key"
+Counts = dict[tuple[str, str], int]
+
+
+def events(people: int, letter: str) -> list[dict[str, str]]:
+    """Return one event of each person, spread over hours and categories."""
+    return [
+        {"user": f"{letter}{n}", "item": CATEGORIES[n * 7 % 2], "time": f"2024-01-01T{n * 5 % HOURS:02}:00:01Z"}
+        for n in range(people)
+    ]
+
+
+def write(path: str, rows: list[dict[str, str]]) -> None:
+    Path(path).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def truth(rows: list[dict[str, str]]) -> Counts:
+    """Return how many events of each category there were up to the end of each hour."""
+    return {
+        (f"{hour:02}", category): sum(row["item"] == category and int(row["time"][11:13]) <= hour for row in rows)
+        for hour in range(HOURS)
+        for category in CATEGORIES
+    }
+
+
+def histogram(source: str, output: str, *options: str) -> Counts:
+    """Run the command with its defaults; return the counts that it publishes."""
+    assert cli.main(["histogram", "--input", source, "--output", output, *OPTIONS.split(), *options]) == 0
+    rows = [json.loads(line) for line in Path(output).read_text().splitlines()]
+    return {(row["window_start"][11:13], row["category"]): row["estimate"] for row in rows}
+
+
+def exact(first: Counts, second: Counts, one: list[dict[str, str]], other: list[dict[str, str]]) -> int:
+    """Return how many differences of published counts are those of the true ones."""
+    true_first, true_second = truth(one), truth(other)
+    return sum(first[key] - second[key] == true_first[key] - true_second[key] for key in true_first)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("domain").write_text("a\nb\n")
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+    return tmp_path
+
+
+def test_differences_of_two_runs_with_one_key_are_not_exact() -> None:
+    """Without an identity of its own each run got the same noise: 48 of 48 differences were exact."""
+    one, other = events(400, "u"), events(230, "v")
+    write("one.jsonl", one)
+    write("other.jsonl", other)
+    first, second = histogram("one.jsonl", "1.jsonl"), histogram("other.jsonl", "2.jsonl")
+    assert len(first) == 48
+    assert exact(first, second, one, other) < 24
+    named = ["--run_id", "same", "--ledger", "none"]
+    first, second = histogram("one.jsonl", "3.jsonl", *named), histogram("other.jsonl", "4.jsonl", *named)
+    assert exact(first, second, one, other) == 48, "this is what the run id is for"
+
+
+def test_one_person_deleted_gives_other_noise() -> None:
+    people = events(400, "u")
+    write("all.jsonl", people)
+    write("less.jsonl", people[:-1])
+    first, second = histogram("all.jsonl", "1.jsonl"), histogram("less.jsonl", "2.jsonl")
+    assert exact(first, second, people, people[:-1]) < 24
+
+
+def test_the_same_data_give_the_same_rows_whatever_files_are_called() -> None:
+    people = events(300, "u")
+    write("a1.jsonl", people[:100])
+    write("a2.jsonl", people[100:])
+    write("z1.jsonl", people[100:])
+    write("z2.jsonl", people[:100])
+    assert histogram("a*.jsonl", "1.jsonl") == histogram("z*.jsonl", "2.jsonl", "--shards", "2")
+    said = json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
+    assert said == json.loads(Path("2.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
+    assert said.startswith("data-")
+
+
+def test_the_run_id_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a.jsonl", events(30, "u"))
+    histogram("a.jsonl", "1.jsonl")
+    said = json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
+    assert f"run id: {said}; ledger: key.ledger.jsonl: a release" in capsys.readouterr().err
+    histogram("a.jsonl", "2.jsonl", "--run_id", "mine")
+    assert json.loads(Path("2.jsonl.guarantee.json").read_text())["parameters"]["run_id"] == "mine"
+    assert "run id: mine; ledger: key.ledger.jsonl: a release" in capsys.readouterr().err
+
+
+def offered(word: str) -> tuple[list[argparse.Action], Any]:
+    """Return the options of a command, and what the command is."""
+    command = cli.load(str(cli.COMMANDS[word][0]))
+    parser = Parser(prog=word)
+    command.add_arguments(parser)
+    return [action for action in parser._actions if action.dest != "help"], command.run.__self__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_every_option_is_in_the_identity_or_excused(word: str) -> None:
+    actions, pipeline = offered(word)
+    given = {action.dest: action.default for action in actions} | {"command": word, "traceback": False}
+
+    def run_id(**change: object) -> str:
+        arguments = argparse.Namespace(**(given | change))
+        return identify(arguments, [], pipeline.public_files, None).run_id
+
+    for name in given:
+        shapes = run_id(**{name: "another value"}) != run_id()
+        assert shapes == (name not in NOT_SHAPING or name == "command"), f"{name} of {word}"
+
+
+def test_every_exception_has_a_reason_and_is_an_option() -> None:
+    options = {action.dest for word in COMMANDS for action in offered(word)[0]} | {"command", "traceback"}
+    assert set(NOT_SHAPING) <= options
+    assert all(len(reason) > 15 for reason in NOT_SHAPING.values())
+
+
+@pytest.mark.parametrize("option", ["domain", "queries", "rules", "thresholds"])
+def test_files_that_options_name_enter_by_their_contents(option: str) -> None:
+    given = {"command": "c", "input": "x", option: "a"}
+    Path("a").write_text("1\n")
+    Path("b").write_text("1\n")
+    Path("c").write_text("2\n")
+
+    def run_id(path: str) -> str:
+        return identify(argparse.Namespace(**(given | {option: path})), [], [option], None).run_id
+
+    assert run_id("a") == run_id("b") != run_id("c")
+
+
+def test_a_threshold_may_be_a_number_or_a_file() -> None:
+    pipeline = offered("flags")[1]
+    assert "thresholds" in pipeline.public_files
+    before = identify(argparse.Namespace(command="flags", thresholds="5"), [], ["thresholds"], None).run_id
+    assert before != identify(argparse.Namespace(command="flags", thresholds="6"), [], ["thresholds"], None).run_id
+    for name in ("5", "6"):  # files that are called like numbers: `flags` takes the numbers
+        Path(name).write_text("the same")
+    five, six = (
+        identify(argparse.Namespace(command="flags", thresholds=name), [], ["thresholds"], None).run_id for name in "56"
+    )
+    assert five != six
+
+
+def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
+    for name, text in {"a.jsonl": "1", "b.jsonl": "1", "c.jsonl": "2", "a.csv": "1"}.items():
+        Path(name).write_text(text)
+    one, same, other, csv = (EventFile(name, 1, name[2:]) for name in ("a.jsonl", "b.jsonl", "c.jsonl", "a.csv"))
+    assert data_digest([one, other]) == data_digest([other, same])
+    different = [[one], [other], [one, same], [one, other], [csv], []]
+    assert len({data_digest(files) for files in different}) == len(different)
+    Path("a.jsonl.gz").write_bytes(gzip.compress(b"1"))
+    Path("gz.jsonl").write_bytes(Path("a.jsonl.gz").read_bytes())
+    assert content_digest("a.jsonl.gz") != content_digest("gz.jsonl"), "one is unpacked, the other is not"
+    with pytest.raises(InputFileError, match="cannot read none: No such file"):
+        content_digest("none")
+
+
+@pytest.mark.parametrize("change", ["longer", "touched", "gone"])
+def test_a_file_that_changes_after_its_fingerprint_ends_the_run(
+    change: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    people = events(30, "u")
+    write("a.jsonl", people)
+    expand = ReadEvents.expand
+
+    def change_and_expand(self: ReadEvents, pbegin: beam.Pipeline) -> Any:
+        if change == "longer":
+            write("a.jsonl", events(31, "u"))
+        elif change == "touched":
+            os.utime("a.jsonl", (1, 1))
+        else:
+            os.remove("a.jsonl")
+        return expand(self, pbegin)
+
+    monkeypatch.setattr(ReadEvents, "expand", change_and_expand)
+    assert cli.main(["histogram", "--input", "a.jsonl", "--output", "r.jsonl", *OPTIONS.split()]) == 1
+    rule = "must stay until it has been read" if change == "gone" else "must not change while a run reads it"
+    assert capsys.readouterr().err == f"privstream histogram: error: a.jsonl {rule}" + (
+        "\n" if change == "gone" else "; start the run again\n"
+    )
+    assert not Path("r.jsonl").exists()
+
+
+def test_files_are_matched_with_the_time_of_their_last_change() -> None:
+    write("a.jsonl", events(1, "u"))
+    os.utime("a.jsonl", (5, 7))
+    assert match_files("a.jsonl")[0].modified == 7
