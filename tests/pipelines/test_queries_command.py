@@ -80,6 +80,9 @@ def test_refusals_say_so(country, tmp_path, capsys):
     assert f"{len(refused)} queries refused: the budget is spent" in error
     assert "Some may be refused" in error
     assert "That bounds nothing, with so few people" in error
+    truth = ["--truth", country["truth.jsonl"]]
+    for more in ([], truth):
+        assert cli.main(["plot", "queries", "--input", str(output), *more, "--output", str(tmp_path / "p.svg")]) == 0
 
 
 def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys):
