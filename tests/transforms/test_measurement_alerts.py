@@ -95,7 +95,9 @@ def test_alerts_are_those_of_the_reference(name, seed):
     rows = random_measurements(made, random.Random(seed))
     expected = reference(made, rows)
     assert expected
-    assert found(run("fn_api", rows, made)) == expected
+    results = run("fn_api", rows, made)
+    assert found(results) == expected
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
 @pytest.mark.prism

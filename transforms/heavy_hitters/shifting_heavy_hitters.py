@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 import pyarrow as pa
@@ -26,6 +26,7 @@ from privstream.transforms.heavy_hitters.visits import VisitAbsentHits
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 
 MOST_STEPS = 2**53
 
@@ -245,4 +246,5 @@ class ShiftingHeavyHitters(PrivateTransform):
             )
             held = stage(held, limit, keyed)
         candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
-        return stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
+        rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> AtWindowEnds(self.steps, HeavyHitter, stage=5))

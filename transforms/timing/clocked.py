@@ -20,6 +20,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.receipts import NO_TIME
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
@@ -31,6 +32,7 @@ CHUNK = 4096  # steps handled before their outputs are passed on
 BLOCKS = (1, 16, 256, 4096, 65_536)
 ENDLESS_BLOCKS = BLOCKS[:3]
 OVER = "over"
+NEVER = 1 << 62
 _STEP = struct.Struct(">q")
 
 
@@ -90,21 +92,21 @@ class Hand:
     Attributes:
         version: random; new whenever the state of the key changes.
         handled: the last step handled; before the first one, the one before it.
-        over: whether the input of an endless clock has ended.
+        over: the last step of an endless clock whose input has ended; NEVER before.
     """
 
     version: bytes
     handled: int
-    over: int = 0
+    over: int = NEVER
 
     def to_bytes(self) -> bytes:
         """Encode."""
-        return pack("clock hand", 1, vars(self))
+        return pack("clock hand", 2, vars(self))
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Hand | None:
         """Decode; None before the clock has been started."""
-        return None if data is None else cls(**unpack("clock hand", 1, data))  # type: ignore[arg-type]
+        return None if data is None else cls(**unpack("clock hand", 2, data))  # type: ignore[arg-type]
 
 
 class ClockedSteps(beam.DoFn):
@@ -114,8 +116,8 @@ class ClockedSteps(beam.DoFn):
     is late, depends on the watermark alone. Late batches are set aside, never used.
 
     The clock is an event-time timer that goes from step to step. If the watermark jumps, further timers at the ends of
-    blocks of steps let one call handle many of them; runners may fire them in any order. Outputs have the timestamp of
-    their step's decision. Not every runner holds the watermark for such timers: no stage with timers may follow.
+    blocks of steps let one call handle many of them; runners may fire them in any order. Outputs have the last moment
+    of their window as timestamp, at which the timer of the next step holds the watermark until the step is handled.
 
     When the input of an endless clock ends, it stops at the end of a block: at most two blocks of `ENDLESS_BLOCKS` more
     are handled, as many as the position of the clock says.
@@ -246,9 +248,10 @@ class ClockedSteps(beam.DoFn):
         if now is None:
             return
         if self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000:
-            hand.write(replace(now, over=1).to_bytes())
+            hand.write(replace(now, over=self._block_end(len(self._blocks) - 1, now.handled)).to_bytes())
             return
-        due = min(self.steps.latest(time.micros, self.stage), self._last)
+        last = min(self._last, now.over)
+        due = min(self.steps.latest(time.micros, self.stage), last)
         if due <= now.handled:
             return
         state = self._state(key, now, memory)
@@ -256,26 +259,29 @@ class ClockedSteps(beam.DoFn):
         for first in range(now.handled + 1, due + 1, self.chunk):
             state, outputs = self.walk(key, first, min(first + self.chunk - 1, due), batches, state)
             for step, output in outputs:
-                yield TimestampedValue(output, self.steps.decision_time(step, self.stage))
+                yield TimestampedValue(output, self.steps.last_moment(step))
         after = replace(now, version=secrets.token_bytes(12), handled=due)
         hand.write(after.to_bytes())
         self.handled.inc(due - now.handled)
-        if due == self._last:
+        if due == last:
             memory.clear()
             return
         memory.write(self.snapshot(state))
-        if not now.over:
-            self._set_timers(timer, due, now.handled)
+        self._set_timers(timer, due, now.handled)
         self._cache[key] = after.version, state
         if len(self._cache) > CACHED_KEYS:
             self._cache.popitem(last=False)
 
     def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
-        """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set."""
+        """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
+
+        The timer of the next step, which is always set, holds the watermark for all steps to come.
+        """
         for level in reversed(range(len(self._blocks))):
             target = self._block_end(level, handled)
             if before is None or self._block_end(level, before) != target:
-                timer.set(self.steps.decision_time(target, self.stage), dynamic_timer_tag=str(level))
+                fire = self.steps.decision_time(target, self.stage)
+                set_timer(timer, fire, hold=fire if level else self.steps.last_moment(target), tag=str(level))
 
     def _block_end(self, level: int, handled: int) -> int:
         """Return the last step of the block that the next step is in."""

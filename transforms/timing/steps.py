@@ -104,6 +104,10 @@ class Steps:
         """Return start and end of a step's window."""
         return Timestamp(micros=step * self.period), Timestamp(micros=step * self.period + self.size)
 
+    def last_moment(self, step: int) -> Timestamp:
+        """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
+        return Timestamp(micros=step * self.period + self.size - 1)
+
     def decision_time(self, step: int, stage: int = 0) -> Timestamp:
         """Return the event time at which `stage` of the dataflow acts on a step.
 

@@ -1,0 +1,164 @@
+"""Rows come at the last moment of their window, in time for windows and a GroupByKey that a user puts after them."""
+
+import copy
+import dataclasses
+import itertools
+import random
+
+import alert_workloads
+import apache_beam as beam
+import cardinality_workloads
+import histogram_workloads
+import pytest
+import runner_harness
+import test_range_transforms
+import test_top_k
+import workloads
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+from event_forms import stamped
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
+
+SECOND = 1_000_000
+SEED = 5
+LATENESS = 25 * SECOND
+START = 1_700_000_000
+
+WORKLOADS = {
+    "hitters": (workloads, "plain", {}),
+    "hitters, sliding": (workloads, "sliding", {}),
+    "hitters in streams": (workloads, "known domain, streams", {}),
+    "hitters without a start": (workloads, "horizon per person", {}),
+    "top-k": (test_top_k, "some streams", {}),
+    "alerts": (alert_workloads, "both directions", {}),
+    "histogram of events": (histogram_workloads, "plain", {"restartable": True}),
+    "histogram without an end": (histogram_workloads, "plain", {"end": None}),
+    "flags of people": (histogram_workloads, "flags of people", {"restartable": True}),
+    "cardinality": (cardinality_workloads, "streams", {}),
+    "ranges": (test_range_transforms, "ranges gaussian", {}),
+    "predecessors": (test_range_transforms, "predecessors", {}),
+}
+
+
+def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
+    """Return a transform, and events for it at their own times."""
+    if name == "measurements":
+        rules = (AlertRule(name="load", at_least=1),)
+        made = MeasurementAlerts(
+            epsilon=50.0, rules=rules, window=10, start=START, end=START + 90, min_alerts=9, noise=KeyedNoise(b"k" * 32)
+        )
+        times = range(START, START + 90, 4)
+        return made, [TimestampedValue(Measurement("load", Timestamp(time), 900.0), time) for time in times]
+    kind, configuration, changes = WORKLOADS[name]
+    if kind is workloads:
+        made = workloads.transform(configuration)
+    else:
+        made = (
+            kind.transform(configuration, **changes) if kind is not alert_workloads else kind.transform(configuration)
+        )
+    events = kind.random_events if kind is not test_range_transforms else lambda *both: kind.random_input(*both)[0]
+    found = events(made if kind is test_top_k else configuration, random.Random(SEED))
+    return made, [stamped(event) for event in found]
+
+
+def with_lateness(made: beam.PTransform, lateness: int) -> beam.PTransform:
+    other = copy.copy(made)
+    other.steps = dataclasses.replace(made.steps, allowed_lateness=lateness)
+    return other
+
+
+def paced(events: list[TimestampedValue], pace: int, chance: random.Random) -> test_stream.TestStream:
+    """Return the events as they come, one in ten of them late; the last windows are decided by a jump to the end."""
+    beats = [((e.timestamp.micros + (chance.random() < 0.1) * LATENESS) // pace, e) for e in events]
+    source = test_stream.TestStream()
+    for beat, ready in itertools.groupby(sorted(beats, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
+        source = source.advance_watermark_to(Timestamp(micros=beat * pace)).add_elements([event for _, event in ready])
+    return source.advance_watermark_to_infinity()
+
+
+class Within(beam.DoFn):
+    """Says of each row in which window it was gathered."""
+
+    def process(self, element, window=beam.DoFn.WindowParam):
+        for row in element[1]:
+            yield row, window.start.micros, window.end.micros
+
+
+class ByWindow(beam.PTransform):
+    """What a user does: windows of the same length, grouped, nothing late allowed."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = Duration(micros=size)
+
+    def expand(self, rows):
+        keyed = rows | beam.Map(lambda row: (b"", row)) | beam.WindowInto(FixedWindows(self.size))
+        return keyed | beam.GroupByKey() | beam.ParDo(Within())
+
+
+def check(rows: list, found: list, size: int) -> None:
+    """Nothing is lost, and all is where it belongs."""
+    assert sorted(row for row, *_ in found) == sorted(rows)
+    for row, start, end in found:
+        assert start < row.window_end.micros <= end
+        assert end - start == size
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", [*WORKLOADS, "measurements"])
+def test_rows_are_in_time_for_the_windows_of_a_user(name):
+    made, events = workload(name)
+    source = paced(events, made.steps.size // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
+
+    def build(pipeline):
+        everything = pipeline | "Source" >> source
+        outputs = {}
+        for lateness in (0, LATENESS):
+            rows = everything | f"Private {lateness}" >> with_lateness(made, lateness)
+            grouped = rows | f"Grouped {lateness}" >> ByWindow(made.steps.size)
+            outputs |= {f"rows {lateness}": rows, f"grouped {lateness}": grouped}
+        return outputs
+
+    results = runner_harness.run("prism", build, "--streaming")
+    for lateness in (0, LATENESS):
+        rows = results.outputs[f"rows {lateness}"]
+        assert rows
+        assert all(stamp == row.window_end.micros - 1 for row, stamp in rows)
+        check([row for row, _ in rows], results.elements(f"grouped {lateness}"), made.steps.size)
+
+
+def hit(steps: Steps, step: int) -> TimestampedValue:
+    """Return a row as the stage before publishes it."""
+    return TimestampedValue(HeavyHitter("", *steps.bounds(step), "a", 1, 0.0), steps.decision_time(step, 1))
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize(
+    ("size", "lateness", "started"),
+    [
+        (MILLISECOND, 0, False),
+        (MILLISECOND, 90_061_001 * MILLISECOND, False),
+        (7 * MILLISECOND, 5 * MILLISECOND, True),
+        (86_400 * SECOND, 90_061_001 * MILLISECOND, False),
+    ],
+)
+def test_windows_of_any_length_long_after_the_first(size, lateness, started):
+    first = START * SECOND // size
+    steps = Steps(size=size, period=size, first=first if started else None, allowed_lateness=lateness)
+    source = test_stream.TestStream().advance_watermark_to(steps.decision_time(first - 3))
+    for step in (first, first + 1, first + 2, first + 1000, first + 70_000):
+        source = source.advance_watermark_to(steps.decision_time(step, 1)).add_elements([hit(steps, step)])
+    last = min(first + 10**7, steps.latest(END_OF_TIME, 3))
+    source = source.add_elements([hit(steps, last)]).advance_watermark_to_infinity()
+
+    def build(pipeline):
+        rows = pipeline | "Source" >> source | "Ends" >> AtWindowEnds(steps, HeavyHitter, stage=2)
+        return {"rows": rows, "grouped": rows | ByWindow(size)}
+
+    results = runner_harness.run("prism", build, "--streaming")
+    assert len(results.elements("rows")) == 6
+    check(results.elements("rows"), results.elements("grouped"), size)
