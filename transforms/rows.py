@@ -1,4 +1,4 @@
-"""Rows that are published."""
+"""Rows that are published; those of a window have its last moment as timestamp in a pipeline."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

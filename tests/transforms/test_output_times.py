@@ -20,6 +20,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts
+from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds
 
@@ -162,3 +163,8 @@ def test_windows_of_any_length_long_after_the_first(size, lateness, started):
     results = runner_harness.run("prism", build, "--streaming")
     assert len(results.elements("rows")) == 6
     check(results.elements("rows"), results.elements("grouped"), size)
+
+
+def test_another_beam_is_refused_with_its_release():
+    with pytest.raises(RuntimeError, match=r"^apache-beam must write timers as release 2\.77 does, got \d"):
+        set_timer(object(), Timestamp(2), hold=Timestamp(1), tag="")

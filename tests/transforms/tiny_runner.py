@@ -20,7 +20,7 @@ from apache_beam.pipeline import PipelineVisitor
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
-from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.transforms.userstate import BagStateSpec, RuntimeTimer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -81,7 +81,7 @@ class FakeState:
         self.bundle.cells.states.pop(self.place, None)
 
 
-class FakeTimer:
+class FakeTimer(RuntimeTimer):
     def __init__(self, bundle: Bundle, key: bytes, name: str) -> None:
         self.bundle, self.key, self.name = bundle, key, name
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apache_beam.runners.worker.bundle_processor import OutputTimer
-from apache_beam.transforms.userstate import Timer
+from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
 
@@ -14,13 +13,13 @@ def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None
     """Set an event-time timer for `fire` that holds the output watermark at `hold` until it has fired.
 
     Beam's protocol and its portable runners know such timers; Beam's `set` for Python always holds at the time at which
-    the timer fires. So the timer is encoded here, the way `OutputTimer.set` does it. BundleBasedDirectRunner, the one
-    runner with timers of its own, holds the watermark for none.
+    the timer fires. So the timer is encoded here, the way `set` of `bundle_processor.OutputTimer` does it.
+    BundleBasedDirectRunner, the one runner with other timers, holds the watermark for none.
 
     Raises:
         RuntimeError: Beam writes timers in another way than the release that privstream is pinned to.
     """
-    if not isinstance(timer, OutputTimer):
+    if isinstance(timer, RuntimeTimer):
         timer.set(fire, dynamic_timer_tag=tag)
         return
     try:
