@@ -44,6 +44,12 @@ class NoiseSource(Protocol):
         ...
 
 
+def check_noise(noise: object) -> None:
+    """Refuse what is no noise source."""
+    if not isinstance(noise, NoiseSource):
+        raise TypeError(f"noise must be a NoiseSource, such as KeyedNoise, got {type(noise).__name__}")
+
+
 class PrfNoise:
     """A noise source over a keyed pseudo-random function; made by `KeyedNoise`, `SeededNoise` or `derive`.
 

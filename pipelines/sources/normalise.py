@@ -10,6 +10,8 @@ from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.texts import ENCODING, LONG, MISSING, TYPE, Marks, read_texts
 from privstream.pipelines.sources.times import FINITE, RANGE, SYNTAX, UNIT, read_times
 
+TIME = pa.timestamp("us", "UTC")
+
 
 class Refusal(NamedTuple):
     """Why a row cannot be used: a short code for the counter and the rule in words."""
@@ -20,7 +22,7 @@ class Refusal(NamedTuple):
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (int64 microseconds since 1970 UTC) and, with streams, `stream`."""
+    """Makes wire batches of `user`, `item`, `time` (microseconds since 1970 UTC) and, with streams, `stream`."""
 
     def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
@@ -55,7 +57,7 @@ class Normaliser:
     def _times(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
         """Read the time."""
         times, marks = read_times(values, self.fields.time_unit)
-        return pa.array(times), marks
+        return pa.array(times).cast(TIME), marks
 
     def _wording(self, rule: str, name: str) -> str:
         """Say a rule in words."""

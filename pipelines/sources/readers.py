@@ -61,7 +61,7 @@ class FilePart(NamedTuple):
 class ReadEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines and CSV.
 
-    The output `events` holds Arrow record batches with `user`, `item` (text), `time` (int64 microseconds since 1970
+    The output `events` holds Arrow record batches with `user`, `item` (text), `time` (a timestamp in microseconds,
     UTC) and, with streams, `stream` (text), without nulls. The output `dead_letters` holds a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 

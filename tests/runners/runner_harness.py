@@ -21,14 +21,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.transforms import Published
 
 CACHE = Path(__file__).parents[2] / ".cache"
-RUNNERS = ("fn_api", "prism", "bundle_based", "flink")
+RUNNERS = ("fn_api", "prism", "flink")
 
 on_every_runner = pytest.mark.parametrize(
     "runner",
     [
         pytest.param("fn_api"),
         pytest.param("prism", marks=pytest.mark.prism),
-        pytest.param("bundle_based"),
         pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
     ],
 )
@@ -87,7 +86,7 @@ def options(runner: str, *extra: str) -> PipelineOptions:
             chosen = ["--runner=PortableRunner", f"--job_endpoint={flink_job_server.endpoint()}"]
             chosen += ["--environment_type=LOOPBACK", "--parallelism=2"]
         case _:
-            chosen = [{"fn_api": "--runner=FnApiRunner", "bundle_based": "--runner=BundleBasedDirectRunner"}[runner]]
+            chosen = ["--runner=FnApiRunner"]
     return PipelineOptions([*chosen, *extra])
 
 

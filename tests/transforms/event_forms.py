@@ -9,14 +9,14 @@ import runner_harness
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.record_batches import SCHEMA
 
 SECOND = 1_000_000
+KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC"), "stream": pa.string()}
 Events = list[tuple[str, str, int, str]]
 
 
 def as_rows(events: Events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=t, stream=s) for u, i, t, s in events]
+    return [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
 
 
 def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
@@ -25,15 +25,15 @@ def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
     while events:
         count = chance.randint(1, size)
         columns, events = zip(*events[:count], strict=True), events[count:]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, KINDS.values(), strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, names=list(KINDS)))
     return batches
 
 
 def stamped(event: tuple[str, str, int, str]) -> TimestampedValue:
     """Return an event as a pair, or as a row if it has a stream, at its own time."""
     user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=time, stream=stream)
+    element = (user, item) if not stream else beam.Row(user=user, item=item, time=Timestamp(micros=time), stream=stream)
     return TimestampedValue(element, Timestamp(micros=time))
 
 

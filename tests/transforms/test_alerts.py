@@ -4,7 +4,6 @@ import random
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 import pytest
 from alert_workloads import (
     COMMON,
@@ -20,34 +19,17 @@ from alert_workloads import (
     transform,
     true_counts,
 )
-from event_forms import as_rows, crowd_at, run_bounded, run_stream
+from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
 from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.events.record_batches import SCHEMA
 from privstream.transforms.timing.clocked import SEED, stepped
 from tiny_runner import Stage
 
 SEED_OF_EVENTS = 5
-# Not on BundleBased, which the commands refuse: a Reshuffle behind a stage with timers is over before they fire.
-on_proper_runners = pytest.mark.parametrize(
-    "runner",
-    [
-        pytest.param("fn_api"),
-        pytest.param("prism", marks=pytest.mark.prism),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
-    ],
-)
-
-
-def as_arrow(events) -> list[pa.RecordBatch]:
-    columns = zip(*events, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-    return [batch.slice(i, 37) for i in range(0, batch.num_rows, 37)]
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -66,7 +48,7 @@ def test_alerts_are_those_of_the_reference(name):
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
-@on_proper_runners
+@on_every_runner
 @pytest.mark.parametrize("name", ["both directions", "own streams"])
 def test_runners_agree(runner, name):
     events = random_events(name, random.Random(SEED_OF_EVENTS))
@@ -306,11 +288,6 @@ class TestRules:
         pipeline = beam.Pipeline()
         with pytest.raises(ValueError, match="end must be given when the input is bounded"):
             _ = pipeline | beam.Create([("u", "i")]) | made
-
-
-def test_a_runner_that_cannot_keep_time_is_refused():
-    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
-        run_bounded("bundle_based", as_rows([]), transform("shared"))
 
 
 def test_rows_have_the_documented_fields():

@@ -34,7 +34,7 @@ HITTERS = ShiftingHeavyHitters(
 
 def batch(item: str) -> pa.RecordBatch:
     users = [f"{item}{number}" for number in range(PEOPLE)]
-    return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5_000_000] * PEOPLE})
+    return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5] * PEOPLE})
 
 
 def found(runner: str, arrived: dict[str, Timestamp]) -> tuple[set[str], int]:
@@ -94,7 +94,7 @@ OTHERS = {
 
 def points(first: int, arrived: Timestamp) -> TimestampedValue:
     users = [str(point) for point in range(first, first + 100)]
-    columns = {"user": users, "item": ["in"] * 100, "time": [5_000_000] * 100}
+    columns = {"user": users, "item": ["in"] * 100, "time": [5] * 100}
     return TimestampedValue(pa.RecordBatch.from_pydict(columns), arrived)
 
 

@@ -21,9 +21,7 @@ from tiny_runner import Stage
 
 STREAMS = ("", "b\x00\xff")
 WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
-streaming = pytest.mark.parametrize(
-    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
-)
+streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
 class Tell(OneByOne, state="tell"):

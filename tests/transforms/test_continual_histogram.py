@@ -17,6 +17,7 @@ import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
@@ -25,39 +26,26 @@ from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import StepKey
-from privstream.transforms.histograms.events import LISTED, Categories
+from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import first_rows
 from privstream.transforms.timing.clocked import SEED, ClockedSteps, StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
-streaming = pytest.mark.parametrize(
-    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
-)
+streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 ALL = [*CONFIGURATIONS, *FLAGS]
-
-
-def skip_unless_able(name: str, runner: str) -> None:
-    if runner == "bundle_based" and {**CONFIGURATIONS, **FLAGS}[name].get("unit") == "user":
-        pytest.skip("this runner is refused")
-
-
-def expected(name, made, events):
-    return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
 @pytest.mark.parametrize("name", ALL)
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
-    skip_unless_able(name, runner)
     events = random_events(name, random.Random(6))
     made = transform(name)
     results = run_bounded(runner, as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
     rows = expected(name, made, events)
     assert len(rows) == len(made.categories.streams) * 40 * (len(rows) // 40 // len(made.categories.streams)) > 0
     assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
-    if runner != "bundle_based":
-        assert results.counters["privstream:events"] == len(events)
+    assert results.counters["privstream:events"] == len(events)
     assert sorted(results.elements("rows")) == rows
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
@@ -78,7 +66,7 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
 
 @on_every_runner
 def test_windows_without_events_are_published(runner):
-    for name in ("plain", "flags") if runner == "bundle_based" else ("plain", "people", "flags"):
+    for name in ("plain", "people", "flags"):
         made = transform(name)
         assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(name, made, [])
 
@@ -179,7 +167,6 @@ def test_a_state_is_small_however_many_events_there_were():
 @pytest.mark.parametrize("name", ["several categories", "people", "flags"])
 @streaming
 def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
-    skip_unless_able(name, runner)
     made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name == "flags" else {}))
     chance = random.Random(3)
     waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
@@ -192,8 +179,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     assert sorted(results.elements("rows")) == expected(name, made, used)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
     assert letters == {"dog", "eel"}
-    if runner != "bundle_based":
-        assert results.counters["privstream:events_late"] == len(late)
+    assert results.counters["privstream:events_late"] == len(late)
 
 
 @pytest.mark.prism
@@ -233,7 +219,6 @@ def arrived(user, item, time, at) -> TimestampedValue:
 @streaming
 @pytest.mark.parametrize("name", ["approximate", "plain", "anchored", "flags", "people, streams"])
 def test_a_histogram_without_an_end(runner, name):
-    skip_unless_able(name, runner)
     made = transform(name, end=None)
     events = random_events(name, random.Random(8), 100)
     source = test_stream.TestStream()
@@ -257,15 +242,13 @@ def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
     events = random_events("several categories", random.Random(2), 100)
     made = transform("several categories")
     wanted = expected("several categories", made, events)
-    lists = [beam.Row(user=u, item=i.split("|"), time=t, stream=s) for u, i, t, s in events]
+    lists = [beam.Row(user=u, item=i.split("|"), time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
     _, items, times, streams = zip(*events, strict=True)
-    columns = {"item": pa.array([i.split("|") for i in items]), "time": pa.array(times), "stream": pa.array(streams)}
+    columns = {"item": pa.array([i.split("|") for i in items]), "time": pa.array(times, pa.timestamp("us"))}
+    columns |= {"stream": pa.array(streams)}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))  # without a user
     assert sorted(run_bounded("fn_api", [batch], made).elements("rows")) == wanted
-    listed = transform("several categories", separator=LISTED)
-    assert sorted(run_bounded("fn_api", lists, listed).elements("rows")) == expected(
-        "several categories", listed, [(u, i.replace("|", LISTED), t, s) for u, i, t, s in events]
-    )
+    assert sorted(run_bounded("fn_api", lists, made).elements("rows")) == wanted
 
 
 @given(st.lists(st.lists(st.sampled_from([*NAMES, "x", ""]), max_size=6), max_size=8), st.integers(1, 4))
@@ -349,26 +332,13 @@ def test_input_that_cannot_be_published_safely_is_refused():
     bounded = beam.Pipeline() | beam.Create([("u", "cat")])
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = bounded | transform("approximate", end=None)
-    unbounded = beam.Pipeline() | test_stream.TestStream()
+    unbounded = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) | test_stream.TestStream()
     with pytest.raises(ValueError, match=r"^restartable must be true when the input is unbounded and delta is 0"):
         _ = unbounded | transform("plain")
     for restartable in (None, True):
         _ = unbounded | f"{restartable}" >> transform("plain", end=None, restartable=restartable)
     _ = unbounded | "Ends" >> transform("plain", restartable=True)
     assert isinstance(transform("plain", restartable=True).mechanism.counter, BinaryTreeCounter)
-    old = beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"]))
-    with pytest.raises(ValueError, match=r"^runner must not be BundleBasedDirectRunner: its clocks run ahead"):
-        _ = old | beam.Create([("u", "cat")]) | transform("people")
-    for batch, message in (
-        (pa.record_batch({"item": pa.array([None], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
-        (pa.record_batch({"item": pa.array([[None]], pa.list_(pa.string())), "time": [1]}), "item must not be null"),
-        (pa.record_batch({"item": pa.array([[1.5]]), "time": [1]}), "item must be"),
-        (pa.record_batch({"time": [1]}), "events must have a column item"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=message):
-            call_all(dofns_of(transform("plain"))["CountEvents"], [batch])
-    with pytest.raises(ValueError, match="events must have a column user"):
-        call_all(dofns_of(transform("people"))["SplitRows"], [pa.record_batch({"item": ["cat"], "time": [1]})])
 
 
 def test_the_guarantee_says_what_is_enforced():

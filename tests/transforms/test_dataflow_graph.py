@@ -30,11 +30,14 @@ from privstream.transforms import (
     Measurement,
     MeasurementAlerts,
     PredecessorQueries,
+    PredecessorQuery,
     PrivateQueries,
     RangeCounts,
+    RangeQuery,
 )
 
 NAME = re.compile(r"[A-Z][A-Za-z]*(/[A-Z][A-Za-z]*(\([A-Za-z]+\))?|\([A-Za-z]+\))*")
+EVENT = beam.Row(user="u", item="i", time=Timestamp(1), stream="s")
 KEY = b"a key for tests, no secret"
 SECRETS = [module.KEY.decode() for module in (alert_workloads, cardinality_workloads, histogram_workloads, points)]
 SECRETS += [KEY.decode(), workloads.KEY.decode(), *(repr(item)[1:-1] for item in ranking.ITEMS[3:])]
@@ -81,15 +84,17 @@ class Nodes(PipelineVisitor):
         self.nodes.append(node)
 
 
-def with_inputs(made) -> tuple[beam.Pipeline, Any]:
+def with_inputs(made, runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
     """Return a pipeline, and in it what a transform takes."""
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    row = Measurement("rule", Timestamp(1), 1.0) if isinstance(made, MeasurementAlerts) else ("u", "i")
+    pipeline = beam.Pipeline(options=PipelineOptions([runner]))
+    row = Measurement("rule", Timestamp(1), 1.0) if isinstance(made, MeasurementAlerts) else EVENT
     events = pipeline | "Input" >> beam.Create([row])
     if not isinstance(made, PrivateQueries | RangeCounts | PredecessorQueries):
         return pipeline, events
-    queries = pipeline | "Input queries" >> beam.Create([LinearQuery("q", Timestamp(1), ("i",))])
-    return pipeline, {"events": events, "queries": queries}
+    query: Any = LinearQuery("q", Timestamp(1), ("i",))
+    if not isinstance(made, PrivateQueries):
+        query = RangeQuery(1, 2, Timestamp(1)) if isinstance(made, RangeCounts) else PredecessorQuery(1, Timestamp(1))
+    return pipeline, {"events": events, "queries": pipeline | "Input queries" >> beam.Create([query])}
 
 
 def nodes_of(made) -> tuple[beam.Pipeline, list[Any]]:

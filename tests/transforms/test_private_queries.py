@@ -6,6 +6,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 import runner_harness
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
@@ -286,17 +287,12 @@ def test_what_breaks_a_rule_is_a_dead_letter():
 
 
 def test_unbounded_data_is_refused():
-    pipeline = beam.Pipeline()
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     data = pipeline | "Data" >> test_stream.TestStream().advance_watermark_to_infinity()
     queries = pipeline | "Queries" >> beam.Create([LinearQuery("q", Timestamp(1), ITEMS[:1])])
     data.is_bounded = False
     with pytest.raises(ValueError, match="events must be a bounded collection: all queries are about the same data"):
         _ = {"events": data, "queries": queries} | make("plain")
-
-
-def test_a_runner_that_cannot_keep_time_is_refused():
-    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
-        run("bundle_based", [("u", ITEMS[0])], [LinearQuery("q", Timestamp(1), ITEMS[:1])], make("plain"))
 
 
 def test_the_guarantee_is_about_persons():

@@ -16,9 +16,7 @@ from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
 
 SEED = 5
-streaming = pytest.mark.parametrize(
-    "runner", [pytest.param("prism", marks=pytest.mark.prism), pytest.param("bundle_based")]
-)
+streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
 def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
@@ -41,9 +39,8 @@ def test_rows_are_those_of_the_reference(runner, name, form):
     expected = slow_reference.heavy_hitters(made, events)
     assert expected
     assert sorted(results.elements("rows")) == expected
-    if runner != "bundle_based":  # it loses what timers count
-        assert results.counters["privstream:events"] == len(events)
-        assert results.counters["privstream:hits_published"] == len(expected)
+    assert results.counters["privstream:events"] == len(events)
+    assert results.counters["privstream:hits_published"] == len(expected)
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
@@ -119,8 +116,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     )
     assert len(letters) == windows
     assert {letter.record for letter in letters} == {"a", "b"}
-    if runner != "bundle_based":
-        assert results.counters["privstream:events_late"] == windows
+    assert results.counters["privstream:events_late"] == windows
 
 
 @streaming

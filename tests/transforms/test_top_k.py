@@ -46,8 +46,6 @@ CONFIGURATIONS = {
     "capped, in streams": {"participation_cap": 2, "streams": ("s", "t")},
     "one window": {"unit": "person_in_window", "top": 1},
 }
-MOST = [runner for runner in on_every_runner.args[1] if runner.values != ("bundle_based",)]
-on_most_runners = pytest.mark.parametrize("runner", MOST)
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
@@ -107,7 +105,7 @@ def reference(made, events, windows=8) -> list[RankedItem]:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@on_most_runners
+@on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -136,7 +134,7 @@ def test_order_batches_and_shards_change_nothing(name):
         assert sorted(run_bounded("fn_api", as_rows(events), other).elements("rows")) == expected
 
 
-@on_most_runners
+@on_every_runner
 def test_without_any_event_every_window_is_published(runner):
     made = transform("streams")
     rows = run_bounded(runner, [], made).elements("rows")
@@ -198,7 +196,7 @@ def test_bounded_input_needs_an_end():
         run_bounded("fn_api", [], transform(end=None, participation_cap=2))
 
 
-@on_most_runners
+@on_every_runner
 def test_bad_events_are_dead_letters_and_change_nothing(runner):
     made = transform()
     good = random_events(made, random.Random(SEED))[:50]
@@ -332,11 +330,6 @@ class TestGuarantee:
 def test_bad_arguments(changes, error, message):
     with pytest.raises(error, match=message):
         transform(**changes)
-
-
-def test_a_runner_that_cannot_keep_time_is_refused():
-    with pytest.raises(ValueError, match="runner must not be BundleBasedDirectRunner"):
-        run_bounded("bundle_based", [], transform())
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.record_batches import SCHEMA
+from privstream.transforms.events.event_fields import EventFields
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -224,6 +224,7 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
     ]
 
 
+SCHEMA = EventFields().schema()
 STATEFUL = ("BoundItems", "LimitPeople", "TestItems", "MonitorStream")
 
 

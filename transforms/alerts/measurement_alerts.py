@@ -20,8 +20,9 @@ from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.private_transform import Stage, check_runner, check_streams
-from privstream.transforms.rows import Alert
+from privstream.transforms.events.element_types import check_rows
+from privstream.transforms.events.private_transform import Stage, check_streams
+from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
 from privstream.transforms.timing.steps import Steps
@@ -93,7 +94,7 @@ class MeasurementAlerts(AlertTransform):
         streams: tuple[str, ...] | None = None,
         beta: float = 0.05,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         checks.positive("epsilon", epsilon)
         checks.integer("min_alerts", min_alerts, minimum=1)
         checks.real("start", start)
@@ -149,7 +150,7 @@ class MeasurementAlerts(AlertTransform):
 
     def build(self, measurements: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        check_runner(measurements)
+        check_rows("measurements", measurements, Measurement._fields[:3])
         plan = self.plan
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)

@@ -9,14 +9,15 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import ONE_RUN
 from privstream.transforms.alerts.rules import LARGEST, AlertRule
 from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Measurement
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.receipts import digest
@@ -33,23 +34,21 @@ class KeyMeasurements(beam.DoFn):
         self.steps = steps
         self.whole = whole
         self.read = Metrics.counter("privstream", "measurements")
-        self.malformed = Metrics.counter("privstream", "events_malformed")
         self.outside = Metrics.counter("privstream", "events_outside_run")
 
     def process(self, row: Any) -> Iterator[Any]:
         """Encode one measurement under the step keys of its windows."""
         self.read.inc()
         try:
-            rule, micros, value, stream = self._read(row)
-        except (TypeError, ValueError) as error:
-            self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "measurement", "", repr(row)[:10_000]))
+            number, micros, value, stream = self._read(row)
+        except BrokenRuleError as broken:
+            yield set_aside(broken, text_of(row), "measurement")
             return
         _, steps = self.steps.assign(np.array([micros]))
         self.outside.inc(int(not len(steps)))
         fields: dict[str, int | float | bytes] = {
             "stream": stream.encode(),
-            "rule": rule,
+            "rule": number,
             "time": micros,
             "value": value,
         }
@@ -61,23 +60,20 @@ class KeyMeasurements(beam.DoFn):
         """Return number of the rule, time, value and stream, or raise with the rule that the row breaks."""
         for name in Measurement._fields[:3]:
             if not hasattr(row, name):
-                raise ValueError(f"measurement must have a field {name}")
-        if row.rule not in self.rules:
-            raise ValueError("rule must be the name of a rule")
+                raise BrokenRuleError(name, MISSING, f"measurement must have a field {name}")
+        if not isinstance(row.rule, str) or row.rule not in self.rules:
+            raise BrokenRuleError("rule", RANGE, "rule must be the name of a rule")
         stream = getattr(row, "stream", "")
-        if stream not in self.streams:
-            raise ValueError("stream must be one of the public streams")
-        micros = getattr(row.time, "micros", None)
-        if not isinstance(micros, int):
-            raise TypeError(f"time must be a Timestamp, got {type(row.time).__name__}")
-        return self.rules[row.rule], micros, self._number(row.value), stream
+        if not isinstance(stream, str) or stream not in self.streams:
+            raise BrokenRuleError("stream", RANGE, "stream must be one of the public streams")
+        return self.rules[row.rule], micros_of(row.time), self._number(row.value), stream
 
     def _number(self, value: Any) -> float:
         """Return a value; to cut off large ones, and to round down, keeps values as near to each other as they were."""
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-            raise TypeError(f"value must be a number, got {type(value).__name__}")
+            raise BrokenRuleError("value", TYPE, f"value must be a number, got {type(value).__name__}")
         if not isinstance(value, int) and not math.isfinite(float(value)):
-            raise ValueError("value must be finite")
+            raise BrokenRuleError("value", FINITE, "value must be finite")
         number = float(max(-LARGEST, min(LARGEST, value)))
         return float(math.floor(number)) if self.whole else number
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -19,10 +17,12 @@ from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
@@ -131,7 +131,7 @@ class SparseVectorAlerts(AlertTransform):
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         checks.positive("epsilon", epsilon)
         checks.integer("min_alerts", min_alerts, minimum=1)
         checks.real("start", start)
@@ -198,9 +198,13 @@ class SparseVectorAlerts(AlertTransform):
             curve=PureDp(self.epsilon),
         )
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(streams=self.streams is not None)
+
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        check_runner(events)
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
         everybody = any(rule.items is None for rule in plan.rules)
@@ -212,8 +216,7 @@ class SparseVectorAlerts(AlertTransform):
             streams=self.streams,
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, stage=1, noise=self.noise, by_people=plan.by_stream)
-        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(streams=self.streams is not None), pa.RecordBatch), split, Parcel)
+        parcels = stage(gather(events, stage, self.event_fields), split, Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
         met = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
         if plan.by_stream:

@@ -24,7 +24,6 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.shards import split_by_shard
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.receipts import Parcel
@@ -71,6 +70,11 @@ class Moves:
             raise ValueError("leave_values or timeout must be given: nobody would ever leave")
         micros = None if timeout is None else to_micros("timeout", timeout)
         return cls(enter=enter_values, leave=leave_values, timeout=micros, streams=streams or ("",))
+
+    @property
+    def by_item(self) -> bool:
+        """Whether the item says anything; if not, whoever has an event is there."""
+        return self.enter is not None or self.leave is not None
 
     def kinds(self, items: pa.Array) -> np.ndarray:
         """Return ENTER, LEAVE or -1 for neither, int64, for each item."""
@@ -124,14 +128,9 @@ class SplitMoves(beam.DoFn):
     def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Split one batch."""
         self.events.inc(batch.num_rows)
-        if "item" not in batch.schema.names and self.moves.enter is None and self.moves.leave is None:
-            batch = batch.append_column("item", pa.repeat("event", batch.num_rows))
-        batch = normalise(batch)
-        streams, kinds, times = (
-            stream_numbers(batch["stream"], self.moves.streams),
-            self.moves.kinds(batch["item"]),
-            batch["time"].to_numpy(),
-        )
+        streams = stream_numbers(batch["stream"], self.moves.streams)
+        kinds = self.moves.kinds(batch["item"]) if self.moves.by_item else np.full(batch.num_rows, ENTER)
+        times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         self.outside.inc(len(times) - len(rows))
         self.other_streams.inc(int((streams < 0).sum()))

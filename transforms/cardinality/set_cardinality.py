@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -18,8 +16,9 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
 from privstream.transforms.cardinality.publishing import PublishCardinality
-from privstream.transforms.events.batching import GatherRows
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import PrivateTransform, Stage
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import WithClock
@@ -111,7 +110,7 @@ class SetCardinality(PrivateTransform):
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self.moves = Moves.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams)
         if self.moves.timeout is not None and self.moves.timeout // self.steps.size >= FOR_EVER - 1:
@@ -162,9 +161,13 @@ class SetCardinality(PrivateTransform):
         """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
         return self.mechanism.error(window, updates)
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(item=self.moves.by_item, streams=self.moves.streams != ("",))
+
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        check_runner(events)
         if not events.is_bounded and self.mechanism.chosen_mode == "counter" and self.mechanism.delta == 0:
             raise ValueError(
                 "delta must be > 0 in mode counter when the input is unbounded: with delta = 0 noise does not depend "
@@ -172,8 +175,7 @@ class SetCardinality(PrivateTransform):
             )
         common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
         people = self.noise.derive("people in a set")
-        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        batches = stage(everywhere, GatherRows(streams=self.moves.streams != ("",)), pa.RecordBatch)
+        batches = gather(events, stage, self.event_fields)
         parcels = stage(batches, SplitMoves(**common, noise=people, shards=self.shards), Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
         said = stage(receipted, LastMoves(**common, stage=1), Keyed)

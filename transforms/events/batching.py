@@ -1,153 +1,20 @@
-"""From events, one by one or in Arrow batches, to columnar batches per stream, step and shard of people."""
+"""From checked batches of events to columnar batches per stream, step and shard of people."""
 
 from __future__ import annotations
 
 import itertools
-import numbers
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import Row, TaggedOutput
-from apache_beam.utils.windowed_value import WindowedValue
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.record_batches import NO_STREAMS, SCHEMA, broken_rows, normalise, record_of
 from privstream.transforms.timing.receipts import Parcel, digest
-from privstream.transforms.timing.steps import MILLISECOND, Steps
-
-ROWS_PER_BATCH = 65_536
-TEXT_PER_BATCH = 1 << 24  # characters
-LONGEST_RECORD = 10_000  # characters of a dead letter
-INT64 = 1 << 63
-
-
-class GatherRows(beam.DoFn):
-    """Gather single events of a bundle into Arrow batches.
-
-    An element is a pair (user, item) whose time is the element's timestamp, or a row with `user`, `item`, `time`
-    (a Beam Timestamp, or int microseconds since 1970) and optionally `stream`.
-
-    Arrow batches go on without the rows that break a rule: these, like single events that do, become dead letters.
-
-    A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
-    depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
-
-    Args:
-        streams: whether the run has streams; if not, events that carry one break a rule.
-    """
-
-    def __init__(self, *, streams: bool) -> None:
-        self.streams = streams
-        self.malformed = Metrics.counter("privstream", "events_malformed")
-
-    def start_bundle(self) -> None:
-        """Start with no rows."""
-        self._rows: dict[int | None, list[tuple[str, str, int, str]]] = defaultdict(list)  # by millisecond of arrival
-        self._oldest: dict[int | None, Any] = {}
-        self._number = self._text = 0
-
-    def process(
-        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
-    ) -> Iterator[Any]:
-        """Keep a row, and pass on a batch when enough are together; pass on what can be used of Arrow batches."""
-        if isinstance(element, pa.RecordBatch):
-            yield from self._check(element)
-            return
-        try:
-            row = _row(element, timestamp)
-            if row[3] and not self.streams:
-                raise ValueError(NO_STREAMS)
-        except (TypeError, ValueError) as error:
-            yield self._refuse(str(error), repr(element))
-            return
-        arrived = None if timestamp.micros <= row[2] else timestamp.micros // MILLISECOND
-        self._rows[arrived].append(row)
-        self._oldest[arrived] = min(self._oldest.get(arrived, timestamp), timestamp)
-        self._number += 1
-        self._text += len(row[0]) + len(row[1]) + len(row[3])
-        self._window = window
-        if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Pass on what is left."""
-        yield from self._flush()
-
-    def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Pass on an Arrow batch without the rows that break a rule."""
-        broken = broken_rows(batch, streams=self.streams)
-        for row, reason in broken.items():
-            yield self._refuse(reason, record_of(batch, row))
-        if broken:
-            batch = batch.take(pa.array(np.delete(np.arange(batch.num_rows), list(broken))))
-        if batch.num_rows:
-            yield batch
-
-    def _refuse(self, reason: str, record: str) -> Any:
-        """Count a record, and send it away."""
-        self.malformed.inc()
-        return TaggedOutput(DEAD_LETTERS, DeadLetter(reason, "event", "", record[:LONGEST_RECORD]))
-
-    def _flush(self) -> Iterator[WindowedValue]:
-        for arrived, rows in self._rows.items():
-            columns = [pa.array(column, f.type) for column, f in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
-            batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-            yield WindowedValue(batch, self._oldest[arrived], (self._window,))
-        self.start_bundle()
-
-
-def _row(element: Any, timestamp: Any) -> tuple[str, str, int, str]:
-    """Return user, item, microseconds and stream of an element, or raise with the rule that it breaks."""
-    if hasattr(element, "_fields") or isinstance(element, Row):
-        for name in ("user", "item", "time"):
-            if not hasattr(element, name):
-                raise ValueError(f"row must have a field {name}")
-        user, item, time, stream = element.user, element.item, element.time, getattr(element, "stream", "")
-    elif isinstance(element, tuple | list) and len(element) == 2:
-        (user, item), time, stream = element, timestamp, ""
-    else:
-        raise TypeError(
-            f"event must be a pair (user, item), a row or an Arrow record batch, got {type(element).__name__}"
-        )
-    return _text("user", user), _text("item", item), _microseconds(time), _text("stream", stream)
-
-
-def _text(name: str, value: Any) -> str:
-    """Return a user, item or stream as text."""
-    if _is_integer(value):
-        return str(int(value))
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be text or an integer, got {type(value).__name__}")
-    if not value and name != "stream":
-        raise ValueError(f"{name} must not be empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} must be valid Unicode") from None
-    return value
-
-
-def _microseconds(time: Any) -> int:
-    """Return a time as microseconds since 1970."""
-    micros = int(time) if _is_integer(time) else getattr(time, "micros", None)
-    if not isinstance(micros, int):
-        raise TypeError(f"time must be a Timestamp or integer microseconds, got {type(time).__name__}")
-    if not -INT64 <= micros < INT64:
-        raise ValueError("time must fit into 64 bits of microseconds")
-    return micros
-
-
-def _is_integer(value: Any) -> bool:
-    """Tell whether a value is an integer, of Python or numpy, and no truth value."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+from privstream.transforms.timing.steps import Steps
 
 
 class SplitEvents(beam.DoFn):
@@ -185,9 +52,9 @@ class SplitEvents(beam.DoFn):
         self._item_hash = self.noise.derive("item hash")
 
     def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        """Split one Arrow batch; see `normalise` for its columns."""
+        """Split one batch; see `EventFields.schema` for its columns."""
         self.events.inc(batch.num_rows)
-        yield from self._split(self._select(normalise(batch)))
+        yield from self._split(self._select(batch))
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out events of streams and items that are not public."""

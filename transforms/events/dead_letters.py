@@ -1,12 +1,20 @@
 """What happens to records that cannot be used: they leave the pipeline by an output of their own."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import TaggedOutput
+from privstream.transforms.events.broken_rule import BrokenRuleError
 
 DEAD_LETTERS = "dead_letters"
 """Tag of the output for records that cannot be used."""
+
+LONGEST_RECORD = 10_000
+"""Characters of a dead letter."""
 
 
 class DeadLetter(NamedTuple):
@@ -29,3 +37,20 @@ class DeadLetter(NamedTuple):
 
 
 registry.register_coder(DeadLetter, RowCoder)
+
+
+def set_aside(
+    rule: BrokenRuleError, record: str, source: str = "event", *, counter: str = "events", number: int = 1
+) -> Any:
+    """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
+    for name in (f"{counter}_malformed", f"{counter}_malformed_{rule.code}"):
+        Metrics.counter("privstream", name).inc(number)
+    return TaggedOutput(DEAD_LETTERS, DeadLetter(str(rule), source, "", record[:LONGEST_RECORD]))
+
+
+def text_of(element: Any) -> str:
+    """Return any element as text that can be written in UTF-8."""
+    try:
+        return repr(element).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # it may be anything, and what cannot be shown must not end the run
+        return f"a {type(element).__name__} that cannot be shown"

@@ -1,29 +1,27 @@
 """From rows with any field names, and times in any usual form, to events."""
 
 import json
+import numbers
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.timing.steps import MICROS
+from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.dead_letters import set_aside, text_of
+from privstream.transforms.events.times import micros_of
 
 EVENTS = "events"
-PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST = datetime(2200, 1, 1, tzinfo=UTC)
+UNIT, SYNTAX = "unit", "syntax"
 
 
 class Event(NamedTuple):
-    """What a row says: who, what, when (microseconds since 1970 UTC), and in which stream."""
+    """What a row says: who, what, when (a Timestamp), and in which stream; None for what is not read."""
 
     user: Any
     item: Any
-    time: int
+    time: Any
     stream: Any
 
 
@@ -31,27 +29,40 @@ class ReadRows(beam.DoFn):
     """Turn rows into events; those without a usable time become dead letters, other rules are checked further on."""
 
     def __init__(
-        self, *, user_field: str, item_field: str, time_field: str, stream_field: str | None, time_unit: str | None
+        self,
+        *,
+        user_field: str | None,
+        item_field: str | None,
+        time_field: str,
+        stream_field: str | None,
+        time_unit: str | None,
     ) -> None:
         self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
         self.stream_field = stream_field
         self.time_unit = time_unit
-        self.malformed = Metrics.counter("privstream", "events_malformed")
 
     def process(self, row: Any) -> Iterator[Any]:
         """Read one row."""
         try:
-            time = to_micros("time", getattr(row, self.time_field), self.time_unit)
-        except (TypeError, ValueError) as error:
-            self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "", "", json.dumps(row._asdict(), default=str)))
+            micros = to_micros("time", getattr(row, self.time_field), self.time_unit)
+        except BrokenRuleError as rule:
+            yield set_aside(rule, _as_json(row), "row")
             return
-        stream = "" if self.stream_field is None else getattr(row, self.stream_field)
-        yield Event(getattr(row, self.user_field), getattr(row, self.item_field), time, stream)
+        fields = (self.user_field, self.item_field, self.stream_field)
+        user, item, stream = (None if field is None else getattr(row, field) for field in fields)
+        yield Event(user, item, Timestamp(micros=micros), stream)
+
+
+def _as_json(row: Any) -> str:
+    """Return a row as JSON, whatever it holds."""
+    try:
+        return json.dumps(row._asdict(), default=str)
+    except Exception:  # it may hold anything, and what cannot be shown must not end the run
+        return text_of(row)
 
 
 def to_micros(name: str, value: Any, unit: str | None) -> int:
-    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks, without quoting it.
+    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
 
     Args:
         name: what the time is called.
@@ -59,23 +70,9 @@ def to_micros(name: str, value: Any, unit: str | None) -> int:
         unit: the unit of numbers; None if there must be none.
     """
     value = _parse(name, value) if isinstance(value, str) else value
-    if isinstance(value, Timestamp):
-        micros = value.micros
-    elif isinstance(value, datetime):
-        micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be ISO 8601 text, a timestamp or a number, got {type(value).__name__}")
-    elif unit is None:
-        raise ValueError(f"{name} must not be a plain number without a time_unit")
-    elif not 0 <= value < (LAST - EPOCH).total_seconds() * PER_SECOND[unit]:
-        micros = -1
-    elif isinstance(value, int):
-        micros = value * MICROS // PER_SECOND[unit]
-    else:
-        micros = round(value * (MICROS / PER_SECOND[unit]))
-    if not 0 <= micros < (LAST - EPOCH) // timedelta(microseconds=1):
-        raise ValueError(f"{name} must be between 1970-01-01 and 2200-01-01")
-    return micros
+    if unit is None and isinstance(value, numbers.Real) and not isinstance(value, bool):
+        raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
+    return micros_of(value, unit or "s", name)
 
 
 def _parse(name: str, text: str) -> Any:
@@ -85,4 +82,4 @@ def _parse(name: str, text: str) -> Any:
             return kind(text.upper())
         except ValueError:
             pass
-    raise ValueError(f"{name} must be ISO 8601 text or a number")
+    raise BrokenRuleError(name, SYNTAX, f"{name} must be ISO 8601 text or a number")

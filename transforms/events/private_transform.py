@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.set_aside_log import LogSetAside
+from privstream.transforms.timing.runner_check import check_runner
 
 ROWS = "rows"
 
@@ -32,14 +35,27 @@ class Published(NamedTuple):
 
 
 class PrivateTransform(beam.PTransform[Any, Any]):
-    """Events in, rows that are private out, and dead letters where they are asked for."""
+    """Events in, rows that are private out, and dead letters where they are asked for.
+
+    Args:
+        noise: what all noise is drawn from.
+    """
 
     _dead_letters = False
+
+    def __init__(self, noise: NoiseSource) -> None:
+        super().__init__()
+        check_noise(noise)
 
     @property
     @abstractmethod
     def guarantee(self) -> PrivacyGuarantee:
         """What is promised, over the whole run and all streams."""
+
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields()
 
     @abstractmethod
     def build(self, events: Any, stage: Stage) -> PCollection[Any]:
@@ -53,23 +69,20 @@ class PrivateTransform(beam.PTransform[Any, Any]):
 
     def expand(self, events: Any) -> PCollection[Any] | Published:
         """Build the stages, and gather what they set aside."""
+        for each in events.values() if isinstance(events, Mapping) else (events,):
+            check_runner(each.pipeline)
         dead: list[PCollection[Any]] = []
 
         def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
+            _ = outputs[DEAD_LETTERS] | f"{type(fn).__name__}Log" >> beam.ParDo(LogSetAside())
             return cast(PCollection[Any], outputs[ROWS])
 
         rows = self.build(events, stage)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
-
-
-def check_runner(events: PCollection[Any]) -> None:
-    """Refuse the runner that lets the clocks of stages run ahead of what other timers emit."""
-    if isinstance(events.pipeline.runner, BundleBasedDirectRunner):
-        raise ValueError("runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers")
 
 
 def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -1,139 +1,126 @@
-"""Arrow batches of events: which rows break a rule, and one form for all that can be used."""
+"""Arrow batches of events: one form for the rows that can be used, and which rule each other row breaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
+from privstream.transforms.events.event_fields import NUMBER, EventFields
+from privstream.transforms.events.text_columns import (
+    TEXT_PER_BATCH,
+    check_kind,
+    checked,
+    decoded_lengths,
+    list_column,
+    number_column,
+    text_column,
+)
+from privstream.transforms.events.times import Marks, micros_column
 
-SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())])
+ROWS_SHOWN = 3
+"""Rows that the dead letter of a whole batch shows."""
 
-NO_STREAMS = "stream must be empty: this run was given no streams"
 
-
-def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return an Arrow batch of events as columns of `SCHEMA`, without nulls.
-
-    Integers become decimal text, so that the user 5 and the user "5" are one; timestamps become microseconds since
-    1970 UTC (a plain integer is taken as that); without a stream all events are in the stream "".
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch such that no piece of several rows has more than so much text: a dictionary says much in few bytes.
 
     Raises:
-        ValueError: a column is missing, or a row breaks a rule: it holds nulls, users or items that are empty, text
-            that is not UTF-8, or a time that does not fit.
-        TypeError: a column has a type that cannot be a user, item, time or stream.
+        BrokenRuleError: a column is damaged.
     """
-    columns = []
-    for field in SCHEMA:
-        if field.name in batch.schema.names:
-            columns.append(_checked(field, batch[field.name]))
-        elif field.name == "stream":
-            columns.append(pa.repeat("", batch.num_rows))
-        else:
-            raise ValueError(f"events must have a column {field.name}, got {', '.join(batch.schema.names)}")
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    found = [decoded_lengths(name, batch[name]) for name in _names(batch)]
+    lengths = [column for column in found if column is not None]
+    if not lengths:
+        yield batch
+        return
+    ends = np.cumsum(np.sum(lengths, axis=0))
+    first = 0
+    while first < batch.num_rows:
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
+        yield batch.slice(first, last - first)
+        first = last
 
 
-def broken_rows(batch: pa.RecordBatch, *, streams: bool) -> dict[int, str]:
-    """Return the rows that break a rule, in order, each with the first rule that it breaks.
+def read_batch(batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.RecordBatch, dict[int, BrokenRuleError]]:
+    """Return the rows that can be used, in the columns of `EventFields.schema`, and the first rule each other breaks.
 
-    Without `streams`, a row that names one does.
+    Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
+    UTC; without streams all events are in the stream "".
 
-    One person's record must not decide about others. A column that is missing, or whose type cannot be what it is to
-    be, concerns everybody: whoever reads it refuses it.
+    Raises:
+        BrokenRuleError: a column is missing, damaged, or of a type that cannot be what it is to be.
     """
-    broken: dict[int, str] = {}
-    for field in SCHEMA:
-        if field.name in batch.schema.names:
-            check = _check_no_stream if field.name == "stream" and not streams else partial(_check_values, field)
-            for row, reason in _broken(check, batch[field.name], 0):
-                broken.setdefault(row, reason)
-    return dict(sorted(broken.items()))
+    columns: dict[str, pa.Array] = {}
+    broken: dict[int, BrokenRuleError] = {}
+    for field in fields.schema():
+        columns[field.name], marks = _column(field.name, batch, fields)
+        for mask, rule in marks:
+            for row in np.flatnonzero(mask).tolist() if mask.any() else ():
+                broken.setdefault(row, rule)
+    lists = fields.item and pa.types.is_list(columns["item"].type)
+    clean = pa.RecordBatch.from_arrays(list(columns.values()), schema=fields.schema(lists=lists))
+    if broken:
+        kept = np.ones(batch.num_rows, np.bool_)
+        kept[list(broken)] = False
+        clean = clean.filter(pa.array(kept))
+    return clean, dict(sorted(broken.items()))
 
 
-def _broken(check: Callable[[pa.Array], None], column: pa.Array, first: int) -> Iterator[tuple[int, str]]:
-    """Find the values that break a rule by halving: of most columns none does."""
-    try:
-        check(column)
-    except ValueError as error:
-        if len(column) == 1:
-            yield first, str(error)
-            return
-        half = len(column) // 2
-        yield from _broken(check, column[:half], first)
-        yield from _broken(check, column[half:], first + half)
+def _column(name: str, batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.Array, Marks]:
+    """Return one column, and which of its rows break a rule."""
+    if name not in fields.required and (name == "stream" or name not in batch.schema.names):
+        return (pa.repeat("", batch.num_rows) if name == "stream" else _no_times(batch.num_rows)), []
+    if name not in batch.schema.names:
+        raise BrokenRuleError(name, MISSING, f"events must have a column {name}")
+    if batch.schema.names.count(name) > 1:
+        raise BrokenRuleError(name, TYPE, f"events must have one column {name}")
+    column = batch[name]
+    if name == "time":
+        micros, marks = micros_column(column)
+        return pa.array(micros), marks if fields.timed else [each for each in marks if each[1].code != "time_missing"]
+    if check_kind(name, column.type, lists=name == "item" and fields.lists):
+        return list_column(name, column)
+    return number_column(name, column) if name == "user" and fields.user == NUMBER else text_column(name, column)
 
 
-def _check_values(field: pa.Field, column: pa.Array) -> None:
-    """Raise ValueError if a value breaks a rule; lists must hold nothing that breaks one."""
-    if column.null_count:
-        raise ValueError(f"{field.name} must not be null")
-    lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    with suppress(TypeError):
-        _checked(field, pc.list_flatten(column) if lists else column, empty=lists)
+def _names(batch: pa.RecordBatch) -> list[str]:
+    """Return the columns that may be text."""
+    return [name for name in ("user", "item", "stream") if batch.schema.names.count(name) == 1]
 
 
-def _check_no_stream(column: pa.Array) -> None:
-    """Raise ValueError if a stream breaks a rule, or names one."""
-    field = SCHEMA.field("stream")
-    _check_values(field, column)
-    with suppress(TypeError):
-        if pc.any(pc.not_equal(_cast(field, column), "")).as_py():
-            raise ValueError(NO_STREAMS)
+def _no_times(rows: int) -> pa.Array:
+    return pa.array(np.zeros(rows, np.int64))
 
 
-def _checked(field: pa.Field, column: pa.Array, *, empty: bool = False) -> pa.Array:
-    """Return a column in its type in `SCHEMA`, or raise with the rule that it breaks."""
-    column = _cast(field, column)
-    if column.null_count:
-        raise ValueError(f"{field.name} must not be null")
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        raise ValueError(f"{field.name} must be valid UTF-8") from None
-    if field.name in ("user", "item") and not empty and pc.any(pc.equal(pc.binary_length(column), 0)).as_py():
-        raise ValueError(f"{field.name} must not be empty")
-    return column
+def batch_record(batch: pa.RecordBatch) -> str:
+    """Return the first rows of a batch as text, and how many there are."""
+    rows = row_records(batch, list(range(min(ROWS_SHOWN, batch.num_rows))))
+    return f"{batch.num_rows} rows: {', '.join(rows)}"
 
 
-def record_of(batch: pa.RecordBatch, row: int) -> str:
-    """Return a row as text, whatever it holds."""
-    return repr({name: _value(batch[name][row]) for name in batch.schema.names})
+def row_records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[str]:
+    """Return rows as text, whatever they hold."""
+    columns = {name: _showable(batch.column(i)) for i, name in enumerate(batch.schema.names)}
+    for row in rows:
+        yield repr({name: "damaged" if column is None else _value(column[row]) for name, column in columns.items()})
+
+
+def _showable(column: pa.Array) -> pa.Array | None:
+    """Return a column, text that is no UTF-8 as bytes; None if to look at it might end the process."""
+    with suppress(BrokenRuleError):
+        return checked("", column)
+    return None
 
 
 def _value(scalar: pa.Scalar) -> object:
-    """Return a value for Python: text that is no UTF-8 as bytes, times that Python cannot tell as numbers."""
+    """Return a value for Python; times that Python cannot tell as numbers."""
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):
         pass
-    for kind in (pa.binary(), pa.int64()):
-        with suppress(pa.ArrowException):
-            return scalar.cast(kind).as_py()
+    with suppress(pa.ArrowException):
+        return scalar.cast(pa.int64()).as_py()
     return f"{scalar.type} that cannot be shown"
-
-
-def _cast(field: pa.Field, column: pa.Array) -> pa.Array:
-    """Cast one column to its type in `SCHEMA`."""
-    if column.type == field.type:
-        return column
-    if field.name == "time":
-        if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
-            raise TypeError(f"time must be a timestamp or integer microseconds, got {column.type}")
-        lossy = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-        try:
-            micros = column.cast(pa.timestamp("us"), safe=not lossy) if pa.types.is_timestamp(column.type) else column
-            return micros.cast(pa.int64())
-        except pa.ArrowInvalid:
-            raise ValueError("time must fit into 64 bits of microseconds") from None
-    if pa.types.is_dictionary(column.type):
-        return _cast(field, column.dictionary_decode())
-    if not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_large_string(column.type)
-        or pa.types.is_string_view(column.type)
-    ):
-        raise TypeError(f"{field.name} must be text or an integer, got {column.type}")
-    return column.cast(pa.string())

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import LimitPeople
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.events.shards import check_shards
@@ -112,7 +112,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         count_share: float = ThresholdMonitor.count_share,
         shards: int = 4,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         checks.one_of("selection", selection, SELECTIONS)
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
@@ -200,6 +200,11 @@ class ShiftingHeavyHitters(PrivateTransform):
         """Tests of one item in one window, in one stream, for which the accuracy is stated."""
         return self.monitor.calibrated.budget.tests
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(streams=self.streams_per_person is not None)
+
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         if self.streams is not None and self.streams_per_person is None:
@@ -225,8 +230,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             by_people=limits,
             domain=domain,
         )
-        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        batches = stage(everywhere, GatherRows(streams=self.streams_per_person is not None), pa.RecordBatch)
+        batches = gather(events, stage, self.event_fields)
         parcels = stage(batches, split, Parcel)
         if domain is not None:
             visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)

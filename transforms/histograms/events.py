@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import Row
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
-LISTED = "\x1f"  # between the categories of a list that has been made one text
+LISTED = "\x1f"  # between the categories of one text, unless another separator is named
 _MOST_CELLS = 1 << 22
 
 
@@ -73,23 +70,14 @@ class ReadCategories(beam.DoFn):
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
 
-    def read(self, batch: pa.RecordBatch, users: pa.Array) -> Contributions:
-        """Return what counts in a batch; `users` are checked like the rest."""
+    def read(self, batch: pa.RecordBatch) -> Contributions:
+        """Return what counts in a batch."""
         self.events.inc(batch.num_rows)
-        items = batch["item"] if "item" in batch.schema.names else None
-        lists = items is not None and (pa.types.is_list(items.type) or pa.types.is_large_list(items.type))
-        columns = {"user": users} | {
-            name: batch[name] for name in ("item", "time", "stream") if name in batch.schema.names
-        }
-        if lists:
-            columns["item"] = pa.repeat("-", batch.num_rows)
-        clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
-        if lists:
-            rows, positions = self.categories.of_lists(_checked_lists(items))
-        else:
-            rows, positions = self.categories.of_texts(clean["item"])
-        streams = stream_numbers(clean["stream"], self.categories.streams)
-        times = clean["time"].to_numpy()
+        items = batch["item"]
+        of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
+        rows, positions = of_items(items)
+        streams = stream_numbers(batch["stream"], self.categories.streams)
+        times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
         step[in_run] = in_step
@@ -101,18 +89,17 @@ class ReadCategories(beam.DoFn):
         keep = (step[rows] >= 0) & (streams[rows] >= 0)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))
-        return Contributions(rows, positions, streams[rows], step[rows], clean)
+        return Contributions(rows, positions, streams[rows], step[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Categories that count, in row order: row of `events`, position in the domain, number of the stream, and step."""
+    """Categories that count, in row order: row of the batch, position in the domain, number of the stream, and step."""
 
     rows: np.ndarray
     positions: np.ndarray
     streams: np.ndarray
     steps: np.ndarray
-    events: pa.RecordBatch
 
 
 class CountEvents(ReadCategories):
@@ -120,7 +107,7 @@ class CountEvents(ReadCategories):
 
     def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
         """Count one batch."""
-        found = self.read(batch, pa.repeat("-", batch.num_rows))
+        found = self.read(batch)
         yield from count(self.categories, found.streams, found.steps, found.positions)
 
 
@@ -156,35 +143,3 @@ def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Return distinct columns and their counts."""
     found = unpack("counts", 1, data)
     return np.asarray(found["columns"]), np.asarray(found["counts"])
-
-
-def join_lists(element: Any) -> Any:
-    """Return an event whose item may be a list or tuple of texts as one whose item is a text."""
-    if isinstance(element, tuple) and hasattr(element, "_replace"):
-        return element._replace(item=_joined(element.item)) if hasattr(element, "item") else element
-    if isinstance(element, Row):
-        fields = element.as_dict()
-        return Row(**fields | {"item": _joined(fields["item"])}) if "item" in fields else element
-    if isinstance(element, tuple | list) and len(element) == 2:
-        return element[0], _joined(element[1])
-    return element
-
-
-def _joined(item: Any) -> Any:
-    texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
-    return LISTED.join(item) if texts else item
-
-
-def _checked_lists(items: pa.Array) -> pa.Array:
-    """Return lists of categories as lists of valid text."""
-    if items.null_count or pc.list_flatten(items).null_count:
-        raise ValueError("item must not be null")
-    kind = items.type.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise TypeError(f"item must be text or a list of texts, got {items.type}")
-    try:
-        items = items.cast(pa.list_(pa.string()))
-        items.validate(full=True)
-    except pa.ArrowInvalid:
-        raise ValueError("item must be a list of valid UTF-8") from None
-    return items

@@ -7,20 +7,19 @@ from dataclasses import replace
 from typing import Any, cast
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import GatherRows
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
+from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.histograms.events import Categories, CountEvents, join_lists
+from privstream.transforms.histograms.events import Categories, CountEvents
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
@@ -54,7 +53,7 @@ class CategoryTransform(PrivateTransform):
         noise: NoiseSource,
         shards: int,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         if not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
@@ -131,6 +130,12 @@ class CategoryTransform(PrivateTransform):
             caveats=(*found.caveats, *hashes),
         )
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event: where the unit is an event, nothing of whose it is."""
+        user = TEXT if self.unit == "user" else UNREAD
+        return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
+
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0 and not self.restartable:
@@ -138,12 +143,7 @@ class CategoryTransform(PrivateTransform):
                 "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
                 "the data, and a job that is restored and sees other events in time would show the exact difference"
             )
-        if self.unit == "user":
-            check_runner(events)
-        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        if self.categories.limit > 1:
-            everywhere = everywhere | "JoinLists" >> beam.Map(join_lists)
-        batches = stage(everywhere, GatherRows(streams=self.categories.streams != ("",)), pa.RecordBatch)
+        batches = gather(events, stage, self.event_fields)
         common: dict[str, Any] = {"steps": self.steps, "categories": self.categories}
         if self.unit == "event":
             counts, last = stage(batches, CountEvents(**common), Keyed), 1

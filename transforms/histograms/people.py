@@ -49,14 +49,12 @@ class SplitRows(ReadCategories):
 
     def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Split one batch."""
-        if "user" not in batch.schema.names:
-            raise ValueError(f"events must have a column user, got {', '.join(batch.schema.names)}")
-        found = self.read(batch, batch["user"])
+        found = self.read(batch)
         if not len(found.rows):
             return
-        users = self._user_hash.hash_bytes(*reversed(string_buffers(found.events["user"])))[found.rows]
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[found.rows]
         items = (found.streams * len(self.categories.domain) + found.positions).astype(np.uint64)
-        times = found.events["time"].to_numpy()[found.rows]
+        times = batch["time"].to_numpy()[found.rows]
         yield from split_by_shard(users, items, times, found.steps, self.shards)
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import GatherRows
+from privstream.transforms.events.element_types import check_rows
+from privstream.transforms.events.event_fields import NUMBER, EventFields
+from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
 from privstream.transforms.timing.clocked import WithClock
@@ -42,7 +43,7 @@ class PointTransform(PrivateTransform):
         streams: tuple[str, ...] | None,
         noise: NoiseSource,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
@@ -83,6 +84,11 @@ class PointTransform(PrivateTransform):
             public=("all arguments but the noise", "the number of windows", "which queries are asked, and when"),
         )
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(user=NUMBER, streams=self.streams != ("",))
+
     def build(self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
@@ -95,9 +101,9 @@ class PointTransform(PrivateTransform):
             )
         common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
-        events = given["events"] | "EventsInOneWindow" >> beam.WindowInto(GlobalWindows())
-        records = stage(stage(events, GatherRows(streams=self.streams != ("",)), pa.RecordBatch), pack, Keyed)
+        records = stage(gather(given["events"], stage, self.event_fields), pack, Keyed)
         if "queries" in given:
+            check_rows("queries", given["queries"], (*self.query_fields, "time"))
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
             asked = stage(queries, PackQueries(**common, fields=self.query_fields), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()

@@ -12,19 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.batching import LONGEST_RECORD
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.events.streams import stream_numbers
+from privstream.transforms.events.times import micros_of
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
 UPDATES, QUERIES = b"u", b"q"
-_NUMBER = r"^[+-]?[0-9]{1,18}$"
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,7 @@ class PackUpdates(beam.DoFn):
     """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
 
     What lies outside of the public steps and streams is counted and left out, and so are points outside of the
-    universe and actions that mean nothing; points that are no numbers are dead letters. All that depends on the event
-    alone.
+    universe and actions that mean nothing. All that depends on the event alone.
 
     Args:
         steps: windows.
@@ -105,38 +102,29 @@ class PackUpdates(beam.DoFn):
         self.universe = universe
         self.actions = actions
         self.reduce = reduce
-        names = ("events", "events_usable", "events_malformed", "events_outside_run", "events_of_other_streams")
-        self.events, self.usable, self.malformed, self.outside, self.other_streams = (
-            Metrics.counter("privstream", name) for name in names
-        )
-        self.no_points = Metrics.counter("privstream", "points_malformed")
+        self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
         self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
 
     def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Pack one batch."""
         self.events.inc(batch.num_rows)
-        points, known = points_of(batch)
-        columns = {name: batch[name] for name in ("item", "time", "stream") if name in batch.schema.names}
-        columns["user"] = pa.repeat("-", batch.num_rows)
-        clean = normalise(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
-        for row in np.flatnonzero(~known).tolist():
-            self.malformed.inc()
-            self.no_points.inc()
-            record = repr({name: batch[name][row].as_py() for name in batch.schema.names})[:LONGEST_RECORD]
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter("point must be a whole number", "event", "", record))
-        inserted, meant = self._actions(clean["item"])
-        streams = stream_numbers(clean["stream"], self.streams)
-        times = clean["time"].to_numpy()
+        points = batch["user"].to_numpy()
+        inserted, meant = self._actions(batch["item"])
+        streams = stream_numbers(batch["stream"], self.streams)
+        times = batch["time"].to_numpy()
         steps = np.full(len(times), -1)
         rows, found = self.steps.assign(times)
         steps[rows] = found
         within = (points >= 1) & (points <= self.universe)
         self.outside.inc(int((steps < 0).sum()))
         self.other_streams.inc(int((streams < 0).sum()))
-        self.other_points.inc(int((known & ~within).sum()))
+        self.other_points.inc(int((~within).sum()))
         self.other_actions.inc(int((~meant).sum()))
-        keep = np.flatnonzero((steps >= 0) & (streams >= 0) & known & within & meant)
+        keep = np.flatnonzero((steps >= 0) & (streams >= 0) & within & meant)
         self.usable.inc(len(keep))
         for stream, step, group in grouped(streams[keep], steps[keep]):
             chosen = keep[group]
@@ -168,16 +156,14 @@ class PackQueries(beam.DoFn):
         self.streams = streams
         self.universe = universe
         self.fields = fields
-        self.malformed = Metrics.counter("privstream", "queries_malformed")
         self.outside = Metrics.counter("privstream", "queries_outside_run")
 
     def process(self, query: Any) -> Iterator[Any]:
         """Pack one query."""
         try:
             numbers, micros, stream = self._read(query)
-        except (TypeError, ValueError) as error:
-            self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "query", "", repr(query)[:LONGEST_RECORD]))
+        except BrokenRuleError as rule:
+            yield set_aside(rule, text_of(query), "query", counter="queries")
             return
         steps = self.steps.assign(np.array([micros]))[1]
         if len(steps):
@@ -189,26 +175,23 @@ class PackQueries(beam.DoFn):
         """Return the numbers, the time and the stream of a query, or raise with the rule that it breaks."""
         for name in (*self.fields, "time"):
             if not hasattr(query, name):
-                raise ValueError(f"query must have a field {name}")
+                raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
         numbers = check_query(tuple(getattr(query, name) for name in self.fields), self.fields, self.universe)
-        micros = getattr(query.time, "micros", None)
-        if not isinstance(micros, int) or abs(micros) >= 1 << 63:
-            raise ValueError("time must be a Timestamp")
         stream = getattr(query, "stream", "")
-        if stream not in self.streams:
-            raise ValueError("stream must be one of the public streams")
-        return numbers, micros, stream
+        if not isinstance(stream, str) or stream not in self.streams:
+            raise BrokenRuleError("stream", RANGE, "stream must be one of the public streams")
+        return numbers, micros_of(query.time), stream
 
 
 def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) -> tuple[int, ...]:
     """Return the numbers of a query, or raise with the rule that it breaks."""
     for name, number in zip(fields, numbers, strict=True):
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
-            raise TypeError(f"{name} must be an integer, got {type(number).__name__}")
+            raise BrokenRuleError(name, TYPE, f"{name} must be an integer, got {type(number).__name__}")
         if not 1 <= number <= universe:
-            raise ValueError(f"{name} must be in 1 .. {universe}, got {number}")
+            raise BrokenRuleError(name, RANGE, f"{name} must be in 1 .. {universe}")
     if list(numbers) != sorted(numbers):
-        raise ValueError(f"{fields[-1]} must be >= {fields[0]}, got {numbers[-1]} < {numbers[0]}")
+        raise BrokenRuleError(fields[-1], RANGE, f"{fields[-1]} must be >= {fields[0]}")
     return tuple(int(number) for number in numbers)
 
 
@@ -221,27 +204,6 @@ def decode_queries(records: Sequence[bytes], size: int) -> np.ndarray:
     """Return distinct queries in order, int64 (n, size)."""
     found = np.frombuffer(b"".join(record[1:] for record in records), "<i8").reshape(-1, size)
     return np.unique(found.astype(np.int64), axis=0)
-
-
-def points_of(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points of events, int64, and which of them are numbers of at most 18 digits."""
-    if "user" not in batch.schema.names:
-        raise ValueError(f"events must have a column user, the point, got {', '.join(batch.schema.names)}")
-    column = batch["user"]
-    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        return column.fill_null(0).cast(pa.int64()).to_numpy(), valid
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    raw = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)  # perhaps no text
-    try:
-        texts = column if raw else column.cast(pa.string(), safe=True)
-    except pa.ArrowNotImplementedError:
-        raise TypeError(f"user must be text or an integer, got {column.type}") from None
-    fits = pc.fill_null(pc.match_substring_regex(texts, _NUMBER), False)
-    digits = pc.if_else(fits, texts, pa.scalar(b"0" if raw else "0", texts.type)).cast(pa.string())
-    numbers = pc.replace_substring_regex(digits, r"^\+", "").cast(pa.int64())
-    return numbers.to_numpy(), fits.to_numpy(zero_copy_only=False)
 
 
 def grouped(streams: np.ndarray, steps: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

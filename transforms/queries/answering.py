@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,12 +27,15 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.times import micros_of
 from privstream.transforms.queries.counting import ONE_KEY, decode_counts
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.receipts import NO_TIME
-from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
+from privstream.transforms.timing.runner_check import check_state
+from privstream.transforms.timing.steps import MILLISECOND
 
 QUERY = b"q"
 ENTRIES = 2**22  # of queries that are answered at once
@@ -80,7 +83,6 @@ class KeyQueries(beam.DoFn):
     def __init__(self, domain: Domain, whole: bool) -> None:
         self.domain = domain
         self.whole = whole
-        self.malformed = Metrics.counter("privstream", "queries_malformed")
         self.late = Metrics.counter("privstream", "queries_late")
 
     def process(self, query: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
@@ -92,33 +94,32 @@ class KeyQueries(beam.DoFn):
                 yield TaggedOutput(DEAD_LETTERS, read.late())
             else:
                 yield ONE_KEY, QUERY + read.to_bytes()
-        except (TypeError, ValueError) as error:
-            self.malformed.inc()
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(str(error), "query", "", repr(query)[:10_000]))
+        except BrokenRuleError as rule:
+            yield set_aside(rule, text_of(query), "query", counter="queries")
 
     def _read(self, query: Any) -> SparseQuery:
         """Return a query by positions, or raise with the rule that it breaks."""
         for name in LinearQuery._fields:
             if not hasattr(query, name):
-                raise ValueError(f"query must have a field {name}")
-        if not isinstance(query.name, str) or not query.name:
-            raise ValueError("name must be text, not empty")
-        micros = getattr(query.time, "micros", None)
-        if not isinstance(micros, int) or not 0 <= micros < END_OF_TIME - MILLISECOND:
-            raise ValueError("time must be a Timestamp from 1970 on")
-        if isinstance(query.items, str):
-            raise TypeError("items must be a list of texts, got str")
+                raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
+        if not isinstance(query.name, str) or not query.name or not _is_unicode(query.name):
+            raise BrokenRuleError("name", TYPE, "name must be text, not empty")
+        micros = micros_of(query.time)
+        for name in ("items", "weights"):
+            if isinstance(getattr(query, name), str | bytes) or not isinstance(getattr(query, name), Iterable):
+                raise BrokenRuleError(name, TYPE, f"{name} must be a list, got {type(getattr(query, name)).__name__}")
         items, weights = list(query.items), list(query.weights)
         if not items or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
-            raise ValueError("items must be distinct texts, at least one")
-        texts = pa.array(items, pa.string())
-        if not all(self.domain.contains(texts).to_pylist()):
-            raise ValueError("items must be in the domain")
+            raise BrokenRuleError("items", TYPE, "items must be distinct texts, at least one")
+        if not all(map(_is_unicode, items)) or not all(
+            self.domain.contains(texts := pa.array(items, pa.string())).to_pylist()
+        ):
+            raise BrokenRuleError("items", RANGE, "items must be in the domain")
         if weights and len(weights) != len(items):
-            raise ValueError(f"weights must be as many as items, or none, got {len(weights)} for {len(items)}")
+            raise BrokenRuleError("weights", RANGE, "weights must be as many as items, or none")
         numbers = np.array([_weight(weight) for weight in weights]) if weights else np.ones(len(items))
         if self.whole and not np.all(numbers % 1 == 0):
-            raise ValueError("weights must be 0 or 1 without real_weights")
+            raise BrokenRuleError("weights", RANGE, "weights must be 0 or 1 without real_weights")
         return SparseQuery(query.name, micros, self.domain.positions(texts), numbers)
 
 
@@ -128,8 +129,17 @@ def _weight(weight: Any) -> float:
         or not isinstance(weight, int | float | np.integer | np.floating)
         or not 0 <= weight <= 1
     ):
-        raise ValueError("weights must be numbers in [0, 1]")
+        raise BrokenRuleError("weights", RANGE, "weights must be numbers in [0, 1]")
     return float(weight)
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether a text can be written in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,7 @@ class AnswerQueries(beam.DoFn):
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
         """Keep the data set, or a query until its time has come."""
+        check_state(head)
         data = element[1]
         now = _read(head)
         memory = self._take(now) or self._load(pending, counts, learnt, now)

@@ -6,32 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
-from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import bound_items
-from privstream.transforms.events.record_batches import normalise
 from privstream.transforms.timing.receipts import Parcel
 from privstream.transforms.timing.steps import Steps
 
 ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
-"""One step that holds every time from 1970 on for eighteen thousand years."""
+"""One step that holds every time of an event."""
 
 ONE_KEY = b""
-
-
-class SplitRecords(SplitEvents):
-    """Split the data set by people, whatever the times: those before 1970, and none at all, count as 1970."""
-
-    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        """Split one Arrow batch."""
-        batch = normalise(batch)
-        times = pc.max_element_wise(batch["time"], pa.scalar(0, pa.int64()))
-        yield from super().process(batch.set_column(batch.schema.get_field_index("time"), "time", times))
 
 
 def without_digest(parcel: Parcel) -> Keyed:

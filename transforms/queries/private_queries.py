@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
@@ -15,20 +14,22 @@ from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats,
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import GatherRows
+from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner
+from privstream.transforms.events.element_types import check_rows
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import PrivateTransform, Stage
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.queries.answering import AnswerQueries, KeyQueries
 from privstream.transforms.queries.counting import (
     ALL_TIME,
     CountRecords,
     NoRecords,
-    SplitRecords,
     sum_records,
     without_digest,
 )
-from privstream.transforms.rows import QueryAnswer
+from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.receipts import Parcel
 
 SELECTIONS = ("last", "first")
@@ -102,7 +103,7 @@ class PrivateQueries(PrivateTransform):
         neighbouring: str = "add_remove",
         shards: int = 4,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         if not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         if not isinstance(real_weights, bool):
@@ -158,17 +159,21 @@ class PrivateQueries(PrivateTransform):
             return 1
         return self.mechanism.records_needed(self.queries, self.beta)
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(timed=False)
+
     def build(self, inputs: Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
         data, queries = inputs["events"], inputs["queries"]
-        check_runner(data)
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")
+        check_rows("queries", queries, LinearQuery._fields)
         size = len(self.domain)
         noise = self.noise.derive("private queries", self.domain.digest, self.selection)
-        split = SplitRecords(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
-        everywhere = data | "DataInOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(streams=False), pa.RecordBatch), split, Parcel)
+        split = SplitEvents(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
+        parcels = stage(gather(data, stage, self.event_fields), split, Parcel)
         counts = (
             parcels
             | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)

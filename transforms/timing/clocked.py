@@ -22,6 +22,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.receipts import NO_TIME
+from privstream.transforms.timing.runner_check import check_state
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 Outputs = Iterable[tuple[int, Any]]
@@ -149,6 +150,7 @@ class ClockedSteps(beam.DoFn):
             stamp: Any = beam.DoFn.TimestampParam,
         ) -> Iterator[Any]:
             """Keep a batch until its step is due."""
+            check_state(hand)
             yield from self.keep(element, pending, hand, due, stamp)
 
         @on_timer(due)

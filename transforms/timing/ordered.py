@@ -19,6 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, sealed_key, unseal
+from privstream.transforms.timing.runner_check import check_state
 from privstream.transforms.timing.steps import Steps
 
 CACHED_KEYS = 64
@@ -111,6 +112,7 @@ class OrderedSteps(beam.DoFn):
             due: Any = beam.DoFn.TimerParam(due),
         ) -> Iterator[Any]:
             """Keep a batch until its step is due."""
+            check_state(head)
             yield from self.keep(element, pending, head, due)
 
         @on_timer(due)

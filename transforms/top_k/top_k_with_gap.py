@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import GatherRows, SplitEvents
+from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_runner, check_streams
+from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.clocked import WithClock
@@ -108,7 +108,7 @@ class TopKWithGap(PrivateTransform):
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
-        super().__init__()
+        super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
         checks.one_of("selection", selection, SELECTIONS)
         if not isinstance(domain, Domain):
@@ -209,9 +209,13 @@ class TopKWithGap(PrivateTransform):
             limits += f" {sorted(self.streams)}"  # which of a person's windows count depends on all streams
         return self.noise.derive("top-k windows", windows, limits, self.domain.digest)
 
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(streams=self.streams is not None)
+
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        check_runner(events)
         _ = self.mechanism.measurement  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
@@ -231,8 +235,7 @@ class TopKWithGap(PrivateTransform):
             by_people=limits,
             domain=self.domain,
         )
-        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-        parcels = stage(stage(everywhere, GatherRows(streams=self.streams is not None), pa.RecordBatch), split, Parcel)
+        parcels = stage(gather(events, stage, self.event_fields), split, Parcel)
         receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
         held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
         if limits:

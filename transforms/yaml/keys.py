@@ -131,10 +131,14 @@ ADDED: Mapping[str, Key] = {
     ),
     "noise_key_variable": Key(str, "environment variable with the noise key, set on every worker.", same, None),
     "run_id": Key(str, "public name of the run. A run on other data needs another.", same, ""),
-    "user_field": Key(str, "field with the person, text or an integer.", same, "user"),
+    "user_field": Key(
+        str, "field with the person, text or an integer. Where the unit is an event, it is not read.", same, "user"
+    ),
     "item_field": Key(str, "field with the item, text or an integer.", same, "item"),
     "time_field": Key(str, "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", same, "time"),
-    "stream_field": Key(str, "field with the stream. Default: stream, if present; an empty text: none.", same, None),
+    "stream_field": Key(
+        str, "field with the stream. Default: stream, if streams or streams_per_person is given, else none.", same, None
+    ),
     "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", same, None),
     "error_handling": Key(
         dict[str, str], "names in output where unusable rows go. Without it they are only counted.", same, None

@@ -14,8 +14,10 @@ from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.event_rows import EVENTS, PER_SECOND, Event, ReadRows
+from privstream.transforms.events.event_fields import UNREAD
+from privstream.transforms.events.event_rows import EVENTS, Event, ReadRows
 from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.top_k.top_k_with_gap import UNITS
 from privstream.transforms.yaml.keys import GOOD, error_output, noise
 
@@ -51,29 +53,34 @@ class OnRows(beam.PTransform[Any, Any]):
         super().__init__(transform.__name__)
         unit = added["time_unit"]
         self.time_unit = None if unit is None else checks.one_of("time_unit", unit, tuple(PER_SECOND))
-        self.fields = {name: added[name] for name in ("user_field", "item_field", "time_field")}
-        self.stream_field = added["stream_field"]
+        asked = any(arguments.get(name) is not None for name in ("streams", "streams_per_person"))
+        self.stream_field = (
+            (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
+        )
         self.error_output = error_output(added["error_handling"])
         self.row_type = row_type
         self.all_streams = all_streams
         self.one_stream = one_stream and arguments.get("unit") != UNITS[1]
         secret = noise(added["noise_key_file"], added["noise_key_variable"], added["run_id"])
         self.arguments = {**arguments, "noise": secret}
-        self.made = transform(**self.arguments)
+        self.made = self._for_stream(transform(**self.arguments))
+        names = {name: added[name] for name in ("user_field", "item_field", "time_field")}
+        read = self.made.event_fields
+        unread = {"user_field": read.user == UNREAD, "item_field": not read.item}
+        self.fields = {key: None if unread.get(key) else name for key, name in names.items()}
 
     def expand(self, rows: PCollection[Any]) -> Any:
         """Build the stages around the transform."""
-        stream = self._stream(_field_names(rows))
-        made = self._for_stream(stream)
-        _LOGGER.info("%s", made.guarantee.paragraph())
-        read = beam.ParDo(ReadRows(**self.fields, stream_field=stream, time_unit=self.time_unit))
+        self._check_fields(_field_names(rows))
+        _LOGGER.info("%s", self.made.guarantee.paragraph())
+        read = beam.ParDo(ReadRows(**self.fields, stream_field=self.stream_field, time_unit=self.time_unit))
         events = (
             rows
             | "InOneWindow" >> beam.WindowInto(GlobalWindows())
             | "ReadRows"
             >> read.with_output_types(Event, **{DEAD_LETTERS: DeadLetter}).with_outputs(DEAD_LETTERS, main=EVENTS)
         )
-        published = events[EVENTS] | self.label >> made.with_dead_letters()
+        published = events[EVENTS] | self.label >> self.made.with_dead_letters()
         plain = {name: str if hint is Timestamp else hint for name, hint in get_type_hints(self.row_type).items()}
         found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text).with_output_types(
             RowTypeConstraint.from_fields(list(plain.items()))
@@ -83,30 +90,24 @@ class OnRows(beam.PTransform[Any, Any]):
         dead = (events[DEAD_LETTERS], published.dead_letters) | "AllDeadLetters" >> beam.Flatten()
         return {GOOD: found, self.error_output: dead}
 
-    def _stream(self, names: list[str]) -> str | None:
-        """Return the field with the stream, or None, after checking that all fields are there."""
-        wanted = dict(self.fields)
-        if self.stream_field:
-            wanted["stream_field"] = self.stream_field
-        elif self.stream_field is None and STREAM in names and STREAM not in wanted.values():
-            wanted["stream_field"] = STREAM
-        for key, name in wanted.items():
-            if name not in names:
+    def _check_fields(self, names: list[str]) -> None:
+        """Check that all fields that are read are there."""
+        for key, name in (self.fields | {"stream_field": self.stream_field}).items():
+            if name is not None and name not in names:
                 raise ValueError(f"{key} must be a field of the input, got {name!r}; its fields are {', '.join(names)}")
-        return wanted.get("stream_field")
 
-    def _for_stream(self, stream: str | None) -> PrivateTransform:
+    def _for_stream(self, made: PrivateTransform) -> PrivateTransform:
         """Return the transform for rows with or without a stream."""
-        if stream is None:
+        if self.stream_field is None:
             for name in ("streams", "streams_per_person"):
                 if self.arguments.get(name) is not None:
                     raise ValueError(f"{name} must not be given when the events have no stream")
-            return self.made
+            return made
         if not self.all_streams and self.arguments.get("streams") is None:
-            raise ValueError("streams must be given when the events have a stream; an empty stream_field ignores it")
+            raise ValueError("streams must be given when the events have a stream")
         if self.one_stream and self.arguments.get("streams_per_person") is None:
-            return type(self.made)(**self.arguments | {"streams_per_person": 1})
-        return self.made
+            return type(made)(**self.arguments | {"streams_per_person": 1})
+        return made
 
 
 def _with_times_as_text(row: Any) -> Row:

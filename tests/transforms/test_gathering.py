@@ -1,0 +1,439 @@
+"""Events of every allowed form become the same batches; others are refused with a reason that quotes nothing."""
+
+import datetime
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from privstream.transforms.events import gathering, record_batches, text_columns
+from privstream.transforms.events.dead_letters import LONGEST_RECORD, set_aside
+from privstream.transforms.events.event_fields import NUMBER, UNREAD, EventFields
+from privstream.transforms.events.gathering import GatherRows
+
+HOUR = datetime.timezone(datetime.timedelta(hours=1))
+WINDOW = GlobalWindow()
+SECRET = "zaphod"
+
+
+class Click(NamedTuple):
+    user: Any
+    item: Any
+    time: Any
+    stream: Any = ""
+
+
+class NoUser(NamedTuple):
+    item: str
+    time: int
+
+
+@dataclass
+class Visit:
+    user: str
+    item: str
+    time: int
+
+
+def gather(elements, at=5, **fields):
+    """Return the rows that can be used, and the dead letters."""
+    gatherer = GatherRows(EventFields(**fields))
+    gatherer.start_bundle()
+    outputs = [out for e in elements for out in gatherer.process(e, timestamp=Timestamp.of(at), window=WINDOW)]
+    outputs += gatherer.finish_bundle()
+    letters = [out.value for out in outputs if isinstance(out, TaggedOutput)]
+    batches = [getattr(out, "value", out) for out in outputs if not isinstance(out, TaggedOutput)]
+    return [row for batch in batches for row in batch.to_pylist()], letters
+
+
+def row_of(**said):
+    return {"user": SECRET, "item": "item", "time": 5_000_000, "stream": ""} | said
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        (SECRET, "item"),
+        [SECRET, "item"],
+        (np.str_(SECRET), np.str_("item")),
+        Click(SECRET, "item", Timestamp(5)),
+        Click(SECRET, "item", 5),
+        Click(SECRET, "item", np.int64(5)),
+        Click(SECRET, "item", 5.0),
+        Click(SECRET, "item", np.float32(5)),
+        Click(SECRET, "item", datetime.datetime(1970, 1, 1, 0, 0, 5)),
+        Click(SECRET, "item", datetime.datetime(1970, 1, 1, 1, 0, 5, tzinfo=HOUR)),
+        Click(SECRET, "item", 5, b"ignored"),
+        Visit(SECRET, "item", 5),
+        beam.Row(user=SECRET, item="item", time=5),
+        beam.Row(user=SECRET, item="item", time=Timestamp(5), stream=None, more=1),
+    ],
+)
+def test_forms_of_one_event(element):
+    assert gather([element]) == ([row_of()], [])
+
+
+@pytest.mark.parametrize("user", [7, np.int64(7), np.uint8(7), "7"])
+def test_integers_are_texts(user):
+    assert gather([(user, 3)])[0][0]["user"] == "7"
+
+
+FORM = "event must be a pair (user, item), a row or an Arrow record batch, got"
+TIME = "time must be a timestamp or a number of seconds since 1970, got"
+PLAUSIBLE = "time must be between 1970-01-01 and 2200-01-01"
+
+
+class Mute:
+    def __repr__(self):
+        raise RuntimeError(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("element", "code", "reason"),
+    [
+        (SECRET, "event_type", f"{FORM} str"),
+        (SECRET[:2], "event_type", f"{FORM} str"),
+        ({"user": SECRET, "item": "b"}, "event_type", f"{FORM} dict"),
+        ((SECRET, "b", "c"), "event_type", f"{FORM} tuple"),
+        (None, "event_type", f"{FORM} NoneType"),
+        (Mute(), "event_type", f"{FORM} Mute"),
+        (("", SECRET), "user_empty", "user must not be empty"),
+        ((SECRET, ""), "item_empty", "item must not be empty"),
+        ((SECRET, None), "item_missing", "item must not be null"),
+        ((SECRET, 1.5), "item_type", "item must be text or an integer, got float"),
+        ((SECRET, True), "item_type", "item must be text or an integer, got bool"),
+        ((np.bool_(1), SECRET), "user_type", "user must be text or an integer, got bool"),
+        ((SECRET, SECRET.encode()), "item_type", "item must be text or an integer, got bytes"),
+        ((SECRET, ["b"]), "item_type", "item must be text or an integer, got list"),
+        ((SECRET, "\ud800"), "item_encoding", "item must be valid Unicode"),
+        ((SECRET, "x" * (2**20 + 1)), "item_long", "item must be at most 1,048,576 bytes of UTF-8"),
+        ((SECRET, "ä" * 2**20), "item_long", "item must be at most 1,048,576 bytes of UTF-8"),
+        ((1 << 40_000, SECRET), "user_long", "user must be at most 1,048,576 bytes of UTF-8"),
+        (Click(SECRET, "b", None), "time_missing", "time must not be null"),
+        (Click(SECRET, "b", "soon"), "time_type", f"{TIME} str"),
+        (Click(SECRET, "b", True), "time_type", f"{TIME} bool"),
+        (Click(SECRET, "b", datetime.date(2024, 1, 1)), "time_type", f"{TIME} date"),
+        (Click(SECRET, "b", float("nan")), "time_finite", "time must be finite"),
+        (Click(SECRET, "b", 1_700_000_000_000_000), "time_range", PLAUSIBLE),
+        (Click(SECRET, "b", -1), "time_range", PLAUSIBLE),
+        (Click(SECRET, "b", 10**400), "time_range", PLAUSIBLE),
+        (Click(SECRET, "b", 1e300), "time_range", PLAUSIBLE),
+        (Click(SECRET, "b", Timestamp(2**33)), "time_range", PLAUSIBLE),
+        (NoUser(SECRET, 5), "user_missing", "row must have a field user"),
+        (beam.Row(user=SECRET, item="b"), "time_missing", "row must have a field time"),
+    ],
+)
+def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
+    rules = []
+    monkeypatch.setattr(gathering, "set_aside", lambda rule, *given: rules.append(rule.code) or set_aside(rule, *given))
+    rows, (letter,) = gather([element, ("good", "one")])
+    assert letter.reason == reason
+    assert SECRET not in reason
+    assert rules == [code]
+    assert len(letter.record.encode()) <= 4 * LONGEST_RECORD
+    assert [row["user"] for row in rows] == ["good"]
+
+
+@pytest.mark.parametrize("at", [MIN_TIMESTAMP, MAX_TIMESTAMP])
+def test_a_pair_without_a_timestamp_says_so(at):
+    _, (letter,) = gather([(SECRET, "item")], at)
+    assert letter.reason == "event must have a timestamp: that of a pair (user, item) is its time"
+    assert gather([(SECRET, "item"), Click(SECRET, "item", None)], at, timed=False) == ([row_of(time=0)] * 2, [])
+
+
+def test_streams_are_read_where_they_are_asked_for():
+    given = [
+        Click("a", "x", 1, "s"),
+        Click("b", "x", 1, 7),
+        Click("c", "x", 1, ""),
+        Click("d", "x", 1, None),
+        ("e", "x"),
+    ]
+    rows, letters = gather([*given, Visit("f", "x", 1)], streams=True)
+    assert [(row["user"], row["stream"]) for row in rows] == [("a", "s"), ("b", "7")]
+    assert [letter.reason for letter in letters] == [
+        "stream must not be empty",
+        "stream must not be null",
+        "stream must not be null",
+        "row must have a field stream",
+    ]
+    assert len(gather(given)[0]) == 5
+
+
+def test_fields_that_are_not_read_may_be_anything():
+    columns = {"item": ["x", "x"], "time": [1, 2], "stream": [1.5, None]}
+    batches = [pa.record_batch(columns), pa.record_batch(columns | {"user": [None, b"?"]})]
+    rows = [Click(None, "x", 1), Click(object(), "x", 1), beam.Row(item="x", time=1), (None, "x"), ("", "x")]
+    found, letters = gather([*batches, *rows], user=UNREAD)
+    assert len(found) == 9 and not letters
+    assert found[0] == {"item": "x", "time": 1_000_000, "stream": ""}
+    found, letters = gather([beam.Row(user="u", time=1), pa.record_batch({"user": ["u"], "time": [1]})], item=False)
+    assert found == [{"user": "u", "time": 1_000_000, "stream": ""}] * 2 and not letters
+
+
+def test_points_are_numbers():
+    good = [("5", 5), ("+17", 17), (-7, -7), (2**60, 2**60), ("007", 7)]
+    bad = ["1.0", "٣", "1e3", 2**60 + 1, "9" * 30, "", "+", None, 5.0, True]
+    wanted = [number for _, number in good]
+    rows, letters = gather([(point, "in") for point in [*bad, *(point for point, _ in good)]], user=NUMBER)
+    assert [row["user"] for row in rows] == wanted
+    assert len(letters) == len(bad)
+    for column in (
+        pa.array([str(point) for point, _ in good] + ["1.0", "٣", "9" * 19, "9" * 30, "", None]),
+        pa.array([str(point) for point, _ in good] + ["x"]).dictionary_encode(),
+        pa.array([number for number in wanted] + [2**60 + 1, None]),
+    ):
+        batch = pa.record_batch({"user": column, "item": ["in"] * len(column), "time": [1] * len(column)})
+        rows, letters = gather([batch], user=NUMBER)
+        assert [row["user"] for row in rows] == wanted
+        assert len(letters) == len(column) - len(wanted)
+    (letter,) = gather([pa.record_batch({"user": [5.0], "item": ["in"], "time": [1]})], user=NUMBER)[1]
+    assert letter.reason == "user must be text or an integer, got double"
+
+
+def test_items_may_be_lists_where_that_is_said():
+    rows, letters = gather([("u", ["a", "b"]), ("v", ("a", "")), ("w", []), ("x", "a"), ("y", ["a", None])], lists=True)
+    assert [row["item"] for row in rows] == [["a", "b"], ["a", ""], [], "a"]
+    assert [letter.reason for letter in letters] == ["item must not be null"]
+    for kind in (
+        pa.list_(pa.string()),
+        pa.large_list(pa.large_string()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+    ):
+        column = pa.array([["c"], ["a", "b"], [], None, ["a", None], ["x" * 2**20, "y"]], kind)
+        batch = pa.record_batch({"user": ["u"] * 6, "item": column, "time": [1] * 6}).slice(1)
+        rows, letters = gather([batch], lists=True)
+        assert [row["item"] for row in rows] == [["a", "b"], []]
+        assert [letter.reason.partition(",")[0] for letter in letters] == [
+            "item must not be null", "item must not be null", "item must be at most 1",
+        ]  # fmt: skip
+
+
+def test_long_records_are_cut():
+    _, (letter,) = gather([(None, "x" * 10**6)])
+    assert len(letter.record) == LONGEST_RECORD
+
+
+def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
+    monkeypatch.setattr(gathering, "ROWS_PER_BATCH", 3)
+    gatherer = GatherRows(EventFields())
+    gatherer.start_bundle()
+    outputs = []
+    for i, at in enumerate([9, 4, 6, 8, 7]):
+        outputs += gatherer.process((f"u{i}", "x"), timestamp=Timestamp(at), window=WINDOW)
+    outputs += gatherer.finish_bundle()
+    assert [(out.value.num_rows, out.timestamp) for out in outputs] == [(3, Timestamp(4)), (2, Timestamp(7))]
+    assert all(out.windows == (WINDOW,) for out in outputs)
+
+
+def test_events_that_arrived_after_their_time_are_with_their_like_alone():
+    """Whether they are late is then told by their own arrival, not by that of others in the bundle."""
+    gatherer = GatherRows(EventFields())
+    gatherer.start_bundle()
+    arrivals = [(3, 1), (9, 2), (9, 2.5), (4, 4), (2, 7), (9.0001, 1), (9.002, 1), (MAX_TIMESTAMP, 1)]
+    for i, (at, moment) in enumerate(arrivals):
+        element = beam.Row(user=f"u{i}", item="x", time=moment)
+        assert not list(gatherer.process(element, timestamp=Timestamp.of(at), window=WINDOW))
+    found = {tuple(out.value["user"].to_pylist()): out.timestamp for out in gatherer.finish_bundle()}
+    groups = {("u0",): 3, ("u1", "u2", "u5"): 9, ("u3", "u4"): 2, ("u6",): 9.002, ("u7",): MAX_TIMESTAMP}
+    assert found == {users: Timestamp.of(at) for users, at in groups.items()}
+    assert not list(gatherer.finish_bundle())
+
+
+def test_huge_texts_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(gathering, "TEXT_PER_BATCH", 1000)
+    gatherer = GatherRows(EventFields())
+    gatherer.start_bundle()
+    outputs = [
+        out for _ in range(4) for out in gatherer.process(("u", "x" * 600), timestamp=Timestamp(1), window=WINDOW)
+    ]
+    assert [out.value.num_rows for out in outputs] == [2, 2]
+
+
+def columns(**given):
+    texts = pa.array(["a", SECRET, "c", "d"])
+    return pa.record_batch({"user": texts, "item": texts, "time": pa.array([1, 2, 3, 4])} | given)
+
+
+@pytest.mark.parametrize(
+    ("moments", "micros"),
+    [
+        (pa.array([5], pa.int32()), 5_000_000),
+        (pa.array([5], pa.uint64()), 5_000_000),
+        (pa.array([5]), 5_000_000),
+        (pa.array([5.0000014]), 5_000_001),
+        (pa.array([5], pa.timestamp("s")), 5_000_000),
+        (pa.array([5], pa.timestamp("ms")), 5_000),
+        (pa.array([5], pa.timestamp("us", "UTC")), 5),
+        (pa.array([5_999], pa.timestamp("ns")), 5),
+        (pa.array([datetime.datetime(1970, 1, 1, 1, tzinfo=HOUR)], pa.timestamp("us", tz="+01:00")), 0),
+    ],
+)
+def test_types_of_time(moments, micros):
+    rows, _ = gather([pa.record_batch({"user": [SECRET], "item": ["item"], "time": moments})])
+    assert rows == [row_of(time=micros)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.uint64()])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_types_of_text(kind, encoded):
+    if encoded and kind == pa.string_view():
+        pytest.skip("Arrow has no dictionaries of string views")
+    column = pa.array(["5"]).cast(kind)
+    column = column.dictionary_encode() if encoded else column
+    batch = pa.record_batch({"user": column, "item": column, "time": [1], "stream": column, "more": [0]})
+    assert gather([batch], streams=True)[0] == [{"user": "5", "item": "5", "time": 1_000_000, "stream": "5"}]
+
+
+def _invalid_utf8(*texts, large=False):
+    offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64 if large else np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(pa.large_string() if large else pa.string(), len(texts), buffers)
+
+
+BYTES = (b"a", b"\xff", b"c", b"d")
+WRONG = {
+    "user null": ("user", pa.array(["a", None, "c", "d"]), "user must not be null"),
+    "user null, integers": ("user", pa.array([1, None, 3, 4]), "user must not be null"),
+    "user null in a dictionary": (
+        "user",
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0]), pa.array(["a", None])),
+        "user must not be null",
+    ),
+    "user null of a dictionary": (
+        "user",
+        pa.DictionaryArray.from_arrays(pa.array([0, None, 0, 0]), pa.array(["a"])),
+        "user must not be null",
+    ),
+    "user empty": ("user", pa.array(["a", "", "c", "d"]), "user must not be empty"),
+    "user empty, a view": ("user", pa.array(["a", "", "c", "d"], pa.string_view()), "user must not be empty"),
+    "item null": ("item", pa.array(["a", None, "c", "d"]), "item must not be null"),
+    "item no UTF-8": ("item", _invalid_utf8(*BYTES), "item must be valid Unicode"),
+    "item no UTF-8, large": ("item", _invalid_utf8(*BYTES, large=True), "item must be valid Unicode"),
+    "item no UTF-8 in a dictionary": (
+        "item",
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 2]), _invalid_utf8(*BYTES), safe=False),
+        "item must be valid Unicode",
+    ),
+    "item long": (
+        "item",
+        pa.array(["a", "x" * (2**20 + 1), "c", "d"]),
+        "item must be at most 1,048,576 bytes of UTF-8",
+    ),
+    "time null": ("time", pa.array([1, None, 3, 4]), "time must not be null"),
+    "time null, a timestamp": ("time", pa.array([1, None, 3, 4], pa.timestamp("ms")), "time must not be null"),
+    "time too late": ("time", pa.array([1, 2**63, 3, 4], pa.uint64()), PLAUSIBLE),
+    "time in microseconds": ("time", pa.array([1, 1_700_000_000_000_000, 3, 4]), PLAUSIBLE),
+    "time before": ("time", pa.array([1, -1, 3, 4], pa.int8()), PLAUSIBLE),
+    "time in seconds": ("time", pa.array([1, 2**62, 3, 4], pa.timestamp("s")), PLAUSIBLE),
+    "time before, a timestamp": ("time", pa.array([1, -1, 3, 4], pa.timestamp("ns")), PLAUSIBLE),
+    "time no number": ("time", pa.array([1, float("nan"), 3, 4]), "time must be finite"),
+    "time endless": ("time", pa.array([1, float("inf"), 3, 4]), "time must be finite"),
+    "stream null": ("stream", pa.array(["a", None, "c", "d"]), "stream must not be null"),
+    "stream empty": ("stream", pa.array(["a", "", "c", "d"]), "stream must not be empty"),
+}
+
+
+@pytest.mark.parametrize(("column", "values", "reason"), WRONG.values(), ids=WRONG)
+def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, reason):
+    """The others count: one person's record decides about that record alone."""
+    good = gather([columns(stream=pa.array(["a"] * 4))], streams=True)[0]
+    assert len(good) == 4
+    batch = columns(**{"stream": pa.array(["a"] * 4), column: values})
+    rows, (letter,) = gather([batch], streams=True)
+    assert len(rows) == 3
+    others = [name for name in good[0] if name != column]
+    assert [[row[name] for name in others] for row in rows] == [[good[i][name] for name in others] for i in (0, 2, 3)]
+    assert (letter.reason, letter.source) == (reason, "event")
+    assert (column == "user" or SECRET in letter.record) and SECRET not in reason
+
+
+def test_every_broken_row_is_found_with_its_first_rule():
+    size = 1000
+    users = [None if row % 7 == 0 else f"u{row}" for row in range(size)]
+    items = [None if row % 5 == 0 else "x" for row in range(size)]
+    rows, letters = gather([pa.record_batch({"user": users, "item": items, "time": list(range(size))})])
+    assert [row["time"] // 1_000_000 for row in rows] == [row for row in range(size) if row % 7 and row % 5]
+    assert [letter.reason for letter in letters].count("user must not be null") == len(range(0, size, 7))
+    assert len(rows) + len(letters) == size
+
+
+@pytest.mark.parametrize("column", ["user", "item", "time", "stream"])
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_batch_of_nulls_alone_leaves_nothing(column, typed):
+    kind = (pa.int64() if column == "time" else pa.string()) if typed else pa.null()
+    rows, letters = gather([columns(**{"stream": pa.array(["a"] * 4), column: pa.nulls(4, kind)})], streams=True)
+    assert rows == []
+    assert [letter.reason for letter in letters] == [f"{column} must not be null"] * 4
+
+
+def _backwards():
+    offsets = np.array([0, 3, 1, 2, 4], np.int32)
+    return pa.Array.from_buffers(pa.string(), 4, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcd")])
+
+
+USELESS = {
+    "item of reals": (columns(item=pa.array([1.5] * 4)), "item must be text or an integer, got double"),
+    "item of lists": (columns(item=pa.array([["a"]] * 4)), "item must be text or an integer, got list<item: string>"),
+    "user of bytes": (columns(user=pa.array([b"a"] * 4)), "user must be text or an integer, got binary"),
+    "time of texts": (columns(time=pa.array([SECRET] * 4)), f"{TIME} string"),
+    "time of bytes": (columns(time=pa.array([b"x"] * 4)), f"{TIME} binary"),
+    "time of dates": (columns(time=pa.array([1] * 4, pa.date32())), f"{TIME} date32[day]"),
+    "no item": (columns().drop_columns(["item"]), "events must have a column item"),
+    "no time": (columns().drop_columns(["time"]), "events must have a column time"),
+    "two users": (
+        pa.RecordBatch.from_arrays([pa.array(["a"])] * 3 + [pa.array([1])], ["user", "user", "item", "time"]),
+        "events must have one column user",
+    ),
+    "damaged": (columns(item=_backwards()), "item must be a column that is not damaged"),
+    "damaged dictionary": (
+        columns(item=pa.DictionaryArray.from_arrays(pa.array([0, 0, 0, 9]), pa.array(["a"]), safe=False)),
+        "item must be a column that is not damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize(("batch", "reason"), USELESS.values(), ids=USELESS)
+def test_a_batch_of_useless_columns_is_one_dead_letter(batch, reason):
+    rows, (letter,) = gather([columns(), batch, columns()])
+    assert rows == 2 * gather([columns()])[0]
+    assert letter.reason == reason
+    assert SECRET not in reason and letter.record.startswith(f"{batch.num_rows} rows: ")
+    assert gather([batch.slice(0, 0)]) == ([], [])
+
+
+def test_damage_that_nobody_reads_does_not_end_the_run():
+    batch = columns(user=pa.array(["a", None, "c", "d"]), stream=_backwards(), more=_backwards())
+    rows, (letter,) = gather([batch])
+    assert len(rows) == 3 and letter.record.count("damaged") == 2
+
+
+def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        gathering, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
+    )
+    read = record_batches.read_batch
+    item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
+    users = [f"u{i}" for i in range(42)]
+    rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
+    assert [row["user"] for row in rows] == [user for user in users if user != "u40"]
+    assert letter.reason == "item must not be null"
+    assert sizes == [0, 16, 16, 10] and text_columns.TEXT_PER_BATCH == 2**24
+
+
+def test_clean_columns_are_checked_fast():
+    """Columns are checked as columns: a row costs far less than a Python object."""
+    size = 500_000
+    texts = pa.array([f"u{i}" for i in range(size)])
+    batch = pa.record_batch({"user": texts, "item": texts, "time": pa.array(range(size), pa.timestamp("us", "UTC"))})
+    began = time.process_time()
+    clean, broken = record_batches.read_batch(batch, EventFields())
+    assert clean.num_rows == size and not broken
+    assert time.process_time() - began < 1

@@ -1,0 +1,25 @@
+"""A rule that a record breaks: the reason in words, and a short code for counters."""
+
+from __future__ import annotations
+
+MISSING, EMPTY, TYPE, ENCODING, LONG, FINITE, RANGE = (
+    "missing",
+    "empty",
+    "type",
+    "encoding",
+    "long",
+    "finite",
+    "range",
+)
+
+
+class BrokenRuleError(ValueError):
+    """Says which rule a record breaks, and never what is in the record.
+
+    Attributes:
+        code: the field and the kind of rule, such as `user_missing`: the name of a counter ends with it.
+    """
+
+    def __init__(self, field: str, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = f"{field}_{rule}"

@@ -1,0 +1,45 @@
+"""Which fields of events a transform reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+TEXT, NUMBER, UNREAD = "text", "number", "unread"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFields:
+    """What a transform needs to know of an event; fields that it does not read may be missing, or hold anything.
+
+    Attributes:
+        user: TEXT for a person, NUMBER for a point, or UNREAD.
+        item: whether the item is read.
+        lists: whether an item may be a list of texts.
+        timed: whether an event needs a time; if not, one without a time counts as of 1970.
+        streams: whether an event needs a stream.
+    """
+
+    user: str = TEXT
+    item: bool = True
+    lists: bool = False
+    timed: bool = True
+    streams: bool = False
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The fields that rows and columns must have."""
+        read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "stream": self.streams}
+        return tuple(name for name, needed in read.items() if needed)
+
+    def schema(self, *, lists: bool = False) -> pa.Schema:
+        """Return the columns of batches that are checked; with `lists`, of those whose items are lists."""
+        kinds = {
+            "user": pa.int64() if self.user == NUMBER else pa.string(),
+            "item": pa.list_(pa.string()) if lists else pa.string(),
+            "time": pa.int64(),  # microseconds since 1970
+            "stream": pa.string(),
+        }
+        left_out = {"user": self.user == UNREAD, "item": not self.item}
+        return pa.schema([(name, kind) for name, kind in kinds.items() if not left_out.get(name)])

@@ -1,0 +1,132 @@
+"""The boundary: from events of any form to checked batches of columns, and dead letters for what cannot be used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.dead_letters import set_aside, text_of
+from privstream.transforms.events.element_types import check_events
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.private_transform import Stage
+from privstream.transforms.events.record_batches import batch_record, pieces, read_batch, row_records
+from privstream.transforms.events.set_aside_log import LOG
+from privstream.transforms.events.single_events import Said, read_event
+from privstream.transforms.events.text_columns import TEXT_PER_BATCH
+from privstream.transforms.timing.steps import MILLISECOND
+
+ROWS_PER_BATCH = 65_536
+
+Together = tuple[int | None, bool]  # millisecond of arrival, if that is after the time; whether the item is a list
+
+
+def gather(events: PCollection[Any], stage: Stage, fields: EventFields) -> PCollection[pa.RecordBatch]:
+    """Return the events that can be used as batches of the columns of `EventFields.schema`.
+
+    Raises:
+        TypeError: the type of the elements is known, and none of them can be used.
+    """
+    check_events(events, fields)
+    everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+    return stage(everywhere, GatherRows(fields), pa.RecordBatch)
+
+
+class GatherRows(beam.DoFn):
+    """Check events, and gather single ones of a bundle into Arrow batches.
+
+    An element is a pair (user, item) whose time is the element's timestamp; or a row with `user`, `item`, `time` (a
+    Beam Timestamp, a datetime, or a number of seconds since 1970) and perhaps `stream`; or an Arrow batch with these
+    columns. Events that break a rule become dead letters, and so does, as a whole, a batch of columns that cannot be
+    used. What one element is decides about no other.
+
+    A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
+    depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
+
+    Args:
+        fields: what is read of an event.
+    """
+
+    def __init__(self, fields: EventFields) -> None:
+        self.fields = fields
+
+    def start_bundle(self) -> None:
+        """Start with no rows."""
+        self._rows: dict[Together, list[Said]] = defaultdict(list)
+        self._oldest: dict[Together, Any] = {}
+        self._number = self._text = 0
+
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[Any]:
+        """Keep a row, and pass on a batch when enough are together; pass on what can be used of Arrow batches."""
+        if isinstance(element, pa.RecordBatch):
+            if element.num_rows:
+                yield from self._check(element)
+            return
+        LOG.read(1)
+        try:
+            row = read_event(element, timestamp, self.fields)
+        except BrokenRuleError as error:
+            yield set_aside(error, text_of(element))
+            return
+        self._keep(row, timestamp)
+        self._window = window
+        if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Pass on what is left."""
+        yield from self._flush()
+
+    def _check(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Pass on what can be used of an Arrow batch."""
+        LOG.read(batch.num_rows)
+        try:
+            read_batch(batch.slice(0, 0), self.fields)  # the columns, before any row of them is used
+            cut = list(pieces(batch))
+        except BrokenRuleError as error:
+            yield set_aside(error, batch_record(batch), number=batch.num_rows)
+            return
+        for piece in cut:
+            try:
+                clean, broken = read_batch(piece, self.fields)
+            except BrokenRuleError as error:
+                yield set_aside(error, batch_record(piece), number=piece.num_rows)
+                continue
+            if broken:
+                for rule, record in zip(broken.values(), row_records(piece, list(broken)), strict=True):
+                    yield set_aside(rule, record)
+            if clean.num_rows:
+                yield clean
+
+    def _keep(self, row: Said, timestamp: Any) -> None:
+        """Keep a row with those that it may be with."""
+        arrived = None if timestamp.micros <= row.time else timestamp.micros // MILLISECOND
+        together = arrived, isinstance(row.item, list)
+        self._rows[together].append(row)
+        self._oldest[together] = min(self._oldest.get(together, timestamp), timestamp)
+        self._number += 1
+        self._text += sum(map(_size, row))
+
+    def _flush(self) -> Iterator[WindowedValue]:
+        for (arrived, lists), rows in self._rows.items():
+            schema = self.fields.schema(lists=lists)
+            columns = dict(zip(Said._fields, zip(*rows, strict=True), strict=True))
+            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield WindowedValue(batch, self._oldest[arrived, lists], (self._window,))
+        self.start_bundle()
+
+
+def _size(value: Any) -> int:
+    """Return the characters of what an event says."""
+    if isinstance(value, list):
+        return sum(map(len, value))
+    return len(value) if isinstance(value, str) else 0

@@ -1,0 +1,122 @@
+"""Single events: pairs and rows, and what each says."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from typing import Any, NamedTuple
+
+from apache_beam.pvalue import Row
+from apache_beam.utils.timestamp import Timestamp
+from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
+from privstream.transforms.events.event_fields import NUMBER, TEXT, EventFields
+from privstream.transforms.events.text_columns import (
+    FARTHEST_POINT,
+    LONGEST_TEXT,
+    empty,
+    missing,
+    no_number,
+    no_unicode,
+    too_long,
+    wrong_type,
+)
+from privstream.transforms.events.times import micros_of, micros_of_stamp
+
+FORMS = "a pair (user, item), a row or an Arrow record batch"
+
+
+class Said(NamedTuple):
+    """What an event says, as `EventFields` asks; what is not read is empty."""
+
+    user: str | int
+    item: str | list[str]
+    time: int
+    stream: str
+
+
+def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
+    """Return what an event says, or raise with the rule that it breaks."""
+    if is_row(element):
+        for name in fields.required:
+            if not hasattr(element, name):
+                raise no_field(name)
+        user, item = getattr(element, "user", None), getattr(element, "item", None)
+        time = getattr(element, "time", None)
+        micros = 0 if time is None and not fields.timed else micros_of(time)
+        stream = getattr(element, "stream", None)
+    elif isinstance(element, tuple | list) and len(element) == 2:
+        user, item = element
+        stamp = micros_of_stamp(timestamp)
+        if stamp is None and fields.timed:
+            raise BrokenRuleError(
+                "time", MISSING, "event must have a timestamp: that of a pair (user, item) is its time"
+            )
+        micros, stream = stamp or 0, None
+    else:
+        raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
+    return Said(
+        _user(user, fields.user),
+        _item(item, lists=fields.lists) if fields.item else "",
+        micros,
+        _text("stream", stream) if fields.streams else "",
+    )
+
+
+def is_row(element: Any) -> bool:
+    """Tell whether an element has named fields."""
+    return hasattr(element, "_fields") or isinstance(element, Row) or dataclasses.is_dataclass(element)
+
+
+def no_field(name: str) -> BrokenRuleError:
+    """Return the rule that a row has a field."""
+    return BrokenRuleError(name, MISSING, f"row must have a field {name}")
+
+
+def _user(value: Any, kind: str) -> str | int:
+    """Return a person, or a point."""
+    if kind == TEXT:
+        return _text("user", value)
+    if kind != NUMBER:
+        return ""
+    text = _text("user", value)
+    digits = text[1:] if text[0] in "+-" else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or abs(int(text)) > FARTHEST_POINT:
+        raise no_number("user")
+    return int(text)
+
+
+def _item(value: Any, *, lists: bool) -> str | list[str]:
+    """Return an item, or several."""
+    if not (lists and isinstance(value, list | tuple)):
+        return _text("item", value)
+    texts = [_text("item", each, least=0) for each in value]
+    if sum(map(len, texts)) > LONGEST_TEXT:
+        raise too_long("item")
+    return texts
+
+
+def _text(name: str, value: Any, least: int = 1) -> str:
+    """Return a user, item or stream as text."""
+    if value is None:
+        raise missing(name)
+    if is_integer(value):
+        number = int(value)
+        if number.bit_length() > LONGEST_TEXT // 1000:  # Python refuses to write very long numbers
+            raise too_long(name)
+        return str(number)
+    if not isinstance(value, str):
+        raise wrong_type(name, type(value).__name__)
+    if len(value) < least:
+        raise empty(name)
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        raise no_unicode(name) from None
+    if size > LONGEST_TEXT:
+        raise too_long(name)
+    return str(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Tell whether a value is an integer, of Python or numpy, and no truth value."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

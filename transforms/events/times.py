@@ -1,0 +1,104 @@
+"""Times as microseconds since 1970, one by one and in columns; numbers are seconds, unless a unit is named."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.timing.receipts import NO_TIME
+from privstream.transforms.timing.steps import MICROS, MILLISECOND
+
+PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NAME = "time"
+SECONDS = int((datetime(2200, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
+
+Marks = list[tuple[np.ndarray, BrokenRuleError]]
+"""Rows of a column that break a rule, and which one."""
+
+
+def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
+    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
+
+    Args:
+        value: a Beam Timestamp, a datetime (UTC if it names no zone), or a number.
+        unit: the unit of numbers.
+        name: what the time is called.
+    """
+    if isinstance(value, Timestamp):
+        micros = value.micros
+    elif isinstance(value, datetime):
+        micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+    elif isinstance(value, bool) or not isinstance(value, int | np.integer | float | np.floating):
+        raise _missing(name) if value is None else _wrong_type(name, type(value).__name__)
+    elif isinstance(value, float | np.floating) and not math.isfinite(value):
+        raise _not_finite(name)
+    elif not 0 <= value < SECONDS * PER_SECOND[unit]:
+        raise _out_of_range(name)
+    elif isinstance(value, int | np.integer):
+        micros = int(value) * MICROS // PER_SECOND[unit]
+    else:
+        micros = round(float(value) * (MICROS / PER_SECOND[unit]))
+    if not 0 <= micros < SECONDS * MICROS:
+        raise _out_of_range(name)
+    return micros
+
+
+def micros_of_stamp(timestamp: Timestamp) -> int | None:
+    """Return the microseconds since 1970 of an element's timestamp; None at the ends of time, where it says nothing."""
+    says_nothing = timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME
+    return None if says_nothing else micros_of(timestamp)
+
+
+def micros_column(column: pa.Array) -> tuple[np.ndarray, Marks]:
+    """Return a column of times in microseconds, int64, and which rows break a rule: what they are is not defined.
+
+    Raises:
+        BrokenRuleError: the column's type cannot be a time.
+    """
+    kind = column.type
+    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64), [(nulls, _missing(NAME))]
+    if pa.types.is_floating(kind):
+        return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls)
+    if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
+        raise _wrong_type(NAME, str(kind))
+    if pa.types.is_timestamp(kind):
+        ticks, unit = column.cast(pa.int64()), PER_SECOND[kind.unit]
+    else:
+        ticks, unit = column, PER_SECOND["s"]
+    values = ticks.fill_null(0).to_numpy() if nulls.any() else ticks.to_numpy()
+    outside = (values < 0) | (values >= SECONDS * unit) if values.dtype.itemsize > 4 else values < 0
+    fitting = np.where(outside, 0, values).astype(np.int64)
+    micros = fitting * (MICROS // unit) if unit <= MICROS else fitting // (unit // MICROS)
+    return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
+
+
+def _from_floats(values: np.ndarray, nulls: np.ndarray) -> tuple[np.ndarray, Marks]:
+    finite = np.isfinite(values)
+    rounded = np.rint(np.where(finite, values, 0.0) * MICROS)
+    outside = (np.where(finite, values, 0.0) < 0) | (rounded >= SECONDS * MICROS)
+    micros = np.where(outside, 0.0, rounded).astype(np.int64)
+    return micros, [(nulls, _missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
+
+
+def _missing(name: str) -> BrokenRuleError:
+    return BrokenRuleError(name, MISSING, f"{name} must not be null")
+
+
+def _wrong_type(name: str, kind: str) -> BrokenRuleError:
+    return BrokenRuleError(name, TYPE, f"{name} must be a timestamp or a number of seconds since 1970, got {kind}")
+
+
+def _not_finite(name: str) -> BrokenRuleError:
+    return BrokenRuleError(name, FINITE, f"{name} must be finite")
+
+
+def _out_of_range(name: str) -> BrokenRuleError:
+    return BrokenRuleError(name, RANGE, f"{name} must be between 1970-01-01 and 2200-01-01")
