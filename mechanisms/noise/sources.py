@@ -46,7 +46,7 @@ class NoiseSource(Protocol):
 
 def check_noise(noise: object) -> None:
     """Refuse what is no noise source."""
-    if not isinstance(noise, NoiseSource):
+    if isinstance(noise, type) or not isinstance(noise, NoiseSource):
         raise TypeError(f"noise must be a NoiseSource, such as KeyedNoise, got {type(noise).__name__}")
 
 

@@ -27,6 +27,7 @@ from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
 from privstream.transforms.alerts.threshold_tests import TestCounts
 from privstream.transforms.timing.clocked import SEED, stepped
+from runner_harness import on_every_runner
 from tiny_runner import Stage
 
 SEED_OF_EVENTS = 5

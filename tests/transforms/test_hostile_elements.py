@@ -91,7 +91,7 @@ def hostile_events(kind: type, chance: random.Random) -> list[Any]:
         bad = {"user": USERS, "item": [v for v in USERS if not isinstance(v, list)], "time": TIMES}[name]
         found += [Visit(**{"user": "1", "item": "1", "time": START, name: value}) for value in bad]
         found.append(pa.record_batch({key: column for key, column in columns.items() if key != name}))
-        found += [pa.record_batch(columns | {name: values}) for values in KINDS if name != "time" or values[0] != 1.5]
+        found += [pa.record_batch(columns | {name: values}) for values in KINDS[name == "time" :]]
         codes = pa.DictionaryArray.from_arrays(pa.array([7], pa.int8()), pa.array(["a"]), safe=False)
         found.append(pa.record_batch(columns | {name: codes}))
     chance.shuffle(found)
@@ -107,14 +107,18 @@ def test_elements_of_any_form_decide_about_themselves_alone(kind):
     if kind is MeasurementAlerts:
         good = [Measurement("crowd", Timestamp(START), 5.0)]
     empty = [pa.record_batch({"user": pa.array([], pa.float64())}), pa.RecordBatch.from_arrays([], names=[])]
+    asked = {
+        PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)),
+        RangeCounts: RangeQuery(1, 9, Timestamp(START)),
+        PredecessorQueries: PredecessorQuery(1, Timestamp(START)),
+    }
 
     def build(pipeline, hostile):
         given = pipeline | beam.Create([(each,) for each in [*good, *hostile]], reshuffle=False)
         given |= "Unpack" >> beam.Map(first_of).with_output_types(Any)
-        asked = {PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)), RangeCounts: RangeQuery(1, 9, Timestamp(START)),
-                 PredecessorQueries: PredecessorQuery(1, Timestamp(START))}  # fmt: skip
         if kind in asked:
-            queries = pipeline | "Ask" >> beam.Create([(each,) for each in [asked[kind], *hostile]], reshuffle=False)
+            both = [(each,) for each in [asked[kind], *hostile]]
+            queries = pipeline | "Ask" >> beam.Create(both, reshuffle=False)
             given = {"events": given, "queries": queries | "Asked" >> beam.Map(first_of).with_output_types(Any)}
         return given | made.with_dead_letters()
 

@@ -267,11 +267,11 @@ def test_what_breaks_a_rule_is_a_dead_letter():
     at = Timestamp(START)
     bad = {
         "name must be text, not empty": LinearQuery("", at, ITEMS[:1]),
-        "time must be a Timestamp": LinearQuery("q", 5, ITEMS[:1]),
+        "time must be between 1970-01-01 and 2200-01-01": LinearQuery("q", -5, ITEMS[:1]),
         "items must be distinct texts, at least one": LinearQuery("q", at, ()),
-        "items must be a list of texts, got str": LinearQuery("q", at, "ab"),
+        "items must be a list, got str": LinearQuery("q", at, "ab"),
         "items must be in the domain": LinearQuery("q", at, ("elsewhere",)),
-        "weights must be as many as items, or none, got 1 for 2": LinearQuery("q", at, ITEMS[:2], (1.0,)),
+        "weights must be as many as items, or none": LinearQuery("q", at, ITEMS[:2], (1.0,)),
         "weights must be numbers in [0, 1]": LinearQuery("q", at, ITEMS[:1], (float("nan"),)),
         "weights must be 0 or 1 without real_weights": LinearQuery("q", at, ITEMS[:1], (0.5,)),
         "query must have a field name": ("q", 1),
@@ -282,7 +282,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         [*bad.values(), LinearQuery("q", at, ITEMS[:1], np.ones(1, np.float32))],
         make("plain"),
     )
-    assert sorted(letter.reason.split(" from 1970")[0] for letter in results.elements("dead")) == sorted(bad)
+    assert sorted(letter.reason for letter in results.elements("dead")) == sorted(bad)
     assert len(results.elements("rows")) == 1
 
 
