@@ -23,6 +23,7 @@ from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKe
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, TrackMembers
 from privstream.transforms.cardinality.moves import SplitMoves, last_moves
+from privstream.transforms.events.record_batches import read_batch
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
 STEPS, UPDATES = 1024, 100_000
@@ -117,7 +118,7 @@ def door_batches(updates: int) -> list[pa.RecordBatch]:
     for step in range(BATCHES):
         users = pa.array(rng.integers(people, size=each).astype("U7"), pa.string())
         items = pa.array(np.array(["in", "out"])[rng.integers(2, size=each)], pa.string())
-        times = pa.array(step * 10_000_000 + rng.integers(10_000_000, size=each))
+        times = pa.array(step * 10_000_000 + rng.integers(10_000_000, size=each), pa.timestamp("us", "UTC"))
         batches.append(pa.RecordBatch.from_arrays([users, items, times], names=["user", "item", "time"]))
     return batches
 
@@ -137,7 +138,7 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
     clock = time.process_time
     for step, batch in enumerate(door_batches(updates)):
         marks = [clock()]
-        ((_, (_, data)),) = split.process(batch)
+        ((_, (_, data)),) = split.process(read_batch(batch, made.event_fields)[0])
         marks.append(clock())
         events = decode(EventBatch, data)
         rows = last_moves(events.users, events.items, events.times)

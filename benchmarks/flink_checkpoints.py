@@ -59,7 +59,11 @@ class EverybodyOnce(PolledSource):
             return
         users = [f"user {number}" for number in range(start, end)]
         at = (START + start // WINDOW_PEOPLE) * MICROS + MICROS // 2
-        columns = {"user": users, "item": ["the item"] * len(users), "time": [at] * len(users)}
+        columns = {
+            "user": users,
+            "item": ["the item"] * len(users),
+            "time": pa.array([at] * len(users), pa.timestamp("us")),
+        }
         if self.streams > 1:
             columns["stream"] = [f"stream {number % self.streams}" for number in range(start, end)]
         yield pa.RecordBatch.from_pydict(columns), at

@@ -20,7 +20,7 @@ BEYOND = {"contributions_over_limit": "categories left out because their person 
 
 def add_categories(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add files, windows, budget, key, limits and public knowledge; return the group of the budget."""
-    options.add_files(parser, item="category")
+    options.add_files(parser, user="person, read with --unit user alone", item="category")
     options.add_windows(parser, clock=True)
     budget = options.add_budget(parser, unit="the unit", delta=None)
     budget.add_argument(

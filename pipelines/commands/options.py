@@ -213,8 +213,11 @@ def fields(arguments: argparse.Namespace) -> FieldMapping:
     stream = getattr(arguments, "stream_field", None)
     if stream is None:
         stream = "" if getattr(arguments, "streams", None) is None else DEFAULT_STREAM
+    user = arguments.user_field if _reads_users(arguments) else ""
+    if not user and _reads_users(arguments):
+        raise ValueError("user_field must not be empty")
     return FieldMapping(
-        user=arguments.user_field,
+        user=user,
         item=arguments.item_field,
         time=arguments.time_field,
         stream=stream,
@@ -230,6 +233,11 @@ def _limit(text: str) -> Limit:
         return Limit(epsilon, *(checks.probability("delta", each, zero=True) for each in delta))
     except (TypeError, ValueError):
         raise argparse.ArgumentTypeError(f"must be EPSILON or EPSILON,DELTA, both numbers, got {text!r}") from None
+
+
+def _reads_users(arguments: argparse.Namespace) -> bool:
+    """Tell whether it matters whose an event is: not for histograms and flags of events."""
+    return not (hasattr(arguments, "max_contributions") and arguments.unit == "event")
 
 
 def _time(text: str) -> float:

@@ -110,7 +110,6 @@ def accuracy(counts: RangeCounts) -> dict[str, Any]:
 
 
 UNUSABLE = {
-    "points_malformed": "events whose point is not a whole number",
     "points_outside_universe": "events of points that are not in 1 .. --universe",
     "events_of_other_actions": "events of actions that mean nothing",
 }

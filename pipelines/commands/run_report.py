@@ -33,11 +33,15 @@ FAULTS |= {
     "time_unit": "with a time that is a plain number (--time_unit says its unit)",
     "time_finite": "with a time that is not finite",
     "time_range": "with a time outside of 1970 to 2200 (--time_unit says the unit of plain numbers)",
+    "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "malformed_record": "that are not one JSON object",
     "damaged_block": "in blocks that cannot be decoded",
 }
 """Why a record is a dead letter: how the name of its counter ends, and how to say it."""
+
+AFTER_READING = "point_type"
+"""A fault that is found in records that have been read, and counted as such."""
 
 MALFORMED = "events_malformed_"
 
@@ -65,7 +69,7 @@ class RunReport:
         faults = {
             name.removeprefix(MALFORMED): number for name, number in counters.items() if name.startswith(MALFORMED)
         }
-        self.records = counters.get("events_read", 0) + sum(faults.values())
+        self.records = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
         self._faults = [(number, _fault(code, number)) for code, number in faults.items() if number]
         self._unusable = self._counted(OUTSIDE | dict(unusable))
         self._unanswered = self._counted(unanswered)

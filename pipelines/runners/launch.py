@@ -26,12 +26,13 @@ from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_
 from privstream.pipelines.runners.local_runner import choose_local_runner, without_prism
 from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
+from privstream.transforms.events import set_aside_log
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 GRACE_SECONDS = 5
 STANDARD_ERROR = 2
-RUNNER_LOGGERS = ("apache_beam", "PrismRunner")
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner", set_aside_log.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")
@@ -153,8 +154,8 @@ def _clock(text: str) -> Progress:
 def _silence() -> Iterator[None]:
     """Keep runners from telling in their own words what goes wrong: they print tracebacks, which may quote records.
 
-    Worker processes that start meanwhile have no standard error either. The runners' loggers stay silent after the run,
-    since runners in other threads and processes have last words.
+    Worker processes that start meanwhile have no standard error either. Their loggers, and the one that tells what was
+    set aside, stay silent after the run: workers in other threads have last words, and a command counts for itself.
     """
     logging.disable(logging.CRITICAL)
     sys.stderr.flush()

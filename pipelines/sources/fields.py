@@ -26,7 +26,7 @@ class FieldMapping:
     text, or epoch numbers in a stated unit; a time without an offset is taken as UTC.
 
     Attributes:
-        user: name of the field with the person's identifier.
+        user: name of the field with the person's identifier; "" for none: whose an event is is not read.
         item: name of the field with the item.
         time: name of the field with the time.
         stream: name of the field with the stream; "" for none.
@@ -49,17 +49,23 @@ class FieldMapping:
             field = getattr(self, option)
             if not isinstance(field, str):
                 raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
-            if not field and option != "stream":
+            if not field and option not in ("user", "stream"):
                 raise ValueError(f"{option}_field must not be empty")
-        if len(set(self.names())) < len(self.names()):
-            raise ValueError(f"user, item, time and stream must be different fields, got {', '.join(self.names())}")
+        named = [name for name in (self.user, self.item, self.time, self.stream) if name]
+        if len(set(named)) < len(named):
+            raise ValueError(f"user, item, time and stream must be different fields, got {', '.join(named)}")
         if self.time_unit is not None:
             one_of("time_unit", self.time_unit, tuple(TIME_UNITS))
         integer("max_item_bytes", self.max_item_bytes, minimum=1)
 
     def names(self) -> tuple[str, ...]:
         """Return the fields to be read from a file."""
-        return (self.user, self.item, self.time, *([self.stream] if self.stream else []))
+        return tuple(self._options())
+
+    def _options(self) -> dict[str, str]:
+        """Return what each field to be read holds."""
+        options = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream}
+        return {name: option for option, name in options.items() if name}
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types can be used.
@@ -72,7 +78,7 @@ class FieldMapping:
             ValueError: a field is missing; the message names the option and the fields that exist.
             TypeError: a field has a type that cannot be used.
         """
-        options = dict(zip(self.names(), ("user", "item", "time", "stream"), strict=False))
+        options = self._options()
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             rule = f"must be a header with the fields {', '.join(options)} (or those named by --user_field and so on)"
             raise ValueError(f"the first line of {source} {rule}")

@@ -22,17 +22,17 @@ class Refusal(NamedTuple):
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (microseconds since 1970 UTC) and, with streams, `stream`."""
+    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC) and `stream`, as far as these are named."""
 
     def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
-        self._columns: list[tuple[str, str, Callable[[pa.Array | list[Any]], tuple[Any, Marks]]]] = [
+        columns: list[tuple[str, str, Callable[[pa.Array | list[Any]], tuple[Any, Marks]]]] = [
             ("user", fields.user, self._texts),
             ("item", fields.item, self._texts),
             ("time", fields.time, self._times),
+            ("stream", fields.stream, self._texts),
         ]
-        if fields.stream:
-            self._columns.append(("stream", fields.stream, self._texts))
+        self._columns = [column for column in columns if column[1]]
 
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why the others cannot."""

@@ -87,7 +87,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
         ("cardinality --enter_values in", "150 events that neither enter nor leave"),
         ("ranges --insert_values in", "150 events of actions that mean nothing"),
         ("predecessor --universe 16 --user_field far", "150 events of points that are not in 1 .. --universe"),
-        ("ranges --user_field item", "150 events whose point is not a whole number"),
+        ("ranges --user_field item", "150 records whose point is not a whole number"),
         ("alerts --start 2024-01-01 --end 2024-01-01T01:00:00Z", "150 events outside of the windows of the run"),
     ],
 )

@@ -65,7 +65,7 @@ def batch(number: int) -> pa.RecordBatch:
     columns = [
         pa.array([f"user {person}" for person in people]),
         pa.array(items.tolist()),
-        pa.array([micros] * len(people)),
+        pa.array([micros] * len(people), pa.timestamp("us")),
     ]
     return pa.RecordBatch.from_arrays(columns, ["user", "item", "time"])
 

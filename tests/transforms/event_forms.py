@@ -9,6 +9,7 @@ import runner_harness
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.transforms.events.record_batches import read_batch
 
 SECOND = 1_000_000
 KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC"), "stream": pa.string()}
@@ -28,6 +29,11 @@ def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
         arrays = [pa.array(column, kind) for column, kind in zip(columns, KINDS.values(), strict=True)]
         batches.append(pa.RecordBatch.from_arrays(arrays, names=list(KINDS)))
     return batches
+
+
+def checked(made: beam.PTransform, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return batches as a transform takes them in behind its boundary."""
+    return [read_batch(batch, made.event_fields)[0] for batch in batches]
 
 
 def stamped(event: tuple[str, str, int, str]) -> TimestampedValue:

@@ -25,7 +25,7 @@ from cardinality_workloads import (
     sizes_without_limits,
     transform,
 )
-from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
+from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -85,7 +85,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     waiting, watermark = list(events), START * SECOND
 
     def arrive(some):
-        parcels = call_all(fns["SplitMoves"], as_arrow(some, chance.choice([1, 7, 1000])))
+        parcels = call_all(fns["SplitMoves"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
         for key, (digest, _) in parcels:
             receipts.setdefault(key, []).append(digest)
         stages[0].feed(parcels)

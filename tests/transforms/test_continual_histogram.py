@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
+from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,9 +107,9 @@ def drive(made, events, chance, *, crashes, workers=2):
     def arrive(some):
         batches = as_arrow(some, chance.choice([1, 7, 1000]))
         if len(names) == 1:
-            stages[0].feed(call_all(fns["CountEvents"], batches))
+            stages[0].feed(call_all(fns["CountEvents"], checked(made, batches)))
             return
-        parcels = call_all(fns["SplitRows"], batches)
+        parcels = call_all(fns["SplitRows"], checked(made, batches))
         for key, (digest, _) in parcels:
             receipts.setdefault(key, []).append(digest)
         stages[0].feed(parcels)
@@ -162,7 +162,7 @@ def test_a_state_is_small_however_many_events_there_were():
         fns = dofns_of(made)
         stage = Stage(fns["PublishHistogram"], random.Random(1))
         stage.feed([(b"", SEED)])
-        stage.feed(call_all(fns["CountEvents"], as_arrow(random_events("plain", random.Random(2), n))))
+        stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "memory" in p))
     assert sizes[0] == sizes[1] < 1500

@@ -12,11 +12,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import checked
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
-from privstream.transforms.events.event_fields import NUMBER, EventFields
-from privstream.transforms.events.record_batches import read_batch
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
 from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch
@@ -122,11 +121,6 @@ def expected(made, events, queries):
     return sorted(rows)
 
 
-def checked(batches) -> list[pa.RecordBatch]:
-    """Return what the boundary lets pass."""
-    return [read_batch(batch, EventFields(user=NUMBER))[0] for batch in batches]
-
-
 def as_rows(events):
     return [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
 
@@ -219,7 +213,7 @@ def drive(made, events, queries, chance, *, crashes):
             (come if time <= now + chance.choice([0, early]) else left).append((time, element))
         waiting[:] = left
         arrow = as_arrow([e for _, e in come if type(e) is tuple], most_events)
-        stage.feed(call_all(fns["PackUpdates"], checked(arrow)))
+        stage.feed(call_all(fns["PackUpdates"], checked(made, arrow)))
         stage.feed(call_all(fns["PackQueries"], [e for _, e in come if type(e) is not tuple]))
 
     watermark = START * SECOND
@@ -358,9 +352,11 @@ class TestPacking:
             actions=Actions(None, ()),
             reduce=True,
         )
-        alone = dict(call_all(pack, checked(as_arrow([("5", "in", (START + 3) * SECOND, "")]))))
+        alone = dict(call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND, "")]))))
         others = [("5", "in", (START + 33) * SECOND, ""), ("x", "in", 7, ""), ("99", "in", (START + 3) * SECOND, "")]
-        records = call_all(pack, checked(as_arrow([("5", "in", (START + 3) * SECOND, ""), *others])))
+        records = call_all(
+            pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND, ""), *others]))
+        )
         assert alone[b""] in [record for _, record in records if isinstance(record, bytes)]
 
 

@@ -15,6 +15,12 @@ SECRET = "zaphod"
 LOGGER = set_aside_log.__name__
 
 
+@pytest.fixture(autouse=True)
+def heard(caplog):
+    """Hear what a command that ran before in this process has silenced."""
+    caplog.set_level(logging.WARNING, LOGGER)
+
+
 def lines_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 

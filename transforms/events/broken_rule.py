@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-MISSING, EMPTY, TYPE, ENCODING, LONG, FINITE, RANGE = (
-    "missing",
-    "empty",
-    "type",
-    "encoding",
-    "long",
-    "finite",
-    "range",
-)
+MISSING, TYPE, ENCODING, LONG, FINITE, RANGE = "missing", "type", "encoding", "long", "finite", "range"
 
 
 class BrokenRuleError(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.broken_rule import EMPTY, ENCODING, LONG, MISSING, TYPE, BrokenRuleError
+from privstream.transforms.events.broken_rule import ENCODING, LONG, MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.times import Marks
 
 TEXT_PER_BATCH = 1 << 24  # bytes
@@ -24,7 +24,7 @@ def missing(name: str) -> BrokenRuleError:
 
 def empty(name: str) -> BrokenRuleError:
     """Return the rule that a text is not empty."""
-    return BrokenRuleError(name, EMPTY, f"{name} must not be empty")
+    return BrokenRuleError(name, MISSING, f"{name} must not be empty")
 
 
 def wrong_type(name: str, kind: object) -> BrokenRuleError:
@@ -49,7 +49,7 @@ def damaged(name: str) -> BrokenRuleError:
 
 def no_number(name: str) -> BrokenRuleError:
     """Return the rule that a point is a number."""
-    return BrokenRuleError(name, TYPE, f"{name}, the point, must be a whole number between -2**60 and 2**60")
+    return BrokenRuleError("point", TYPE, f"{name}, the point, must be a whole number between -2**60 and 2**60")
 
 
 def check_kind(name: str, kind: pa.DataType, *, lists: bool = False) -> bool:
@@ -181,7 +181,7 @@ def list_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
     texts, found = text_column(name, values)
     marks: Marks = [(nulls, missing(name))]
     for mask, rule in found:
-        if rule.code != empty(name).code:
+        if str(rule) != str(empty(name)):
             marks.append((np.bincount(rows[mask], minlength=len(column)) > 0, rule))
     lengths = np.bincount(rows, _lengths(texts), minlength=len(column))
     marks.append((lengths > LONGEST_TEXT, too_long(name)))

@@ -35,8 +35,10 @@ class ShiftingHeavyHitters(PrivateTransform):
     """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
-    `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output: `HeavyHitter`
-    rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+    `stream`, or Arrow record batches with these columns. A time is a Beam Timestamp, a datetime, an Arrow timestamp, or
+    a number of seconds since 1970. Bounded or unbounded, in any order. Output: `HeavyHitter` rows; with
+    `with_dead_letters()`, a `Published` pair of rows and dead letters: what cannot be used, each with the reason, which
+    is also counted, and told in the log.
 
     A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
 
@@ -78,7 +80,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         shards: parallel shards of people and of items. Changes no answer.
 
     Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+        ValueError, TypeError: an argument breaks its rule, when the transform is made; or, when it is applied, no event
+            of such a type can be used, or the runner cannot keep time.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,

@@ -22,7 +22,7 @@ class ContinualHistogram(CategoryTransform):
     """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
 
     Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category), `time` and
-    perhaps `stream`, or Arrow record batches with these columns; where the unit is an event, batches need no `user`.
+    perhaps `stream`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
     With `categories_per_row` an item may be several categories: a list, or a text with separators. Bounded or
     unbounded, in any order. Output: `HistogramEstimate` rows; with `with_dead_letters()`, a `Published` pair of rows
     and dead letters.

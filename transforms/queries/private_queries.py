@@ -39,7 +39,7 @@ class PrivateQueries(PrivateTransform):
     """Answer linear queries about a data set, online and in order of event time, from a hypothesis that learns.
 
     Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
-    Arrow batches, as of `ShiftingHeavyHitters`; each person counts with one item. Times before 1970, and none, count as
+    Arrow batches, as of `ShiftingHeavyHitters`; each person counts with one item. Events without a time count as of
     1970. `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query; with
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
 

@@ -67,7 +67,7 @@ class OnRows(beam.PTransform[Any, Any]):
         names = {name: added[name] for name in ("user_field", "item_field", "time_field")}
         read = self.made.event_fields
         unread = {"user_field": read.user == UNREAD, "item_field": not read.item}
-        self.fields = {key: None if unread.get(key) else name for key, name in names.items()}
+        self.fields: dict[str, Any] = {key: None if unread.get(key) else name for key, name in names.items()}
 
     def expand(self, rows: PCollection[Any]) -> Any:
         """Build the stages around the transform."""
