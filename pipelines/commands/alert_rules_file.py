@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from privstream.pipelines.sinks.whole_files import whole_file
-from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.json_lines import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import AlertRule
 
@@ -23,6 +23,8 @@ def read_rules(path: str) -> tuple[AlertRule, ...]:
     rules = []
     try:
         for lines in read_lines(path):
+            if isinstance(lines, Damage):
+                raise ValueError(f"--rules: {lines.position} of {path}: {lines.reason}")
             for row, text in enumerate(lines.texts):
                 try:
                     rules.append(_rule(text))
@@ -45,10 +47,7 @@ def write_rules(path: str, rules: Iterable[AlertRule]) -> None:
 
 def _rule(text: bytes) -> AlertRule:
     """Read one line."""
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        raise ValueError("line must be one JSON object") from None
-    if not isinstance(found, dict):
-        raise ValueError("line must be one JSON object")
+    found = parse_line(text)
+    if found is None:
+        raise ValueError(REASON)
     return AlertRule.from_fields(found)

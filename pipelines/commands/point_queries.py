@@ -10,7 +10,8 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.whole_files import whole_file
-from privstream.pipelines.sources.event_files import InputFileError
+from privstream.pipelines.sources.event_files import Damage, InputFileError
+from privstream.pipelines.sources.json_lines import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.event_rows import to_micros
@@ -64,11 +65,13 @@ def read_point_queries(path: str, row_type: type[RangeQuery] | type[PredecessorQ
     found = PointQueries([], [])
     try:
         for lines in read_lines(path):
+            if isinstance(lines, Damage):
+                raise ValueError(f"--queries, {lines.position}: {lines.reason}")
             for row, text in enumerate(lines.texts):
                 try:
                     numbers, time, stream = _parse(text, names)
                 except (TypeError, ValueError) as error:
-                    raise ValueError(f"--queries, line {lines.numbers[row]}: {error}") from None
+                    raise ValueError(f"--queries, {lines.position(row)}: {error}") from None
                 if time is None:
                     found.standing.append(numbers)
                 else:
@@ -80,15 +83,12 @@ def read_point_queries(path: str, row_type: type[RangeQuery] | type[PredecessorQ
 
 def _parse(text: bytes, names: Sequence[str]) -> tuple[tuple[int, ...], Timestamp | None, str]:
     """Return the numbers, the time and the stream of a query."""
-    try:
-        given: Any = json.loads(text)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise ValueError("line must be one JSON object")
+    given = parse_line(text)
+    if given is None:
+        raise ValueError(REASON)
     known = (*names, "time", "stream")
     if unknown := sorted(set(given) - set(known)):
-        raise ValueError(f"fields must be {', '.join(known)}, got {', '.join(unknown)}")
+        raise ValueError(f"fields must be {', '.join(known)}, got {', '.join(map(repr, unknown))}")
     for name in names:
         if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
             raise TypeError(f"{name} must be a whole number")

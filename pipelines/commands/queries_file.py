@@ -12,7 +12,8 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.whole_files import whole_file
-from privstream.pipelines.sources.event_files import InputFileError, open_file
+from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
+from privstream.pipelines.sources.json_lines import REASON, parse_line
 from privstream.pipelines.sources.readers import EventFile, as_found, check_unchanged
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, LinearQuery
@@ -80,13 +81,19 @@ class ReadLines(beam.DoFn):
         Without a `start`, each must have a time.
         """
         for lines in read_lines(path):
+            if isinstance(lines, Damage):
+                yield self._refuse(DeadLetter(lines.reason, path, lines.position, lines.record))
+                continue
             for row, text in enumerate(lines.texts):
                 try:
                     yield parse_query(text, None if start is None else start + lines.numbers[row])
                 except (TypeError, ValueError) as error:
-                    self.malformed.inc()
-                    letter = DeadLetter(str(error), path, lines.position(row), lines.record(row))
-                    yield TaggedOutput(DEAD_LETTERS, letter)
+                    yield self._refuse(DeadLetter(str(error), path, lines.position(row), lines.record(row)))
+
+    def _refuse(self, letter: DeadLetter) -> Any:
+        """Count a line and send it away."""
+        self.malformed.inc()
+        return TaggedOutput(DEAD_LETTERS, letter)
 
 
 def parse_query(text: bytes, asked: int | None) -> LinearQuery:
@@ -96,15 +103,12 @@ def parse_query(text: bytes, asked: int | None) -> LinearQuery:
         text: the line.
         asked: microseconds since 1970 at which it is asked if it has no time; None if it must have one.
     """
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        raise ValueError("line must be one JSON object") from None
-    if not isinstance(found, dict):
-        raise ValueError("line must be one JSON object")
+    found = parse_line(text)
+    if found is None:
+        raise ValueError(REASON)
     unknown = sorted(set(found) - set(FIELDS))
     if unknown:
-        raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(unknown)}")
+        raise ValueError(f"fields must be {', '.join(FIELDS)}, got {', '.join(map(repr, unknown))}")
     for name in ("items", "weights"):
         if not isinstance(found.get(name, []), list):
             raise TypeError(f"{name} must be a list")

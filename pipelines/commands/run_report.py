@@ -35,6 +35,8 @@ FAULTS |= {
     "time_range": "with a time outside of 1970 to 2200 (--time_unit says the unit of plain numbers)",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
+    "long_line": "in lines that are too long",
+    "carriage_return": "with a carriage return that ends no line",
     "malformed_record": "that are not one JSON object",
     "damaged_block": "in blocks that cannot be decoded",
 }

@@ -12,7 +12,8 @@ from apache_beam.io.filesystems import FileSystems
 MAX_RECORD_CHARACTERS = 1 << 12
 """A dead letter quotes at most so much of its record; its position leads to the rest."""
 
-COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".deflate")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
+"""Endings of compressed text, and Arrow's name of what reads it: its gzip knows the header of zlib, too."""
 
 
 class InputFileError(ValueError):
@@ -72,10 +73,9 @@ class EventFormat(Protocol):
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file on any of Beam's filesystems; text files may be compressed."""
-    compression = CompressionTypes.AUTO if path.endswith(COMPRESSED_ENDINGS) else CompressionTypes.UNCOMPRESSED
+    """Open a file on any of Beam's filesystems, as it stands there."""
     try:
-        stream: BinaryIO = FileSystems.open(path, compression_type=compression)
+        stream: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     except OSError as error:
         raise InputFileError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or type(error).__name__}"

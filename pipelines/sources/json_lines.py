@@ -29,6 +29,9 @@ def parts(path: str, size: int) -> Iterator[Part]:
 def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
     """Read some fields; lines that are no JSON objects are reported with their number."""
     for lines in read_lines(path):
+        if isinstance(lines, Damage):
+            yield lines
+            continue
         rows, good = parse_block(lines.texts), lines
         if rows is None:
             parsed = [parse_line(text) for text in lines.texts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -38,12 +37,11 @@ from privstream.pipelines.sources.readers import (
     list_parts,
 )
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from zstandard import ZstdError
 
 FOLDER = b"folder"
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
-UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException, zlib.error, ZstdError)
+UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
 
 

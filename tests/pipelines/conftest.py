@@ -7,10 +7,11 @@ from typing import NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 import pytest
+from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import COMPLETE, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.readers import ReadEvents, ReadPart, list_parts
 from privstream.transforms.events.dead_letters import DeadLetter
 
 
@@ -20,6 +21,13 @@ class Outcome(NamedTuple):
     rows: list[dict[str, str | int]]
     letters: list[DeadLetter]
     counters: dict[str, int]
+
+
+class Found(NamedTuple):
+    """Rows and dead letters, in the order of the file."""
+
+    rows: list[dict[str, str | int]]
+    letters: list[DeadLetter]
 
 
 class SaveBatch(beam.DoFn):
@@ -61,3 +69,17 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
         return Outcome(rows, read_row_file(str(letters), DeadLetter), counters)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def read_all() -> Callable[..., Found]:
+    """Return a function that reads a pattern under a field mapping without a pipeline, so that many can be read."""
+
+    def read_all(pattern: object, **fields: object) -> Found:
+        reader = ReadEvents(str(pattern), FieldMapping(**fields))
+        parts = [part for file in reader.files for part in list_parts(file)]
+        found = [each for part in parts for each in ReadPart(reader.fields).read(part)]
+        rows = [row for each in found if isinstance(each, pa.RecordBatch) for row in each.to_pylist()]
+        return Found(rows, [each.value for each in found if isinstance(each, TaggedOutput)])
+
+    return read_all

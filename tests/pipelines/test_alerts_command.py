@@ -84,7 +84,7 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
         ("", "--rules must hold at least one rule"),
         ('{"name": "x"}', "line 1 of .*: rule 'x' must have one of at_least and at_most"),
         ('{"name": "x", "at_least": 1}\n\n[1]', "line 3 of .*: line must be one JSON object"),
-        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, got at_leest"),
+        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, got 'at_leest'"),
         ('{"at_least": 1}', "rule must have a name"),
         ('{"name": "x", "at_least": "1"}', "threshold of rule 'x' must be a number, got str"),
         ('{"name": "x", "at_least": 1, "items": "abc"}', "items must be a list"),

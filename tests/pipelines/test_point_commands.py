@@ -96,7 +96,7 @@ def test_queries_with_a_time_are_answered_once(folder: Path, tmp_path: Path) -> 
     [
         ("{", "--queries, line 1: line must be one JSON object"),
         ('{"low": 1}', "--queries, line 1: high must be a whole number"),
-        ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, time, stream, got width"),
+        ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, time, stream, got 'width'"),
         ('{"low": 1, "high": 2, "stream": "a"}', "--queries, line 1: stream must not be given without a time"),
         ('{"low": 1, "high": true}', "--queries, line 1: high must be a whole number"),
         ('{"low": 9, "high": 2}', "high must be >= low, got 2 < 9"),

@@ -101,7 +101,7 @@ def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys
     assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["good"]
     reasons = sorted(letter.reason for letter in read_row_file(str(letters), DeadLetter))
     assert reasons == [
-        "fields must be name, items, weights, time, got people",
+        "fields must be name, items, weights, time, got 'people'",
         "items must be in the domain",
         "line must be one JSON object",
         "time must be ISO 8601 text or a number",

@@ -1,5 +1,3 @@
-import bz2
-import gzip
 import json
 import logging
 from datetime import UTC, datetime, timedelta
@@ -9,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import avro_events, text_lines
+from privstream.pipelines.sources import avro_events, text_lines, text_pieces
 from privstream.pipelines.sources.event_files import Damage, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import FORMATS, ReadEvents, format_of, list_parts, match_files
@@ -66,14 +64,6 @@ def test_a_glob_reads_files_of_several_formats_together(tmp_path, read):
     for start, (format, write) in zip(range(0, 60, 15), WRITERS.items(), strict=True):
         write(tmp_path / f"part-{start}.{format}", EVENTS[start : start + 15])
     assert read(tmp_path / "part-*").rows == WIRE
-
-
-@pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
-def test_text_may_be_compressed(ending, compress, tmp_path, read):
-    write_jsonl(tmp_path / "plain.jsonl")
-    packed = tmp_path / f"events.jsonl.{ending}"
-    packed.write_bytes(compress((tmp_path / "plain.jsonl").read_bytes()))
-    assert read(packed).rows == WIRE
 
 
 def test_the_format_may_be_stated(tmp_path, read):
@@ -149,7 +139,7 @@ def test_parquet_is_cut_into_row_groups_and_long_rows_into_small_batches(tmp_pat
 
 
 def test_lines_are_numbered_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 7)
     (tmp_path / "e.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\n  \nfourth line\nfifth\n\n\nlast")
     blocks = list(text_lines.read_lines(str(tmp_path / "e.txt")))
     assert [number for block in blocks for number in block.numbers] == [1, 4, 5, 8]
@@ -162,7 +152,7 @@ def test_text_gives_the_same_events_whatever_the_blocks(format, block_bytes, tmp
     path = tmp_path / f"e.{format}"
     short = [event for event in EVENTS if len(event["item"]) < 100]
     WRITERS[format](path, short)
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", block_bytes)
     found = []
     for events in FORMATS[format].read(str(path), Part(0, 0), ["item"]):
         assert not isinstance(events, Damage)

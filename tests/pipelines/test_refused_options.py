@@ -108,7 +108,7 @@ OWN = {
     },
     "ranges": {
         "--universe 0": "universe must be >= 1, got 0",
-        "--queries points": "fields must be low, high, time, stream, got point",
+        "--queries points": "fields must be low, high, time, stream, got 'point'",
         "--answers 0": "answers must be >= 1, got 0",
         "--delete_values ,": "delete_values must be texts",
     },

@@ -59,7 +59,7 @@ class AlertRule:
         names = tuple(field.name for field in dataclasses.fields(cls))
         unknown = sorted(set(fields) - set(names))
         if unknown:
-            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(unknown)}")
+            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
         if "name" not in fields:
             raise ValueError("rule must have a name")
         items = fields.get("items")

@@ -1,0 +1,260 @@
+"""JSON lines and CSV: what one record says decides for no other, and what cannot be read to its end is named."""
+
+import bz2
+import gzip
+import json
+import zlib
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.pipelines import cli
+from privstream.pipelines.commands.alert_rules_file import read_rules
+from privstream.pipelines.commands.point_queries import read_point_queries
+from privstream.pipelines.commands.queries_file import ReadLines
+from privstream.pipelines.sources import csv_lines, text_lines, text_pieces
+from privstream.pipelines.sources.event_files import InputFileError
+from privstream.transforms import RangeQuery
+
+HONEST = [{"user": f"u{number}", "item": "rain", "time": f"2024-01-01T00:{number % 60:02}:00"} for number in range(90)]
+HOSTILE = {
+    "a stream": {"user": "v", "item": "rain", "time": "2024-01-01", "stream": "x"},
+    "an empty stream": {"user": "v", "item": "rain", "time": "2024-01-01", "stream": ""},
+    "a time that is a number": {"user": "v", "item": "rain", "time": 1704067200},
+    "a time that is the text of a number": {"user": "v", "item": "rain", "time": "1704067200"},
+    "other types": {"user": 1.5, "item": [1], "time": True},
+    "a user that is an integer": {"user": 2**80, "item": "rain", "time": "2024-01-01"},
+    "other fields": {"who": "v"},
+    "no field": {},
+    "a key that is no text": {"\ud800": 1, "user": "v", "item": "rain", "time": "2024-01-01"},
+    "nulls": {"user": None, "item": None, "time": None},
+}
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress, "deflate": zlib.compress}
+HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+
+
+def json_text(events):
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def csv_text(events):
+    return "user,item,time\n" + "".join(",".join(event.values()) + "\n" for event in events)
+
+
+TEXTS = {"jsonl": json_text, "csv": csv_text}
+
+
+@pytest.mark.parametrize("place", ["first", "last", "a file before", "a file after"])
+@pytest.mark.parametrize("record", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("stream", ["", "stream"])
+def test_a_json_record_decides_only_about_itself(record, place, stream, tmp_path, read_all):
+    honest = json_text([event | ({"stream": "s"} if stream else {}) for event in HONEST])
+    hostile = json_text([record])
+    contents = {
+        "first": [hostile + honest],
+        "last": [honest + hostile],
+        "a file before": [hostile, honest],
+        "a file after": [honest, hostile],
+    }
+    for number, content in enumerate(contents[place]):
+        (tmp_path / f"{number}.jsonl").write_text(content)
+    rows, letters = read_all(tmp_path / "*.jsonl", stream=stream)
+    kept = [row for row in rows if row["user"].startswith("u")]
+    assert [(row["user"], row["item"]) for row in kept] == [(event["user"], event["item"]) for event in HONEST]
+    assert len({row["time"] for row in kept}) == 60
+    assert len(rows) + len(letters) == len(HONEST) + 1
+
+
+def test_an_unknown_field_makes_each_json_line_a_dead_letter(tmp_path, read_all):
+    (tmp_path / "a.jsonl").write_text(json_text(HONEST))
+    rows, letters = read_all(tmp_path / "a.jsonl", item="query")
+    assert rows == []
+    assert {letter.reason for letter in letters} == {"item must be present and not empty"}
+
+
+@pytest.mark.parametrize("events", [0, 1, 90])
+@pytest.mark.parametrize("named", [[], ["--streams", "a,b"]])
+def test_named_streams_are_one_matter_however_many_events_there_are(events, named, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(json_text([event | {"stream": "a"} for event in HONEST[:events]]))
+    files = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "o.jsonl")]
+    assert cli.main([*HIT, *files, *named, "--streams_per_person", "1"]) == (
+        0 if named and events else 3 if named else 2
+    )
+
+
+LONG = {
+    "jsonl": '{"user": "v", "item": "%s", "time": "2024-01-01"}',
+    "csv": 'v,"%s",2024-01-01',
+    "csv without end": 'v,"%s',
+    "csv without quotes": "v,%s,2024-01-01",
+}
+
+
+@pytest.mark.parametrize("form", LONG)
+@pytest.mark.parametrize("beyond", [1, 200, 5000])
+@pytest.mark.parametrize("place", [0, 45, 90])
+def test_a_line_that_is_too_long_is_one_dead_letter(form, beyond, place, tmp_path, monkeypatch, read_all):
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 300)
+    write, path = TEXTS[form.split()[0]], tmp_path / f"a.{form.split()[0]}"
+    lines = write(HONEST).splitlines(keepends=True)
+    lines.insert(len(lines) - len(HONEST) + place, LONG[form] % ("x" * (1000 + beyond)) + "\n")
+    path.write_text("".join(lines))
+    rows, letters = read_all(path)
+    assert [row["user"] for row in rows] == [event["user"] for event in HONEST]
+    (letter,) = letters
+    assert letter.reason == f"{'line' if form == 'jsonl' else 'record'} must be at most 1000 bytes"
+    assert letter.position == f"line {len(lines) - len(HONEST) + place}"
+    assert len(letter.record) == 1000
+
+
+@pytest.mark.slow
+def test_a_line_of_seventy_megabytes_does_not_end_the_run(tmp_path, read_all):
+    lines = json_text(HONEST).splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text(lines[0] + json.dumps({"user": "x" * 70_000_000}) + "\n" + "".join(lines[1:]))
+    rows, letters = read_all(tmp_path / "a.jsonl")
+    assert len(rows) == len(HONEST)
+    assert [letter.reason for letter in letters] == ["line must be at most 16777216 bytes"]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_text_may_be_compressed_in_several_pieces(format, ending, tmp_path, read_all):
+    text, path = TEXTS[format](HONEST).encode(), tmp_path / f"a.{format}.{ending}"
+    path.write_bytes(COMPRESS[ending](text[:700]) + COMPRESS[ending](text[700:]) + COMPRESS[ending](b""))
+    rows, letters = read_all(path)
+    assert ([row["user"] for row in rows], letters) == ([event["user"] for event in HONEST], [])
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_text_that_ends_early_or_is_damaged_is_named(ending, tmp_path, read_all):
+    packed, path = COMPRESS[ending](json_text(HONEST).encode()), tmp_path / f"a.jsonl.{ending}"
+    cuts = [packed[:length] for length in (0, 1, 5, len(packed) // 2, len(packed) - 1)]
+    for content in [*cuts, packed + b"garbage", packed + packed[:9], b"this was never compressed"]:
+        path.write_bytes(content)
+        with pytest.raises(InputFileError, match=r"a\.jsonl\.\w+ cannot be decompressed to its end: it ends early, or"):
+            read_all(path)
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_a_run_on_compressed_text_that_ends_early_writes_nothing(format, ending, tmp_path, capfd):
+    path = tmp_path / f"a.{format}.{ending}"
+    path.write_bytes(COMPRESS[ending](TEXTS[format](HONEST).encode())[:-3])
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    files = ["--input", str(path), "--output", str(tmp_path / "o.jsonl"), "--noise_key_file", str(key)]
+    assert cli.main([*HIT, *files]) == 1
+    said = capfd.readouterr().err
+    assert said == (
+        f"privstream heavy-hitters: error: {path} cannot be decompressed to its end: it ends early, or it is damaged\n"
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, "key"]
+
+
+NASTY = [
+    "null",
+    "NaN",
+    "1" * 5000,
+    '{"user":"v","item":"rain","time":NaN}',
+    '{"user":"v","item":"rain","time":1e400}',
+    '{"user":"v","item":' + "9" * 5000 + ',"time":"2024-01-01"}',
+    '{"user":"v","item":' + "9" * 4000 + ',"time":"2024-01-01"}',
+    '{"user":"v","item":"rain","time":' + "9" * 30 + "}",
+    '{"user":"v","item":"\\ud800","time":"2024-01-01"}',
+    '{"user":"\\ud800","item":"a","time":"\\udfff"}',
+    '{"user":"v","item":"a\\u0000b","time":"2024-01-01\\u0000"}',
+    '{"user":"v","user":"w","item":"a","time":"2024-01-01"}',
+    '{"user":' + "[" * 3000 + "]" * 3000 + "}",
+    "[" * 100_000,
+    '{"user":"v"},{"user":"w"}',
+    '{"user":"v","item":["a"',
+    '"b"]}',
+    '{"user":"v","item":"a","time":"0000-01-01"}',
+    '{"user":"v","item":"a","time":"9999-12-31T23:59:59-23:59"}',
+    '{"user":"v","item":"a","time":"2024-01-01T00:00:00.1234567890123Z"}',
+    '{"user":"v","item":"a","time":"2024-01-01 24:00"}',
+    "\ufeff{}",
+    "\x00",
+    "\x0c",
+]
+TIMES = st.text(alphabet="0123456789-:TtZz+. xXe_nai\x00", max_size=24)
+VALUES = st.one_of(st.text(max_size=5), st.integers(-(2**70), 2**70), st.floats(), st.none(), st.booleans(), TIMES)
+RECORDS = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30),
+    st.builds(
+        lambda user, item, time: json.dumps({"user": user, "item": item, "time": time}),
+        VALUES,
+        VALUES,
+        st.one_of(VALUES, TIMES),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    line=RECORDS,
+    place=st.integers(0, 12),
+    format=st.sampled_from(sorted(TEXTS)),
+    unit=st.sampled_from([None, "s", "ns"]),
+    form=st.sampled_from(
+        ["2024-01-01T00:00:{:02}", "2024-01-01T00:00:{:02}.25+01:00", "17000000{:02}", "17000000{:02}.5"]
+    ),
+)
+def test_any_line_leaves_the_others_as_they_are(line, place, format, unit, form, tmp_path_factory, read_all):
+    path = tmp_path_factory.getbasetemp() / f"any.{format}"
+    honest = [{"user": f"u{number}", "item": f"i{number}", "time": form.format(number)} for number in range(12)]
+    lines = TEXTS[format](honest).splitlines(keepends=True)
+    path.write_text("".join(lines), encoding="utf-8", newline="")
+    rows, letters = read_all(path, time_unit=unit)
+    place += len(lines) - len(honest)
+    lines.insert(place, line + "\n")
+    path.write_text("".join(lines), encoding="utf-8", newline="")
+    more, other = read_all(path, time_unit=unit)
+    with_line = {str(row) for row in more} - {str(row) for row in rows}
+    assert [row for row in more if str(row) not in with_line] == rows
+    assert len(with_line) + len(other) - len(letters) <= 1
+
+
+@pytest.mark.parametrize("line", NASTY)
+def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"--queries, line 1: |must hold"):
+        found = read_point_queries(str(path), RangeQuery)
+        raise ValueError("must hold" if found == ([], []) else "took it")
+    with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must hold at least one rule"):
+        read_rules(str(path))
+    letters = list(ReadLines().process(str(path)))
+    assert len(letters) == (1 if line.strip() else 0)
+
+
+def test_names_of_unknown_fields_are_escaped(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(json.dumps({"low": 1, "high": 2, "a\x1b[2J\u202e": 3}) + "\n")
+    with pytest.raises(ValueError, match=r"got 'a\\x1b\[2J\\u202e'"):
+        read_point_queries(str(path), RangeQuery)
+    with pytest.raises(ValueError, match=r"'a\\x1b\[2J\\u202e'"):
+        read_rules(str(path))
+
+
+def test_files_of_queries_and_rules_that_end_early_are_named(tmp_path):
+    path = tmp_path / "asked.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"low": 1, "high": 2}\n' * 50)[:-4])
+    with pytest.raises(ValueError, match=r"--queries must be a readable file: .* it ends early"):
+        read_point_queries(str(path), RangeQuery)
+    with pytest.raises(ValueError, match=r"--rules must be a readable file: .* it ends early"):
+        read_rules(str(path))
+    with pytest.raises(InputFileError, match="it ends early"):
+        list(ReadLines().process(str(path)))
+
+
+def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
+    monkeypatch.setattr(csv_lines, "HEADER_BYTES", 1000)
+    for header in ("user,item,time," + "x" * 2000, 'user,"item,time', "user,item,time\rv,i,2024-01-01", "user,\xff"):
+        (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
+        with pytest.raises(InputFileError, match=r"a\.csv: the first line must be a CSV header in UTF-8"):
+            read_all(tmp_path / "a.csv")
