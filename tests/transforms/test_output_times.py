@@ -132,6 +132,19 @@ def test_rows_are_in_time_for_the_windows_of_a_user(name):
         check([row for row, _ in rows], results.elements(f"grouped {lateness}"), made.steps.size)
 
 
+def test_a_side_input_gets_each_row_once():
+    """FnApiRunner gives side inputs again what a stage has emitted before its last bundle."""
+    made, events = workload("hitters")
+
+    def build(pipeline):
+        rows = pipeline | "Events" >> beam.Create(events) | beam.Map(lambda event: event) | made
+        aside = beam.pvalue.AsIter(rows | beam.Map(tuple))
+        return {"rows": rows, "aside": pipeline | "One" >> beam.Create([0]) | beam.FlatMap(lambda _, all: all, aside)}
+
+    results = runner_harness.run("fn_api", build)
+    assert sorted(results.elements("aside")) == sorted(map(tuple, results.elements("rows"))) != []
+
+
 def hit(steps: Steps, step: int) -> TimestampedValue:
     """Return a row as the stage before publishes it."""
     return TimestampedValue(HeavyHitter("", *steps.bounds(step), "a", 1, 0.0), steps.decision_time(step, 1))

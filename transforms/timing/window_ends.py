@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
+from apache_beam.coders import BytesCoder, Coder
+from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Duration
+from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.clocked import SEED
 from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
-MICROSECOND = Duration(micros=1)
 _STEP = struct.Struct(">q")
 
 
@@ -25,7 +26,7 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
 
     A stage that knows of a step only by its data cannot hold the watermark for it: when the first batch comes, the
     watermark may have passed the window's end. So rows pass this stage, whose clock holds the watermark for every
-    window, whether it has rows or not.
+    window, whether it has rows or not, and publishes them a millisecond later.
 
     Args:
         steps: those of the rows.
@@ -41,64 +42,92 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
 
     def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
         """Bring the rows and the start of the clock under one key."""
-        keyed: Any = tuple[bytes, self.row_type | None]  # type: ignore[name-defined]
-        together = rows | "UnderOneKey" >> beam.Map(_under_one_key).with_output_types(keyed)
-        start = rows.pipeline | "Once" >> beam.Impulse() | "StartClock" >> beam.Map(_start).with_output_types(keyed)
-        hold = beam.ParDo(HoldForRows(self.steps, self.stage)).with_output_types(self.row_type)
-        return cast(PCollection[Any], (together, start) | "WithStart" >> beam.Flatten() | hold)
+        coder = registry.get_coder(self.row_type)
+        encoded = rows | "Encode" >> beam.Map(_under_one_key, coder).with_output_types(Keyed)
+        start = rows.pipeline | "Once" >> beam.Impulse() | "StartClock" >> beam.Map(_start).with_output_types(Keyed)
+        publish = beam.ParDo(PublishAtEnds(self.steps, coder, self.stage)).with_output_types(self.row_type)
+        return cast(PCollection[Any], (encoded, start) | "WithStart" >> beam.Flatten() | publish)
 
 
-def _under_one_key(row: Any) -> tuple[bytes, Any]:
-    """Key a row."""
-    return b"", row
+def _under_one_key(row: Any, coder: Coder) -> Keyed:
+    """Encode a row."""
+    return b"", coder.encode(row)
 
 
-def _start(_: bytes) -> tuple[bytes, Any]:
+def _start(_: bytes) -> Keyed:
     """Make what starts the clock; it holds the watermark back until it has been handled."""
-    return b"", None
+    return b"", SEED
 
 
-class HoldForRows(beam.DoFn):
-    """Pass rows on; an event-time timer that goes from step to step holds the watermark at the end of the next.
+class PublishAtEnds(beam.DoFn):
+    """Keep rows until their step is over; an event-time timer that goes from step to step holds the watermark for them.
 
     Where the watermark stands is not told, and there may be billions of steps before it: so further timers, at the ends
     of blocks of 2, 4, 8, .. steps, skip the past. Each round of them finds one more binary digit of the present step.
+
+    Rows could be passed on as they come. But FnApiRunner gives side inputs again whatever a stage emitted before its
+    last bundle, and the last is that of the timers.
     """
 
+    ROWS = BagStateSpec("window_ends_rows", BytesCoder())  # encoded rows of steps that are not over
     PASSED = ReadModifyWriteStateSpec("window_ends_passed", BytesCoder())  # the last step that is over
     DUE = TimerSpec("window_ends_due", TimeDomain.WATERMARK)  # tagged by the binary logarithm of the block's length
 
-    def __init__(self, steps: Steps, stage: int) -> None:
+    def __init__(self, steps: Steps, coder: Coder, stage: int) -> None:
         self.steps = steps
+        self.coder = coder
         self.stage = stage
         self._before = (steps.first or 0) - 1
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
     def process(
         self,
-        element: tuple[bytes, Any],
+        element: Keyed,
+        rows: Any = beam.DoFn.StateParam(ROWS),
         passed: Any = beam.DoFn.StateParam(PASSED),
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
-        """Pass a row on, or start the clock."""
-        row = element[1]
-        if row is not None:
-            yield TimestampedValue(row, row.window_end - MICROSECOND)
-        elif passed.read() is None:
-            self._go_on(None, self._before, passed, due)
+        """Keep a row, or start the clock; a row of a step that is over, which no proper runner lets happen, goes on."""
+        over, data = _read(passed), element[1]
+        if data == SEED:
+            if over is None:
+                self._go_on(None, self._before, passed, due)
+        elif over is not None and self._step(self.coder.decode(data)) <= over:
+            yield self._stamped(self.coder.decode(data))
+        else:
+            rows.add(data)
 
     @on_timer(DUE)
     def on_due(
         self,
         time: Any = beam.DoFn.TimestampParam,
+        rows: Any = beam.DoFn.StateParam(ROWS),
         passed: Any = beam.DoFn.StateParam(PASSED),
         due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> None:
-        """Let go of the steps that are over; runners may deliver timers in any order."""
-        before = _STEP.unpack(passed.read())[0]
+    ) -> Iterator[Any]:
+        """Publish the rows of all steps that are over; runners may deliver timers in any order."""
+        before = _read(passed)
         over = min(self.steps.latest(time.micros, self.stage), self._last)
-        if over > before:
-            self._go_on(before, over, passed, due)
+        if before is None or over <= before:
+            return
+        waiting = list(rows.read())
+        if waiting:
+            rows.clear()
+        for data in waiting:
+            row = self.coder.decode(data)
+            if self._step(row) <= over:
+                yield self._stamped(row)
+            else:
+                rows.add(data)
+        self._go_on(before, over, passed, due)
+
+    def _step(self, row: Any) -> int:
+        """Return the step of a row's window."""
+        return int((row.window_end.micros - self.steps.size) // self.steps.period)
+
+    def _stamped(self, row: Any) -> TimestampedValue[Any]:
+        """Give a row its time."""
+        return TimestampedValue(row, self.steps.last_moment(self._step(row)))
 
     def _go_on(self, before: int | None, over: int, passed: Any, timer: Any) -> None:
         """Set the timers of the next step and of the ends of the blocks that it is in, unless set."""
@@ -114,3 +143,9 @@ class HoldForRows(beam.DoFn):
     def _block_end(self, level: int, over: int) -> int:
         """Return the last step of the block of 2 ** level steps that the next step is in."""
         return min((over + 1) | ((1 << level) - 1), self._last)
+
+
+def _read(passed: Any) -> int | None:
+    """Return the last step that is over; None before the clock has been started."""
+    data = passed.read()
+    return None if data is None else int(_STEP.unpack(data)[0])
