@@ -22,7 +22,7 @@ def normalise(users, items, times, streams=None, **options):
 def times_of(values, **options):
     batch, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
     assert [refusal.code for refusal in refusals] == []
-    return batch["time"].to_pylist()
+    return batch["time"].cast(pa.int64()).to_pylist()
 
 
 def refusals_of_times(values, **options):
@@ -30,11 +30,24 @@ def refusals_of_times(values, **options):
     return [(refusal.row, refusal.code) for refusal in refusals]
 
 
+def test_without_a_field_for_it_no_user_is_read():
+    fields = FieldMapping(user="", time_unit="s")
+    assert fields.names() == ("item", "time")
+    batch, refusals = Normaliser(fields)(RawEvents({"item": ["a", None], "time": [1, 2]}, str, str))
+    assert batch.schema.names == ["item", "time"] and batch.num_rows == 1
+    assert [refusal.code for refusal in refusals] == ["item_missing"]
+
+
 def test_the_wire_format_has_exactly_the_agreed_columns():
     batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], ["s", "t"], time_unit="s")
-    expected = [("user", pa.string()), ("item", pa.string()), ("time", pa.int64()), ("stream", pa.string())]
+    expected = [
+        ("user", pa.string()),
+        ("item", pa.string()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("stream", pa.string()),
+    ]
     assert batch.schema == pa.schema(expected)
-    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": 2_000_000, "stream": "t"}
+    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": datetime.fromtimestamp(2, UTC), "stream": "t"}
     assert refusals == []
 
 
@@ -284,7 +297,6 @@ def test_two_fields_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"user": ""}, ValueError, "user_field must not be empty"),
         ({"user": 5}, TypeError, "user_field must be a field name, got int"),
         ({"stream": 5}, TypeError, "stream_field must be a field name, got int"),
         ({"user": "time"}, ValueError, "must be different fields"),

@@ -207,3 +207,25 @@ def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:
     items = [item for window in first for item in window.events["item"].to_pylist()]
     assert first[-1].counts == {name: items.count(name) for name in category_names(14)}
     assert category_names(14)[-2:] == ("route 13", "route 14")
+
+
+@pytest.mark.parametrize("name", ["histogram", "quantiles", "flags"])
+def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, capsys, name: str) -> None:
+    users = ['"user": "u", ', "", '"user": null, ', '"user": "", ', '"user": [1], ', '"user": 1.5, ']
+    lines = [f'{{{user}"item": "tea", "time": "2024-01-01T00:00:01Z"}}\n' for user in users for _ in range(10)]
+    (tmp_path / "events.jsonl").write_text("".join(lines))
+    (tmp_path / "items").write_text("tea\ncoffee\n")
+    (tmp_path / "events.csv").write_text("item,time\n" + "tea,2024-01-01T00:00:01Z\n" * 60)
+    clock = ["--window", "60", "--start", "2024-01-01", "--end", "2024-01-01T00:01"]
+    common = [*clock, "--epsilon", "1", "--domain", str(tmp_path / "items"), "--output", "-"]
+    common += ["--thresholds", "5"] if name == "flags" else ["--quantiles", "0.5"] if name == "quantiles" else []
+    for format in ("jsonl", "csv"):
+        assert cli.main([name, "--input", str(tmp_path / f"events.{format}"), *common]) == 0
+        assert "60 of 60 events usable" in capsys.readouterr().err
+    people = ["--unit", "user", "--max_contributions", "100"]
+    assert cli.main([name, "--input", str(tmp_path / "events.jsonl"), *common, *people]) == 0
+    assert "10 of 60 events usable" in capsys.readouterr().err
+    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2
+    assert "--user_field must name a field" in capsys.readouterr().err
+    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user_field", ""]) == 2
+    assert "user_field must not be empty" in capsys.readouterr().err
