@@ -54,11 +54,7 @@ def publish(row) -> None:
     PUBLISHED.append(row)
 
 
-# All but heavy hitters, which do nothing at all without an event in the run: see below.
-ON_A_CLOCK = {name: make for name, make in ONE_OF_EACH.items() if name != "heavy hitters"}
-
-
-@pytest.mark.parametrize("make", ON_A_CLOCK.values(), ids=ON_A_CLOCK)
+@every_transform
 def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(make):
     pipeline, given = with_inputs(make(), "--runner=DirectRunner")
     _ = given | make() | "Publish" >> beam.Map(publish)

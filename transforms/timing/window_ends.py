@@ -16,6 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.clocked import SEED
 from privstream.transforms.timing.holds import set_timer
+from privstream.transforms.timing.runner_check import check_state
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 _STEP = struct.Struct(">q")
@@ -88,6 +89,7 @@ class PublishAtEnds(beam.DoFn):
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
         """Keep a row, or start the clock; a row of a step that is over, which no proper runner lets happen, goes on."""
+        check_state(passed)
         over, data = _read(passed), element[1]
         if data == SEED:
             if over is None:
