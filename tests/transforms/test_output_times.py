@@ -50,7 +50,13 @@ def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
     if name == "measurements":
         rules = (AlertRule(name="load", at_least=1),)
         made = MeasurementAlerts(
-            epsilon=50.0, rules=rules, window=10, start=START, end=START + 90, min_alerts=9, noise=KeyedNoise(b"a key for tests, no secret")
+            epsilon=50.0,
+            rules=rules,
+            window=10,
+            start=START,
+            end=START + 90,
+            min_alerts=9,
+            noise=KeyedNoise(b"a key for tests, no secret"),
         )
         times = range(START, START + 90, 4)
         return made, [TimestampedValue(Measurement("load", Timestamp(time), 900.0), time) for time in times]
