@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.accounts.ledger import WATCHED
-from privstream.pipelines.sources.event_files import COMPRESSED_ENDINGS, InputFileError
+from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.readers import EventFile
 
 DIGEST_BYTES = 16
@@ -99,7 +99,7 @@ def content_digest(path: str) -> list[str]:
     Raises:
         InputFileError: it cannot be read.
     """
-    compression = next((ending for ending in COMPRESSED_ENDINGS if path.endswith(ending)), "")
+    compression = next((ending for ending in COMPRESSED if path.endswith(ending)), "")
     try:
         if FileSystems.get_scheme(path) is None:
             with open(path, "rb") as stream:
