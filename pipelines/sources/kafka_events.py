@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
-from privstream.pipelines.sources.event_files import RawEvents, cut
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_looks import clock
-from privstream.pipelines.sources.json_lines import REASON, parse_block, parse_line
-from privstream.pipelines.sources.normalise import Normaliser
+from privstream.pipelines.sources.kafka_records import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventFile
 from privstream.pipelines.sources.watch_events import EventsRead
@@ -27,21 +34,18 @@ SCHEME = "kafka"
 MICROS = 1_000_000
 NOWHERE = -1  # no offset
 RECORDS = 20_000  # of one question
+RECORDS_AT_ONCE = 1000
+QUESTION_BYTES = 1 << 26
+"""A question ends when so many bytes of records have come."""
+
 WAIT_SECONDS = 0.2
 LAUNCH_SECONDS = 10
 IDLE_SECONDS = 2
 """A record gets its time from the broker and can be read so much later at most."""
 
 KIND, VERSION = "kafka position", 1
+STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = ("bootstrap.servers", "group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset")
-
-
-class Records(NamedTuple):
-    """Neighbouring records of a partition that arrived in one second: where they come from, and what they hold."""
-
-    place: str
-    offsets: list[int]
-    values: list[bytes]
 
 
 class ReadKafka(beam.PTransform[Any, Any]):
@@ -51,16 +55,20 @@ class ReadKafka(beam.PTransform[Any, Any]):
     it had not finished, no matter what a consumer group says. Partitions are read side by side; those that are added
     to the topic while the run goes on are not read.
 
-    The watermark is the time of arrival: the greatest time, in whole seconds, that records of a partition carry
-    (`message.timestamp.type=LogAppendTime` makes it the broker's); where a partition has been read to its end, the
-    time of day less two seconds. So an idle partition holds nothing back. An event is in time if its record arrives
-    before its window is decided: the allowed lateness of a transform must cover the way of an event to the broker.
+    The watermark is the time of arrival: the greatest time, in whole seconds, at which the broker has appended a record
+    to a partition; where a partition has been read to its end, the time of day less two seconds. So an idle partition
+    holds nothing back. An event is in time if its record arrives before its window is decided: the allowed lateness of
+    a transform must cover the way of an event to the broker.
 
-    Records that cannot be used are dead letters. Counters: `events_read`, `events_malformed` (and by reason), and
-    `kafka_records_lost`: gone from the broker before they were read.
+    Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
+    the settings of a topic may not be read, the run goes on: a record with the time of its producer, there or from
+    before the setting was changed, counts as arrived at the time that its partition had reached, and moves no time.
 
-    *Privacy*: the times at which records arrive must not depend on single persons. Records should carry the broker's
-    time: a producer that sets times sets the watermark.
+    Records that cannot be used are dead letters, those of more than 1 MiB too. Counters: `events_read`,
+    `events_malformed` (and by reason), and `kafka_records_lost`: gone from the broker before they were read.
+
+    *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
+    the watermark.
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.
@@ -69,7 +77,8 @@ class ReadKafka(beam.PTransform[Any, Any]):
         seconds: pause between two questions, > 0.
 
     Raises:
-        ValueError: at once, if the topic cannot be found or a setting is wrong.
+        ValueError: at once, if the topic cannot be found, its records are not stamped by the broker, or a setting is
+            wrong.
     """
 
     files: Sequence[EventFile] = ()
@@ -91,6 +100,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
             if name in OURS:
                 raise ValueError(f"kafka_setting must not set {name}, which the reader needs")
         self.partitions = self._partitions()
+        self._check_stamps()
 
     def expand(self, pbegin: Any) -> EventsRead:
         """Ask for records, and parse them where they arrive."""
@@ -118,6 +128,22 @@ class ReadKafka(beam.PTransform[Any, Any]):
         if topic.error is not None or not topic.partitions:
             raise ValueError(f"--input must be a topic of {self.brokers}: there is none called {self.topic}")
         return sorted(topic.partitions)
+
+    def _check_stamps(self) -> None:
+        """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
+        asked = ConfigResource(ResourceType.TOPIC, self.topic)
+        client = AdminClient({"log_level": 0, **self.settings, "bootstrap.servers": self.brokers})
+        try:
+            (answer,) = client.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
+            stamped = answer.result()[STAMPS].value
+        except (KafkaException, KeyError):
+            return
+        if stamped != BY_BROKER:
+            raise ValueError(
+                f"--input must be a topic whose broker stamps its records, but {self.topic} has {STAMPS}={stamped}. "
+                f"Run: kafka-configs --bootstrap-server {self.brokers} --alter --entity-type topics "
+                f"--entity-name {self.topic} --add-config {STAMPS}={BY_BROKER}"
+            )
 
 
 class AskKafka(PolledSource):
@@ -163,10 +189,15 @@ class AskKafka(PolledSource):
         return Answer(found, snapshots.pack(KIND, VERSION, {"offset": offset, "reached": reached}), reached)
 
     def _stamped(self, messages: list[Message], reached: int) -> Iterator[tuple[Message, int]]:
-        """Give each record the second at which it arrived; a partition's time does not run backwards."""
+        """Give each record the second at which it arrived, by the broker; a partition's time never runs backwards.
+
+        A time that a producer has set says nothing: one record of the year 2100 would make all others late.
+        """
         second = reached // MICROS
         for message in messages:
-            second = max(second, message.timestamp()[1] // 1000)
+            kind, stamp = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:
+                second = max(second, stamp // 1000)
             yield message, second
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer | None, int]:
@@ -203,62 +234,19 @@ class AskKafka(PolledSource):
     def _consume(self, consumer: Consumer, offset: int, end: int | None) -> tuple[list[Message], int]:
         """Return records, until those before `end` have come, and the offset behind them and marks between them."""
         messages: list[Message] = []
-        passed = offset
-        while end is not None and passed < end and len(messages) < RECORDS:
-            more = consumer.consume(RECORDS - len(messages), WAIT_SECONDS)
+        passed, bytes_ = offset, 0
+        while end is not None and passed < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
+            more = consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS)
             for message in more:
                 error = message.error()
                 if error is None or error.code() == KafkaError._PARTITION_EOF:
                     passed = max(passed, (message.offset() or 0) + (error is None))
                 if error is None:
                     messages.append(message)
+                    bytes_ += len(message.value() or b"")
             if not more:
                 break
         return messages, passed
-
-
-class ParseRecords(beam.DoFn):
-    """Makes an Arrow batch of records."""
-
-    def __init__(self, fields: FieldMapping) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
-        self.events_read = Metrics.counter("privstream", "events_read")
-        self.events_malformed = Metrics.counter("privstream", "events_malformed")
-
-    def process(self, element: Records) -> Iterator[Any]:
-        """Parse all at once or, if that fails, one by one."""
-        offsets, values = element.offsets, element.values
-        rows: Sequence[dict[str, Any] | None] | None = parse_block(values)
-        if rows is None:
-            rows = [parse_line(value) for value in values]
-        good = [number for number, row in enumerate(rows) if row is not None]
-
-        def record(row: int) -> str:
-            return cut(values[good[row]].decode("utf-8", "backslashreplace"))
-
-        def position(row: int) -> str:
-            return f"offset {offsets[good[row]]}"
-
-        for number in sorted(set(range(len(rows))) - set(good)):
-            text = cut(values[number].decode("utf-8", "backslashreplace"))
-            letter = DeadLetter(REASON.replace("line", "record"), element.place, f"offset {offsets[number]}", text)
-            yield self._refuse("malformed_record", letter)
-        if not good:
-            return
-        columns = {name: [rows[number].get(name) for number in good] for name in self.fields.names()}  # type: ignore[union-attr]
-        batch, refusals = self.normalise(RawEvents(columns, position, record))
-        for row, code, reason in refusals:
-            yield self._refuse(code, DeadLetter(reason, element.place, position(row), record(row)))
-        self.events_read.inc(batch.num_rows)
-        if batch.num_rows:
-            yield batch
-
-    def _refuse(self, code: str, letter: DeadLetter) -> Any:
-        """Count a record and send it away."""
-        self.events_malformed.inc()
-        Metrics.counter("privstream", f"events_malformed_{code}").inc()
-        return TaggedOutput(DEAD_LETTERS, letter)
 
 
 def parse_url(url: str) -> tuple[str, str]:

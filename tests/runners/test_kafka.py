@@ -16,7 +16,6 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines.sources import kafka_events
-from privstream.pipelines.sources.fields import FieldMapping
 
 BROKER = [sys.executable, str(Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py")]
 WINDOW, LATENESS = 4, 4
@@ -195,13 +194,22 @@ def test_without_a_broker_time_stands_still(monkeypatch):
     assert ask(source, answer.position, watermark=6).watermark == 6
 
 
-def test_records_that_are_no_objects_are_dead_letters_and_harm_no_others():
-    parse = kafka_events.ParseRecords(FieldMapping(stream="", time_unit="s"))
-    good = b'{"user": "u", "item": "a", "time": 1}'
-    texts = [good, b'{"user": "m", "item": [1', good, b"2]}", b"{},{}", b"{},{}", b'{"user": 1}']
-    *letters, batch = parse.process(kafka_events.Records("topic", list(range(7)), texts))
-    assert batch["user"].to_pylist() == ["u", "u"]
-    assert [letter.value.position for letter in letters] == [f"offset {number}" for number in (1, 3, 4, 5, 6)]
+@pytest.mark.slow
+def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothing(broker):
+    stamped = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**62)}
+    client = AdminClient({"bootstrap.servers": broker})
+    (made,) = client.create_topics([NewTopic("stamped", 1, 1, config=stamped)]).values()
+    made.result()
+    with pytest.raises(ValueError, match=r"stamped has message\.timestamp\.type=CreateTime\. Run: kafka-configs"):
+        kafka_events.ReadKafka(f"kafka://{broker}/stamped")
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce("stamped", b"1", timestamp=4_102_444_800_000)
+    producer.flush()
+    source, deadline = asking(broker, "stamped"), time.monotonic() + SECONDS
+    while not (answer := ask(source, None)).found and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [(value, second) for _, value, second in answer.found] == [(b"1", 0)]
+    assert answer.watermark < (time.time() + 1) * kafka_events.MICROS
 
 
 @pytest.mark.slow

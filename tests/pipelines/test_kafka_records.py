@@ -1,0 +1,198 @@
+"""Records of Kafka without a broker: whatever one of them is, or says of its time, decides about no other."""
+
+import json
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+)
+from privstream.pipelines.sources import kafka_events
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka
+from privstream.pipelines.sources.kafka_records import RECORD_BYTES, ParseRecords, Records
+
+GOOD = b'{"user": "u", "item": "a", "time": 1}'
+NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100
+MICROS = 1_000_000
+
+
+class Message:
+    """A record as librdkafka gives it."""
+
+    def __init__(self, offset, value=GOOD, kind=TIMESTAMP_LOG_APPEND_TIME, second=NOW):
+        self._offset, self._value, self._stamp = offset, value, (kind, second * 1000)
+
+    def offset(self):
+        return self._offset
+
+    def value(self):
+        return self._value
+
+    def timestamp(self):
+        return self._stamp
+
+    def error(self):
+        return None
+
+
+class Partition:
+    """A consumer of one partition that gives the records there are."""
+
+    def __init__(self, messages, end=None):
+        self.messages, self.end, self.stands = messages, len(messages) if end is None else end, 0
+
+    def get_watermark_offsets(self, partition, timeout):
+        return 0, self.end
+
+    def assign(self, partitions):
+        self.stands = partitions[0].offset
+
+    def consume(self, number, timeout):
+        self.stands, found = self.stands + number, self.messages[self.stands : self.stands + number]
+        return found
+
+
+def ask(monkeypatch, messages, end=None):
+    monkeypatch.setattr(kafka_events, "new_consumer", lambda *_: Partition(messages, end))
+    source = AskKafka("broker", "topic", {}, seconds=1)
+    source.setup()
+    return source.poll(b"0", None, 0)
+
+
+def arrivals(answer):
+    return [second // MICROS for records, second in answer.found for _ in records.offsets]
+
+
+@pytest.mark.parametrize("kind", [TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE])
+def test_a_time_that_a_producer_sets_moves_nothing(kind, monkeypatch):
+    messages = [
+        Message(0),
+        Message(1, kind=kind, second=FUTURE),
+        Message(2, second=NOW + 5),
+        Message(3, kind=kind, second=1),
+    ]
+    answer = ask(monkeypatch, messages, end=10)
+    assert arrivals(answer) == [NOW, NOW, NOW + 5, NOW + 5]
+    assert answer.watermark == (NOW + 5) * MICROS
+
+
+def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
+    messages = [Message(offset, kind=TIMESTAMP_CREATE_TIME, second=FUTURE) for offset in range(3)]
+    answer = ask(monkeypatch, messages, end=10)
+    assert (arrivals(answer), answer.watermark) == ([0, 0, 0], 0)
+    assert NOW * MICROS < ask(monkeypatch, messages).watermark < FUTURE * MICROS  # read to its end: the time of day
+
+
+def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
+    answer = ask(monkeypatch, [Message(0, second=NOW), Message(1, second=NOW - 9), Message(2, second=NOW + 1)], end=10)
+    assert arrivals(answer) == [NOW, NOW, NOW + 1]
+
+
+def test_a_question_ends_when_it_has_brought_many_bytes(monkeypatch):
+    monkeypatch.setattr(kafka_events, "RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr(kafka_events, "QUESTION_BYTES", 3 * len(GOOD))
+    answer = ask(monkeypatch, [Message(offset) for offset in range(9)])
+    assert [offset for records, _ in answer.found for offset in records.offsets] == [0, 1, 2, 3]
+
+
+def parse(*values):
+    """Return the users read, and reason by offset of the others."""
+    found = list(
+        ParseRecords(FieldMapping(time_unit="s")).process(Records("topic", list(range(len(values))), list(values)))
+    )
+    letters = {each.value.position: each.value for each in found if hasattr(each, "tag")}
+    return [user for each in found if not hasattr(each, "tag") for user in each["user"].to_pylist()], letters
+
+
+def test_records_that_are_no_objects_are_dead_letters_and_harm_no_others():
+    users, letters = parse(GOOD, b'{"user": "m", "item": [1', GOOD, b"2]}", b"{},{}", b"{},{}", b'{"user": 1}')
+    assert users == ["u", "u"]
+    assert sorted(letters) == [f"offset {number}" for number in (1, 3, 4, 5, 6)]
+
+
+HOSTILE = {
+    "tombstone": b"",
+    "no JSON": b"\x00\xff\xfe",
+    "deep": b'{"user":' + b"[" * 500_000,
+    "deep and closed": b'{"user":"v","item":"a","time":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "lone surrogate": b'{"user":"\\ud800","item":"a","time":1}',
+    "lone surrogate, raw": b'{"user":"\xed\xa0\x80","item":"a","time":1}',
+    "long number": b'{"user":' + b"9" * 10_000 + b',"item":"a","time":1}',
+    "time of many digits": b'{"user":"v","item":"a","time":1e999}',
+    "16 MiB": json.dumps({"user": "v", "item": "x" * (1 << 24), "time": 1}).encode(),
+    "a long item": json.dumps({"user": "v", "item": "x" * 100_000, "time": 1}).encode(),
+    "two records": GOOD + GOOD,
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_hostile_record_is_one_dead_letter(value, place):
+    values = [GOOD, GOOD]
+    values.insert(place, value)
+    users, letters = parse(*values)
+    assert users == ["u", "u"]
+    assert list(letters) == [f"offset {place}"]
+    assert len(letters[f"offset {place}"].record) < 10_000
+
+
+def test_long_records_are_named_by_their_rule():
+    long, longest = b" " * (RECORD_BYTES + 1 - len(GOOD)) + GOOD, b" " * (RECORD_BYTES - len(GOOD)) + GOOD
+    users, letters = parse(b"", long, longest, GOOD, longest)
+    assert len(users) == 3
+    assert {place: letter.reason for place, letter in letters.items()} == {
+        "offset 0": "record must be one JSON object",
+        "offset 1": "record must be at most 1,048,576 bytes",
+    }
+
+
+class Answer:
+    """What comes of asking for the settings of a topic."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def result(self):
+        if isinstance(self.value, KafkaException):
+            raise self.value
+        return {"message.timestamp.type": self}
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """Return a function that makes a reader of a topic with a setting, or where that may not be read."""
+
+    def launch(value):
+        class Client:
+            def __init__(self, settings):
+                assert settings["bootstrap.servers"] == "a:1,b:2"
+
+            def describe_configs(self, asked, request_timeout):
+                return dict.fromkeys(asked, Answer(value))
+
+        monkeypatch.setattr(kafka_events, "AdminClient", Client)
+        monkeypatch.setattr(ReadKafka, "_partitions", lambda _: [0])
+        return ReadKafka("kafka://a:1,b:2/clicks")
+
+    return launch
+
+
+def test_a_topic_that_its_producers_stamp_is_refused_with_what_to_run(launch):
+    with pytest.raises(ValueError, match=r"^--input must be a topic whose broker stamps its records") as error:
+        launch("CreateTime")
+    assert "\n" not in str(error.value)
+    assert (
+        "kafka-configs --bootstrap-server a:1,b:2 --alter --entity-type topics --entity-name clicks "
+        "--add-config message.timestamp.type=LogAppendTime"
+    ) in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["LogAppendTime", KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))])
+def test_a_topic_that_its_broker_stamps_is_read_and_one_that_may_not_be_asked_about(launch, value):
+    assert launch(value).partitions == [0]
