@@ -42,7 +42,7 @@ class SaveBatch(beam.DoFn):
             writer.write_batch(element)
 
 
-def in_microseconds(table: pa.Table) -> pa.Table:
+def in_microseconds(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
     """Return events with their times as numbers, after checking that these are timestamps."""
     assert table.schema.field("time").type == pa.timestamp("us", "UTC")
     return table.set_column(table.schema.get_field_index("time"), "time", table["time"].cast(pa.int64()))
@@ -85,7 +85,8 @@ def read_all() -> Callable[..., Found]:
         reader = ReadEvents(str(pattern), FieldMapping(**fields))
         parts = [part for file in reader.files for part in list_parts(file)]
         found = [each for part in parts for each in ReadPart(reader.fields).read(part)]
-        rows = [row for each in found if isinstance(each, pa.RecordBatch) for row in each.to_pylist()]
+        batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
         return Found(rows, [each.value for each in found if isinstance(each, TaggedOutput)])
 
     return read_all

@@ -151,7 +151,7 @@ def test_a_run_on_compressed_text_that_ends_early_writes_nothing(format, ending,
     assert said == (
         f"privstream heavy-hitters: error: {path} cannot be decompressed to its end: it ends early, or it is damaged\n"
     )
-    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, "key"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, "key", "key.ledger.jsonl"]
 
 
 NASTY = [
@@ -228,7 +228,7 @@ def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
         raise ValueError("must hold" if found == ([], []) else "took it")
     with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must hold at least one rule"):
         read_rules(str(path))
-    letters = list(ReadLines().process(str(path)))
+    letters = list(ReadLines().read(str(path), 0))
     assert len(letters) == (1 if line.strip() else 0)
 
 
@@ -249,7 +249,7 @@ def test_files_of_queries_and_rules_that_end_early_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"--rules must be a readable file: .* it ends early"):
         read_rules(str(path))
     with pytest.raises(InputFileError, match="it ends early"):
-        list(ReadLines().process(str(path)))
+        list(ReadLines().read(str(path), 0))
 
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
