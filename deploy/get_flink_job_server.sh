@@ -9,7 +9,7 @@ set -eu
 
 say() { echo "get_flink_job_server: $1" >&2; }
 fail() { say "$1"; exit 1; }
-fetch() { mvn -B "$@" >"$scratch/mvn.log" 2>&1; }
+fetch() { mvn -B --strict-checksums "$@" >"$scratch/mvn.log" 2>&1; }
 reason() { sed -n 's/^\[ERROR\] \(Failed to execute goal .* on project [^:]*: \)\{0,1\}//p' "$scratch/mvn.log" | head -n 1 | cut -c 1-300; }
 
 command -v java >/dev/null || fail "Java is not installed; install a Java runtime (11 or 17) and run this again"

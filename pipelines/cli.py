@@ -12,8 +12,9 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from privstream.pipelines.command import Command, CommandError
+from privstream.pipelines.command import Command, CommandError, RunError
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 
 Commands = Mapping[str, tuple["str | Commands", str]]
@@ -151,6 +152,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     """Run a command that has been parsed."""
     numbers = importlib.import_module("privstream.pipelines.numbers")  # late, as commands are: it takes a second
     try:
+        check_texts(known, others)
         numbers.check_numbers(known)
         command.run(known, others)
         sys.stdout.flush()
@@ -162,6 +164,10 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         return 130
     except CommandError as error:
         return _fail(known, error)
+    except OSError as error:  # of what is read and written around a run
+        return _fail(known, RunError(str(error)))
+    except MemoryError as error:
+        return _fail(known, RunError(f"there is not enough memory for numbers of this size: {error}"))
     return 0
 
 

@@ -45,7 +45,10 @@ def libraries() -> Path:
         goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
         where = ["-DincludeScope=runtime", f"-DoutputDirectory={scratch}"]
         fetched = subprocess.run(
-            ["mvn", "-B", "-q", "-f", str(newest), goal, *where], capture_output=True, text=True, check=False
+            ["mvn", "-B", "-q", "--strict-checksums", "-f", str(newest), goal, *where],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if fetched.returncode:
             raise BrokerError(f"Maven could not fetch Kafka: {fetched.stdout.strip()[-500:]}")

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
+from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.command import Command
 from privstream.pipelines.commands.point_queries import write_point_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
@@ -63,7 +64,8 @@ def simulate_trades(
     """
     checks.integer("users", users, minimum=1)
     checks.integer("windows", windows, minimum=1)
-    checks.integer("universe", universe, minimum=4)
+    if checks.integer("universe", universe, minimum=4) > LARGEST_UNIVERSE:
+        raise ValueError(f"universe must be <= 2**60, got {universe}")
     rng = np.random.default_rng(checks.integer("seed", seed, minimum=0))
     length = round(checks.positive("window", window_seconds) * 1_000_000)
     levels = np.empty(0, np.int64)
@@ -111,7 +113,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         )
         return simulated, arguments.windows
 
-    queries = asked(max(4, arguments.universe))
+    queries = asked(min(max(4, arguments.universe), LARGEST_UNIVERSE))
     write_files(arguments, windows, truth_type=NearestTrue, truth_of=lambda window: nearest_true(window, queries))
     if arguments.queries is not None:
         write_point_queries(arguments.queries, ({"point": point} for point in queries))

@@ -12,7 +12,7 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
-from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
 from privstream.pipelines.runners import launch
 
 SECRET = "u000042"
@@ -89,6 +89,18 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
     [
         (UsageError("users must be >= 1, got 0"), 2, "privstream plan heavy-hitters: error: users must be >= 1, got 0"),
         (RunError("it broke"), 1, "privstream plan heavy-hitters: error: it broke"),
+        (NothingUsableError("no event"), 3, "privstream plan heavy-hitters: error: no event"),
+        (
+            OSError(28, "No space left", "rows"),
+            1,
+            "privstream plan heavy-hitters: error: [Errno 28] No space left: 'rows'",
+        ),
+        (
+            MemoryError("Unable to allocate 1 TiB"),
+            1,
+            "privstream plan heavy-hitters: error: there is not enough memory for numbers of this size: "
+            "Unable to allocate 1 TiB",
+        ),
         (KeyboardInterrupt(), 130, "privstream: interrupted; no file is half-written"),
     ],
 )

@@ -50,7 +50,9 @@ class Domain:
         except UnicodeDecodeError:
             raise ValueError("domain must be a file of UTF-8 text") from None
         except OSError as error:
-            raise ValueError(f"domain must be a readable file, got {path!r}: {error}") from None
+            raise ValueError(
+                f"domain must be a readable file, got {path!r}: {error.strerror or type(error).__name__}"
+            ) from None
         domain = cls(lines)
         if digest is not None and digest != domain.digest:
             raise ValueError(f"domain must be the same file on every worker as at launch, {path!r} differs")

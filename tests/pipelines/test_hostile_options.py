@@ -1,0 +1,127 @@
+"""Whatever stands behind an option, of any command: it is taken, or refused in one line that steers no terminal."""
+
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from privstream.pipelines import cli
+from privstream.pipelines.help_page import Parser
+from privstream.pipelines.runners import launch
+
+FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
+CLOCK = f"{FILES} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
+COMMANDS = {
+    "heavy-hitters": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "top-k": f"{CLOCK} --top 2 --domain domain",
+    "alerts": f"{CLOCK} --rules rules",
+    "histogram": f"{CLOCK} --domain domain",
+    "quantiles": f"{CLOCK} --domain domain",
+    "flags": f"{CLOCK} --domain domain --thresholds 5",
+    "cardinality": f"{CLOCK} --timeout 60",
+    "ranges": f"{CLOCK} --universe 64 --queries ranges",
+    "predecessor": f"{CLOCK} --universe 64 --queries points",
+    "queries": f"{FILES} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+    "plan heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
+    "plan top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
+    "plan alerts": "--epsilon 1 --rules 2 --windows 5",
+    "plan histogram": "--epsilon 1 --categories 5 --windows 5",
+    "plan cardinality": "--epsilon 1 --windows 5 --max_updates 9",
+    "plan ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 3",
+    "plan predecessor": "--epsilon 1 --universe 64 --windows 5",
+    "plan queries": "--epsilon 1 --records 100 --domain_size 5 --queries 5",
+    **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
+    **{
+        f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + (" --windows 2" if name != "queries" else "")
+        for name in cli.SIMULATIONS
+    },
+}
+STEERS = "\x1b]0;x\x07\x9b31m\u202e"
+NOT_TEXT = ["\udcff", "a\0b"]
+TEXTS = ["", STEERS, "folder", "a" * 5000, *NOT_TEXT]
+NUMBERS = {float: ["nan", "-1", "1e400"], int: ["-1", "9" * 30, STEERS]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with one file of everything; no pipeline runs."""
+    event = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z"}
+    files = {
+        "events.jsonl": json.dumps(event),
+        "domain": "a\nb\nc",
+        "rules": '{"name": "r", "at_least": 5}',
+        "ranges": '{"low": 1, "high": 5}',
+        "points": '{"point": 5}',
+        "linear": '{"name": "y", "items": ["a"]}',
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "binary").write_bytes(bytes(range(255, 0, -1)))
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "run", lambda *_: {})
+
+
+def offered(words: list[str]) -> list[argparse.Action]:
+    """Return the options of a command that take a value."""
+    found: object = cli.COMMANDS
+    for word in words:
+        found = found[word][0]
+    parser = Parser(prog="privstream")
+    cli.load(found).add_arguments(parser)
+    return [each for each in parser._actions if each.nargs != 0]
+
+
+def call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    try:
+        status = cli.main(arguments)
+    except SystemExit as error:
+        status = int(str(error.code))
+    shown = capsys.readouterr()
+    assert all(one.isprintable() or one == "\n" for one in shown.out + shown.err), ascii(arguments)
+    return status, shown.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_taken_or_refused_in_one_line(
+    command: str, folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.split()
+    for option in offered(words):
+        for value in NUMBERS.get(option.type, TEXTS):
+            given = [*words, *shlex.split(COMMANDS[command]), f"{option.option_strings[0]}={value}"]
+            status, told = call(given, capsys)
+            assert status in (0, 2), (ascii(given), told)
+            assert status == 2 or value not in NOT_TEXT, ascii(given)
+            if status == 2:
+                assert re.fullmatch(rf"(noise key: .*\n)?privstream {command}: error: .*\n", told), (ascii(given), told)
+
+
+@pytest.mark.parametrize("option", ["--runner", "--job_name", "--prism_location", STEERS, "--\udcff"])
+@pytest.mark.parametrize("value", [STEERS, "\udcff"])
+def test_options_of_beam(option: str, value: str, folder: None, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = call(["ranges", *shlex.split(COMMANDS["ranges"]), f"{option}={value}"], capsys)
+    assert status == 2 or (option in ("--job_name", "--runner", "--prism_location") and value == STEERS), told
+
+
+def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.CaptureFixture[str]) -> None:
+    line = shlex.split(COMMANDS["heavy-hitters"])
+    _, told = call(["heavy-hitters", *line, "--kafka_setting", "sasl.password=secret\udcff"], capsys)
+    assert told == "privstream heavy-hitters: error: kafka_setting must be valid UTF-8 text without a NUL character\n"
+
+
+def test_what_cannot_be_written_after_a_run_is_one_line(
+    folder: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill_the_disk(*_: object) -> dict[str, int]:
+        Path("rows.jsonl.guarantee.json").mkdir()
+        return {}
+
+    monkeypatch.setattr(launch, "run", fill_the_disk)
+    status, told = call(["cardinality", *shlex.split(COMMANDS["cardinality"])], capsys)
+    assert status == 1
+    assert told.startswith("privstream cardinality: error: ") and told.count("\n") == 1
