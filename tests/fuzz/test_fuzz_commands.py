@@ -1,0 +1,125 @@
+"""Published rows do not change when one person adds any one record: whole commands, in all formats at once."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fuzz_avro import avro_case
+from fuzz_cases import Case, Crowd, honest_events
+from fuzz_commands import QUESTIONS, Ran, arguments_of, run
+from fuzz_damage import damaged_file, mislabelled_file, misshapen_file
+from fuzz_manners import check_manners
+from fuzz_meaning import Event, Rules
+from fuzz_parquet import parquet_case
+from fuzz_seeds import run_cases
+from fuzz_text_files import text_case
+from fuzz_values import CANARY
+
+CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": parquet_case}
+PEOPLE = 120
+WITHOUT_USERS = ("histogram", "flags")
+"""Commands that protect an event here, and do not ask whose it is."""
+QUICK = ("heavy-hitters", "histogram", "cardinality")
+
+Saved = dict[tuple[object, ...], Ran]
+
+
+def crowd(name: str, rules: Rules) -> Crowd:
+    """Return the honest majority of a command, always the same; its users are numbers, as points must be."""
+    chance = random.Random(f"crowd {name}")
+    plain = [event for event in honest_events(chance, rules, 4 * PEOPLE) if event.item.startswith(CANARY)][:PEOPLE]
+    return Crowd(rules, [event._replace(user=str(number % 60 + 1)) for number, event in enumerate(plain)])
+
+
+def write_plainly(events: list[Event], path: Path) -> None:
+    """Write events as nobody can misunderstand them."""
+    rows = [{"user": e.user, "item": e.item, "time": e.time * 1000, "stream": e.stream} for e in events]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run_plainly(name: str, events: list[Event], rules: Rules, folder: Path, saved: Saved) -> Ran:
+    """Run a command on events that are plainly written; once for the same events."""
+    place = (name, rules.stream, *events)
+    if place not in saved:
+        folder = folder / str(len(saved))
+        folder.mkdir(parents=True)
+        write_plainly(events, folder / "plain.jsonl")
+        call = arguments_of(
+            name, folder / "plain", folder / "plain.jsonl", stream="stream" if rules.stream else "", unit="ns"
+        )
+        saved[place] = run(call, folder / "plain")
+        check_manners(saved[place])
+        assert saved[place].status == 0, f"an honest run fails\n{saved[place]}"
+    return saved[place]
+
+
+def hostile_files(chance: random.Random, folder: Path, whole: Crowd) -> list[Case]:
+    """Spread the crowd over some files of several formats, each with one record more."""
+    formats = chance.sample(list(CASES), chance.choice([1, 1, 2, 4]))
+    cases = []
+    for place, format in enumerate(formats):
+        share = Crowd(whole.rules, whole.events[place :: len(formats)])
+        inner = folder / f"of {format}"
+        inner.mkdir()
+        case = CASES[format](chance, inner, format, share)
+        endings = "".join(case.added.suffixes)
+        case.added = case.added.rename(folder / f"events-{chance.randrange(100)}-{place}{endings}")
+        cases.append(case)
+    return cases
+
+
+def check_rows(name: str, saved: Saved, plain: Path) -> Callable[[random.Random, Path], None]:
+    """Return the check of one command."""
+
+    def check(chance: random.Random, folder: Path) -> None:
+        stream = chance.choice(["", "", "stream", "place"]) if QUESTIONS[name].streams else ""
+        unit = chance.choice([None, None, "s", "ms", "us", "ns"])
+        whole = crowd(name, Rules(stream=stream, time_unit=unit, reads_users=name not in WITHOUT_USERS))
+        cases = hostile_files(chance, folder, whole)
+        call = arguments_of(name, folder / "run", folder / "events-*", stream=stream, unit=unit)
+        ran = run(call, folder / "run")
+        about = "\n".join(map(str, cases))
+        assert ran.status == 0, f"records decide whether a run succeeds\n{about}\n{ran}"
+        check_manners(ran)
+        events = [event for case in cases for event in case.expected()] + [
+            case.meaning for case in cases if case.meaning
+        ]
+        expected = run_plainly(name, sorted(events), whole.rules, plain, saved)
+        assert ran.rows == expected.rows, f"published rows are others\n{about}\n{ran}"
+        promised = [json.loads(each.guarantee or "{}") for each in (ran, expected)]
+        assert promised[0]["guarantee"] == promised[1]["guarantee"], f"the guarantee is another one\n{about}\n{ran}"
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in QUESTIONS]
+)
+def test_one_record_decides_for_itself(name, tmp_path):
+    run_cases(f"command {name}", 1 if name in QUICK else 4, check_rows(name, {}, tmp_path / "plain"), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_many_records_decide_for_themselves(name, tmp_path):
+    run_cases(f"many {name}", 8, check_rows(name, {}, tmp_path / "plain"), tmp_path)
+
+
+DAMAGED = {"damaged": damaged_file, "mislabelled": mislabelled_file, "misshapen": misshapen_file}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("format", CASES)
+def test_damaged_files_end_in_one_clear_line(kind, format, tmp_path):
+    def check(chance, folder):
+        damaged = DAMAGED[kind](chance, folder, format)
+        name = chance.choice(["heavy-hitters", "histogram", "cardinality"])
+        ran = run(arguments_of(name, folder / "run", damaged.path), folder / "run")
+        check_manners(ran)
+        if ran.status == 1:
+            assert damaged.path.name in ran.err, f"the file is not named\n{damaged}\n{ran}"
+
+    run_cases(f"run {kind} {format}", 12, check, tmp_path)
