@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
 FOLDERS = (*PACKAGES, "tests", "benchmarks", "deploy", "docs", ".ci")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-BINARY = {".avro", ".gz", ".parquet", ".pdf", ".png", ".pyc"}
+BINARY = {".avro", ".bz2", ".gz", ".parquet", ".pdf", ".png", ".pyc", ".zst"}
 
 MAX_LINES = 400
 README_MAX_LINES = 150
