@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
@@ -204,6 +204,46 @@ def test_text_is_judged_the_same_at_once_and_one_by_one(text):
         mixed = normalise(["u"] * 3, ["i"] * 3, ["2024-01-01", text, "2024-01-01T00:00Z"], time_unit=unit)
         assert alone[0]["time"].to_pylist() == mixed[0]["time"].to_pylist()[1:-1]
         assert [refusal.code for refusal in alone[1]] == [refusal.code for refusal in mixed[1]]
+
+
+FORMS = [
+    "2024-02-29T23:59:59Z",
+    "2024-01-01 00:00:00.123456789+05:30",
+    "1970-01-01",
+    "2199-12-31T23:59:59.9999999",
+    "2024-01-01T00:00-0130",
+    "2024-01-01T24:00:00",
+    "2024-01-01T23:59:60z",
+    "20240101T000000",
+    "1704067200",
+    "1704067200.25",
+    "-1e9",
+    "0x1F",
+    "1_000",
+    "+00000000000000000000000005",
+    "nan(1)",
+    "infinity",
+]
+EDITS = st.tuples(st.integers(0, 30), st.integers(0, 2), st.text("0123456789-:+.TtZz xeE_\x00", max_size=1))
+
+
+def edited(form, edits):
+    for place, removed, added in edits:
+        form = form[:place] + added + form[place + removed :]
+    return form
+
+
+@given(st.builds(edited, st.sampled_from(FORMS), st.lists(EDITS, max_size=2)), st.sampled_from([None, "s", "us", "ns"]))
+@settings(max_examples=500)
+def test_arrow_reads_text_as_it_is_read_one_by_one(text, unit):
+    columns = [[text, text], pa.array([text, text]), [text, True], [True, text]]
+    outcomes = []
+    for values in columns:
+        batch, refusals = normalise(["a", "b"], ["i", "i"], values, time_unit=unit)
+        outcomes.append(
+            (batch["time"].to_pylist()[:1], [each.code for each in refusals if each.code != "time_type"][:1])
+        )
+    assert outcomes == outcomes[:1] * 4
 
 
 @pytest.mark.parametrize(
