@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from privstream.pipelines.command import Command, CommandError, RunError
+from privstream.pipelines.command import Command, CommandError
 from privstream.pipelines.help_page import Parser
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.terminal import PrintableFormatter, one_line, say
@@ -162,19 +162,16 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     except KeyboardInterrupt:
         say("privstream: interrupted; no file is half-written")
         return 130
-    except CommandError as error:
+    except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
         return _fail(known, error)
-    except OSError as error:  # of what is read and written around a run
-        return _fail(known, RunError(str(error)))
-    except MemoryError as error:
-        return _fail(known, RunError(f"there is not enough memory for numbers of this size: {error}"))
     return 0
 
 
-def _fail(known: argparse.Namespace, error: CommandError) -> int:
-    """Say what went wrong in one line."""
+def _fail(known: argparse.Namespace, error: Exception) -> int:
+    """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
     words = [known.command, *([known.about] if "about" in known else [])]
-    say(one_line(f"privstream {' '.join(words)}: error: {error}"))
-    return error.status
+    what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
+    say(one_line(f"privstream {' '.join(words)}: error: {what}{error}"))
+    return error.status if isinstance(error, CommandError) else CommandError.status

@@ -38,6 +38,7 @@ FAULTS |= {
     "long_line": "in lines that are too long",
     "carriage_return": "with a carriage return that ends no line",
     "malformed_record": "that are not one JSON object",
+    "cut_short": "in files that end early",
     "damaged_block": "in blocks that cannot be decoded",
 }
 """Why a record is a dead letter: how the name of its counter ends, and how to say it."""

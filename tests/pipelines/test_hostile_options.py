@@ -24,6 +24,7 @@ COMMANDS = {
     "ranges": f"{CLOCK} --universe 64 --queries ranges",
     "predecessor": f"{CLOCK} --universe 64 --queries points",
     "queries": f"{FILES} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+    "budget": "--ledger none",
     "plan heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
     "plan top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "plan alerts": "--epsilon 1 --rules 2 --windows 5",
@@ -38,6 +39,7 @@ COMMANDS = {
         for name in cli.SIMULATIONS
     },
 }
+OF_TWO_WORDS = ("plan", "plot", "simulate")
 STEERS = "\x1b]0;x\x07\x9b31m\u202e"
 NOT_TEXT = ["\udcff", "a\0b"]
 TEXTS = ["", STEERS, "folder", "a" * 5000, *NOT_TEXT]
@@ -84,6 +86,12 @@ def call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
     shown = capsys.readouterr()
     assert all(one.isprintable() or one == "\n" for one in shown.out + shown.err), ascii(arguments)
     return status, shown.err
+
+
+def test_no_command_is_forgotten() -> None:
+    words = {word for word in cli.COMMANDS if word not in OF_TWO_WORDS}
+    words |= {f"{word} {about}" for word in OF_TWO_WORDS for about in cli.COMMANDS[word][0]}
+    assert set(COMMANDS) == words - {"demo"}, "the demo runs the others"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
