@@ -81,11 +81,11 @@ def hostile_call(chance: random.Random, folder: Path, source: Path) -> list[str]
 
 PLANS = {
     "heavy-hitters": ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "4"],
-    "top-k": ["--epsilon", "1", "--items", "50", "--top", "5"],
+    "top-k": ["--epsilon", "1", "--items", "50", "--top", "5", "--windows", "24"],
     "alerts": ["--epsilon", "1", "--rules", "5", "--windows", "30"],
     "histogram": ["--epsilon", "1", "--categories", "9", "--windows", "30"],
     "cardinality": ["--epsilon", "1", "--windows", "30", "--max_updates", "900"],
-    "ranges": ["--epsilon", "1", "--universe", "64", "--windows", "30", "--queries", "20"],
+    "ranges": ["--epsilon", "1", "--universe", "64", "--windows", "30", "--ranges", "5"],
     "predecessor": ["--epsilon", "1", "--universe", "64", "--windows", "30"],
     "queries": ["--epsilon", "1", "--records", "1000", "--domain_size", "50", "--queries", "20"],
 }  # fmt: skip
