@@ -41,6 +41,7 @@ def heavy_hitters(events):
             "heavy-hitters",
             f"--input={events / 'events.parquet'}",
             f"--output={rows}",
+            "--overwrite",
             "--traceback",
         ]
         privacy = ["--window=3600", "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
