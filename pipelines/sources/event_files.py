@@ -1,6 +1,8 @@
 """What every file format offers to the reader of events."""
 
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -72,8 +74,28 @@ class EventFormat(Protocol):
         """Read some fields of one piece."""
 
 
+def check_regular(path: str) -> None:
+    """Refuse what is no file, for a pipe would be waited for and a device may have no end, and names that are no UTF-8.
+
+    Raises:
+        InputFileError: naming the path.
+    """
+    name = path.encode("utf-8", "backslashreplace").decode()
+    if name != path:
+        raise InputFileError(f"cannot read {name}: its name must be UTF-8")
+    if FileSystems.get_scheme(path) is not None:
+        return
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}: {error.strerror}") from None
+    if not regular:
+        raise InputFileError(f"cannot read {path}: it is a folder, a pipe or a device, not a file")
+
+
 def open_file(path: str) -> BinaryIO:
     """Open a file on any of Beam's filesystems, as it stands there."""
+    check_regular(path)
     try:
         stream: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     except OSError as error:

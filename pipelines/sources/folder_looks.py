@@ -159,13 +159,11 @@ def list_folder(pattern: str) -> list[Seen] | None:
             for each in (glob, "_*")
             for file in FileSystems.match([FileSystems.join(folder, each)])[0].metadata_list
         }
-        return [
-            _seen(path, file.size_in_bytes, file.last_updated_in_seconds)
-            for path, file in found.items()
-            if _speaks(path.rpartition("/")[2])
-        ]
     except (BeamIOError, OSError):
         return None
+    speaking = [file for path, file in found.items() if _speaks(path.rpartition("/")[2])]
+    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in speaking]
+    return [each for each in seen if each is not None]
 
 
 def marked(listing: Sequence[Seen], came: int) -> int:
@@ -216,10 +214,13 @@ def _until(name: str) -> int:
     return int(moment.timestamp()) * MICROS
 
 
-def _seen(path: str, size: int, changed: float) -> Seen:
-    """Describe a file."""
+def _seen(path: str, size: int, changed: float) -> Seen | None:
+    """Describe a file; None if it has just gone."""
     if FileSystems.get_scheme(path) is None:
-        status = os.stat(path)
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
         return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)
     return Seen(path, size, int(changed * MICROS), int(changed * MICROS))
 

@@ -51,6 +51,8 @@ def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents]:
     """
     with _open(path) as stream:
         metadata = _stored_types(stream)
+        if part.end > metadata.num_row_groups:
+            raise InputFileError(f"{path} must not change while it is read: it had {part.end} row groups or more")
         for group in range(part.start, part.end):
             start = 0
             for batch in _RowGroup(stream, metadata, group).batches(fields):

@@ -17,6 +17,7 @@ from privstream.pipelines.sources.event_files import (
     EventFormat,
     InputFileError,
     Part,
+    check_regular,
 )
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.normalise import Normaliser
@@ -117,7 +118,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     """List the files that match, in the order of their paths.
 
     Raises:
-        InputFileError: none matches, a format is unknown, or a file that needs a header is empty.
+        InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
@@ -131,6 +132,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
     files = [as_found(file, format or format_of(file.path)) for file in found]
     for file in files:
+        check_regular(file.path)
         if file.size == 0 and file.format not in TEXT_FORMATS:
             raise InputFileError(
                 f"{file.path} is empty: it has 0 bytes, but even without events {file.format} has a header"
@@ -192,6 +194,12 @@ def _list_unchanged(file: EventFile) -> Iterator[FilePart]:
     return list_parts(file)
 
 
+def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
+    """Return a dead letter that can be written in UTF-8: names of files may hold other bytes."""
+    texts = (reason, path, position, record)
+    return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
+
+
 class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file."""
 
@@ -213,11 +221,11 @@ class ReadPart(beam.DoFn):
         part = Part(element.start, element.end)
         for found in FORMATS[element.format].read(element.path, part, self.fields.names()):
             if isinstance(found, Damage):
-                yield self.refuse(found.code, DeadLetter(found.reason, element.path, found.position, found.record))
+                yield self.refuse(found.code, dead_letter(found.reason, element.path, found.position, found.record))
                 continue
             batch, refusals = self.normalise(found)
             for row, code, reason in refusals:
-                letter = DeadLetter(reason, element.path, found.position(row), found.record(row))
+                letter = dead_letter(reason, element.path, found.position(row), found.record(row))
                 yield self.refuse(code, letter)
             self.events_read.inc(batch.num_rows)
             if batch.num_rows:

@@ -33,6 +33,7 @@ from privstream.pipelines.sources.readers import (
     FilePart,
     ReadPart,
     check_file,
+    dead_letter,
     format_of,
     list_parts,
 )
@@ -218,7 +219,7 @@ class TakeFile(beam.DoFn):
                     time.sleep(PAUSE_SECONDS)
                     continue
                 self.unreadable.inc()
-                yield TaggedOutput(DEAD_LETTERS, DeadLetter(said(error, element.path), element.path, "", ""))
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(said(error, element.path), element.path))
                 return
             yield from found
             return
@@ -249,7 +250,7 @@ class _ReadWatchedPart(ReadPart):
         except UNREADABLE as error:
             self.unreadable.inc()
             position = f"from {element.start} to {element.end}"
-            yield TaggedOutput(DEAD_LETTERS, DeadLetter(said(error, element.path), element.path, position, ""))
+            yield TaggedOutput(DEAD_LETTERS, dead_letter(said(error, element.path), element.path, position))
 
 
 def check_as_found(path: str, size: int) -> None:

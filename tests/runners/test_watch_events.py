@@ -1,6 +1,7 @@
 """A watched folder with bad files in it: each is one dead letter, and the run goes on to its end."""
 
 import json
+import os
 from pathlib import Path
 
 import apache_beam as beam
@@ -11,7 +12,7 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.readers import EventFile
+from privstream.pipelines.sources.readers import EventFile, FilePart
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
 from runner_harness import run
 
@@ -106,6 +107,50 @@ def test_damage_in_the_middle_keeps_what_was_read_before(tmp_path):
     users, letters, _ = read(tmp_path)
     assert users == ["1"]
     assert [letter[2] for letter in letters] == ["from 1 to 2"]
+
+
+def not_utf_8(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/l\xff.jsonl")).write_text(lines("2"))
+
+
+def hostile_name(folder: Path) -> None:
+    (folder / "c\x1b[31m\n\u202e.jsonl").write_text("no object\n")
+
+
+HOSTILE = {
+    "folder": (lambda folder: (folder / "b.jsonl").mkdir(), []),
+    "folder that is a mark": (lambda folder: (folder / "_UNTIL_20300101T120000Z").mkdir(), []),
+    "dangling link": (lambda folder: (folder / "b.jsonl").symlink_to("nowhere"), []),
+    "link to itself": (lambda folder: (folder / "b.jsonl").symlink_to(folder / "b.jsonl"), []),
+    "pipe": (lambda folder: os.mkfifo(folder / "b.jsonl"), []),
+    "device": (lambda folder: (folder / "b.jsonl").symlink_to("/dev/zero"), []),
+    "mark of no time": (lambda folder: (folder / "_UNTIL_20301399T120000Z").touch(), []),
+    "name that is no UTF-8": (not_utf_8, ["its name must be UTF-8"]),
+    "name of control characters": (hostile_name, ["line must be one JSON object"]),
+}
+
+
+@pytest.mark.parametrize(("make", "reasons"), HOSTILE.values(), ids=HOSTILE)
+def test_whatever_else_is_in_the_folder_the_run_goes_on(make, reasons, tmp_path):
+    (tmp_path / "a.jsonl").write_text(lines("1"))
+    make(tmp_path)
+    users, letters, _ = read(tmp_path)
+    assert users == ["1"]
+    assert [letter[0].rpartition(": ")[2] for letter in letters] == reasons
+
+
+def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tmp_path):
+    file = tmp_path / "a.jsonl"
+    os.mkfifo(file)
+    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0, 0, 0))
+    assert letter.value.reason.endswith("it is a folder, a pipe or a device, not a file")
+
+
+def test_a_file_that_is_replaced_while_its_parts_are_read_is_a_dead_letter(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"user": ["1"], "item": ["a"], "time": pa.array([1])}), path)
+    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(path), "parquet", 1, 2, path.stat().st_size))
+    assert "must not change while it is read" in letter.value.reason
 
 
 def test_a_format_for_all_files_and_a_glob(tmp_path):
