@@ -6,6 +6,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from privstream.pipelines.cli import main
 from privstream.pipelines.sources import avro_events, csv_lines, json_lines
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
@@ -124,6 +125,28 @@ def test_a_damaged_page_in_parquet_ends_the_run_and_names_the_file(tmp_path, rea
     with pytest.raises(InputFileError, match=r"a\.parquet is not a Parquet file, or is damaged") as error:
         read(tmp_path / "a.parquet", time_unit="s")
     assert "secret" not in str(error.value)
+
+
+def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(tmp_path, capfd):
+    events = [event | {"item": f"secret {number}"} for number, event in enumerate(many(1000))]
+    pq.write_table(pa.Table.from_pylist(events), tmp_path / "a.parquet", use_dictionary=False, row_group_size=500)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    place = pq.read_metadata(tmp_path / "a.parquet").row_group(1).column(1).data_page_offset
+    content[place : place + 500] = b"\xff" * 500
+    (tmp_path / "a.parquet").write_bytes(bytes(content))
+    where = [
+        f"--input={tmp_path / 'a.parquet'}",
+        f"--output={tmp_path / 'rows.jsonl'}",
+        "--time_unit=s",
+        "--window=3600",
+    ]
+    privacy = ["--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+    assert main(["heavy-hitters", *where, *privacy, f"--dead_letter={tmp_path / 'letters.jsonl'}"]) == 1
+    errors = [line for line in capfd.readouterr().err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert f"{tmp_path}/a.parquet is not a Parquet file, or is damaged" in errors[0]
+    assert "secret" not in errors[0]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "a.parquet"] == []
 
 
 def test_events_before_the_cut_of_a_truncated_avro_file_are_kept(tmp_path, read):

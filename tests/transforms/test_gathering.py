@@ -437,3 +437,18 @@ def test_clean_columns_are_checked_fast():
     clean, broken = record_batches.read_batch(batch, EventFields())
     assert clean.num_rows == size and not broken
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_out(kind):
+    """A few bytes of a dictionary stand for gigabytes of rows."""
+    texts = pa.array(["x" * (3 << 20), "tea", None]).cast(kind)
+    items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
+    batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
+    assert [piece.num_rows for piece in record_batches.pieces(batch)] == [3003]
+    clean, broken = record_batches.read_batch(batch, EventFields())
+    assert clean["item"].to_pylist() == ["tea"]
+    reasons = [str(rule) for rule in broken.values()]
+    assert reasons == ["item must be at most 1,048,576 bytes of UTF-8"] * 3000 + ["item must not be null"] * 2
+    (record,) = record_batches.row_records(batch, [0])
+    assert len(record) < 50_000

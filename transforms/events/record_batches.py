@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
+from privstream.transforms.events.dead_letters import LONGEST_RECORD
 from privstream.transforms.events.event_fields import NUMBER, EventFields
 from privstream.transforms.events.text_columns import (
     TEXT_PER_BATCH,
@@ -20,6 +21,7 @@ from privstream.transforms.events.text_columns import (
 )
 from privstream.transforms.events.times import Marks, micros_column
 
+BYTES_SHOWN = 4 * LONGEST_RECORD
 ROWS_SHOWN = 3
 """Rows that the dead letter of a whole batch shows."""
 
@@ -116,7 +118,12 @@ def _showable(column: pa.Array) -> pa.Array | None:
 
 
 def _value(scalar: pa.Scalar) -> object:
-    """Return a value for Python; times that Python cannot tell as numbers."""
+    """Return a value for Python: of long text its beginning, times that Python cannot tell as numbers."""
+    if isinstance(scalar, pa.DictionaryScalar) and scalar.is_valid:
+        return _value(scalar.dictionary[scalar.index.as_py()])
+    if isinstance(scalar, pa.BinaryScalar) and scalar.is_valid and len(data := scalar.as_buffer()) > BYTES_SHOWN:
+        start = data[:BYTES_SHOWN].to_pybytes()
+        return start.decode(errors="ignore") if isinstance(scalar, pa.StringScalar) else start
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):

@@ -93,7 +93,10 @@ def _as_binary(column: pa.Array) -> pa.Array:
 
 
 def decoded_lengths(name: str, column: pa.Array) -> np.ndarray | None:
-    """Return the bytes of text in each row, where Arrow's plain text, of 2 GiB, may have no room for it; else None."""
+    """Return the bytes of text in each row, where Arrow's plain text, of 2 GiB, may have no room for it; else None.
+
+    Texts that are too long count for nothing: they are never written out.
+    """
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         rows, values = _flat(name, column)
@@ -101,9 +104,15 @@ def decoded_lengths(name: str, column: pa.Array) -> np.ndarray | None:
         return None if lengths is None else np.bincount(rows, lengths, minlength=len(column)).astype(np.int64)
     if pa.types.is_dictionary(kind) and _is_text(kind.value_type):
         column = checked(name, column)
-        lengths = np.append(_lengths(column.dictionary), 0)
+        lengths = np.append(_usable_lengths(column.dictionary), 0)
         return np.asarray(lengths[pc.fill_null(column.indices.cast(pa.int64()), -1).to_numpy()])
-    return _lengths(checked(name, column)) if kind in (pa.large_string(), pa.string_view()) else None
+    return _usable_lengths(checked(name, column)) if kind in (pa.large_string(), pa.string_view()) else None
+
+
+def _usable_lengths(texts: pa.Array) -> np.ndarray:
+    """Return the bytes of each text that is not too long, else 0."""
+    lengths = _lengths(texts)
+    return np.where(lengths > LONGEST_TEXT, 0, lengths)
 
 
 def _lengths(texts: pa.Array) -> np.ndarray:
@@ -124,7 +133,7 @@ def text_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
     """
     column = checked(name, column)
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        return _from_dictionary(name, column)
     nulls = column.is_null().to_numpy(zero_copy_only=False)
     if not _is_text(column.type):
         if column.type in _AS_BINARY.values():
@@ -136,6 +145,18 @@ def text_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
         (nulls, missing(name)),
         (lengths == 0, empty(name)),
         (long, too_long(name)),
+    ]
+
+
+def _from_dictionary(name: str, column: pa.DictionaryArray) -> tuple[pa.Array, Marks]:
+    """Check each text of a dictionary once, and write out those that can be used."""
+    texts, found = text_column(name, column.dictionary)
+    rows = pc.fill_null(column.indices.cast(pa.int64()), len(texts)).to_numpy()
+    nulls = column.indices.is_null().to_numpy(zero_copy_only=False)
+    decoded = pa.DictionaryArray.from_arrays(column.indices, texts, safe=False).dictionary_decode()
+    return decoded.fill_null(""), [
+        (nulls, missing(name)),
+        *[(np.append(mask, False)[rows], rule) for mask, rule in found],
     ]
 
 
