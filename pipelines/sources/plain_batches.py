@@ -12,7 +12,7 @@ TEXT_BYTES = 1 << 26
 
 def plain_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Write out the dictionaries of a batch without nulls, in as many pieces as its text needs."""
-    texts = [column for column in batch.columns if not pa.types.is_integer(column.type)]
+    texts = [column for column in batch.columns if _is_dictionary(column) or pa.types.is_string(column.type)]
     if not batch.num_rows or sum(map(_most_bytes, texts)) <= TEXT_BYTES:
         yield _plain(batch)
         return
