@@ -47,7 +47,7 @@ def read_times(values: pa.Array | list[Any], unit: str | None) -> tuple[np.ndarr
         found = _from_array(array, unit)
         if found is not None:
             return found
-        values = array.to_pylist()
+        values = (array.cast(pa.binary()) if is_text(array.type) else array).to_pylist()  # it may be no UTF-8
     return _one_by_one(values, unit)
 
 
