@@ -64,13 +64,13 @@ def check_plan(chance, folder):
 
 
 def test_hostile_options(tmp_path):
-    run_cases("options", 12, check_call, tmp_path)
+    run_cases("options", 8, check_call, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_many_hostile_options(part, tmp_path):
-    run_cases(f"options {part}", 50, check_call, tmp_path)
+    run_cases(f"options {part}", 40, check_call, tmp_path)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -81,4 +81,4 @@ def test_the_plans_are_good_ones(name, tmp_path):
 
 @pytest.mark.slow
 def test_hostile_plans(tmp_path):
-    run_cases("plans", 80, check_plan, tmp_path)
+    run_cases("plans", 60, check_plan, tmp_path)

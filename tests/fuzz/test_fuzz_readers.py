@@ -8,11 +8,25 @@ from fuzz_seeds import run_cases
 from fuzz_text_files import text_case
 
 CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": parquet_case}
+QUICK = {"jsonl": 150, "csv": 150, "avro": 40, "parquet": 30}
+ALL = {"jsonl": 800, "csv": 800, "avro": 400, "parquet": 250}
+
+
+def check_of(format):
+    """Return the check of one format."""
+
+    def check(chance, folder):
+        check_one_record_decides_for_itself(CASES[format](chance, folder, format))
+
+    return check
 
 
 @pytest.mark.parametrize("format", CASES)
 def test_one_record_decides_for_itself(format, tmp_path):
-    def check(chance, folder):
-        check_one_record_decides_for_itself(CASES[format](chance, folder, format))
+    run_cases(f"records {format}", QUICK[format], check_of(format), tmp_path)
 
-    run_cases(f"records {format}", 250, check, tmp_path)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", CASES)
+def test_many_records_decide_for_themselves(format, tmp_path):
+    run_cases(f"many records {format}", ALL[format], check_of(format), tmp_path)
