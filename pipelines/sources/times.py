@@ -127,8 +127,10 @@ def _from_integers(numbers: np.ndarray, unit: str) -> tuple[np.ndarray, Marks]:
 def _from_floats(numbers: np.ndarray, unit: str) -> tuple[np.ndarray, Marks]:
     """Turn floats of a unit into microseconds, rounding to the nearest."""
     finite = np.isfinite(numbers)
-    scaled = np.rint(np.where(finite, numbers, 0.0).astype(np.float64) * (1_000_000 / TIME_UNITS[unit]))
-    outside = (np.where(finite, numbers, 0.0) < 0) | (scaled >= SECONDS * 1_000_000)
+    values = np.where(finite, numbers, 0.0).astype(np.float64)
+    outside = (values < 0) | (values >= SECONDS * TIME_UNITS[unit])
+    scaled = np.rint(np.where(outside, 0.0, values) * (1_000_000 / TIME_UNITS[unit]))
+    outside |= scaled >= SECONDS * 1_000_000
     times = np.where(outside, 0.0, scaled).astype(np.int64)
     marks = {FINITE: ~finite, RANGE: outside}
     return times, {rule: mask for rule, mask in marks.items() if mask.any()}
