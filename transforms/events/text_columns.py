@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.events.broken_rule import ENCODING, LONG, MISSING, TYPE, BrokenRuleError
-from privstream.transforms.events.times import Marks
+from privstream.transforms.events.times import Marks, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes
 LONGEST_TEXT = 1 << 20
@@ -116,9 +116,10 @@ def _usable_lengths(texts: pa.Array) -> np.ndarray:
 
 
 def _lengths(texts: pa.Array) -> np.ndarray:
-    """Return the bytes of each text, int64; 0 for a null."""
+    """Return the bytes of each text, int32 or int64; 0 for a null."""
     if not pa.types.is_string_view(texts.type):
-        return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy().astype(np.int64))
+        lengths = pc.binary_length(texts)
+        return np.asarray((pc.fill_null(lengths, 0) if texts.null_count else lengths).to_numpy())
     views = np.frombuffer(texts.buffers()[1] or b"", np.int32)[::4]  # Arrow has no function for these yet
     return np.where(texts.is_valid(), views[texts.offset : texts.offset + len(texts)], 0).astype(np.int64)
 
@@ -134,7 +135,7 @@ def text_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
     column = checked(name, column)
     if pa.types.is_dictionary(column.type):
         return _from_dictionary(name, column)
-    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    nulls = null_rows(column)
     if not _is_text(column.type):
         if column.type in _AS_BINARY.values():
             return _mend(name, column, nulls)
@@ -152,7 +153,7 @@ def _from_dictionary(name: str, column: pa.DictionaryArray) -> tuple[pa.Array, M
     """Check each text of a dictionary once, and write out those that can be used."""
     texts, found = text_column(name, column.dictionary)
     rows = pc.fill_null(column.indices.cast(pa.int64()), len(texts)).to_numpy()
-    nulls = column.indices.is_null().to_numpy(zero_copy_only=False)
+    nulls = null_rows(column.indices)
     decoded = pa.DictionaryArray.from_arrays(column.indices, texts, safe=False).dictionary_decode()
     return decoded.fill_null(""), [
         (nulls, missing(name)),
@@ -197,7 +198,7 @@ def list_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
     Raises:
         BrokenRuleError: the column is damaged.
     """
-    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    nulls = null_rows(column)
     rows, values = _flat(name, column)
     texts, found = text_column(name, values)
     marks: Marks = [(nulls, missing(name))]
@@ -217,7 +218,7 @@ def number_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
         BrokenRuleError: the column is damaged.
     """
     if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
-        marks = [(column.is_null().to_numpy(zero_copy_only=False), missing(name))]
+        marks = [(null_rows(column), missing(name))]
         numbers = column.fill_null(0).cast(pa.int64())
     else:
         texts, marks = text_column(name, column)

@@ -62,7 +62,7 @@ def micros_column(column: pa.Array) -> tuple[np.ndarray, Marks]:
         BrokenRuleError: the column's type cannot be a time.
     """
     kind = column.type
-    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    nulls = null_rows(column)
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64), [(nulls, _missing(NAME))]
     if pa.types.is_floating(kind):
@@ -75,9 +75,16 @@ def micros_column(column: pa.Array) -> tuple[np.ndarray, Marks]:
         ticks, unit = column, PER_SECOND["s"]
     values = ticks.fill_null(0).to_numpy() if nulls.any() else ticks.to_numpy()
     outside = (values < 0) | (values >= SECONDS * unit) if values.dtype.itemsize > 4 else values < 0
-    fitting = np.where(outside, 0, values).astype(np.int64)
+    fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
     micros = fitting * (MICROS // unit) if unit <= MICROS else fitting // (unit // MICROS)
     return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
+
+
+def null_rows(column: pa.Array) -> np.ndarray:
+    """Tell which rows of a column are null."""
+    if not column.null_count:
+        return np.zeros(len(column), np.bool_)
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _from_floats(values: np.ndarray, nulls: np.ndarray) -> tuple[np.ndarray, Marks]:
