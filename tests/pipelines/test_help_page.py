@@ -96,7 +96,7 @@ WATCHES = [
 @pytest.mark.parametrize("word", WATCHES)
 def test_help_says_when_streams_must_be_named(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(page([word], capsys).split())
-    (said,) = re.findall(r"--streams A,B,\.\. (.*? if events have a stream)", shown)
+    (said,) = re.findall(r"--streams A,B,\.\. (.*? needed with (?:it|--stream_field))", shown)
     assert ("default: all that occur" in said) == (word == "heavy-hitters")
 
 

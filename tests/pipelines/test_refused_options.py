@@ -51,8 +51,6 @@ EVERY = {
     "--input empty.avro": "empty.avro is empty",
     "--input noise.parquet": "noise.parquet is not a Parquet file",
     "--input noise.avro": "noise.avro is not an Avro file",
-    "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
-    "--input '*.csv' --user_field nobody": "--user_field must name a field of",
     "--output none/rows.jsonl": "--output must be in a folder that exists",
     "--output rows.txt": "--output must end in .avro, .parquet, .jsonl",
     "--output events.jsonl": "--output must not be written over --input",
@@ -62,6 +60,11 @@ EVERY = {
     "--watermark marks": "watermark must be given with --watch only",
     "--max-hits 3": "unknown option --max-hits",
 }
+OF_PEOPLE = {
+    "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
+    "--input '*.csv' --user_field nobody": "--user_field must name a field of",
+}
+OF_EVENTS = {"histogram", "quantiles", "flags"}  # by default: they read no user then
 IN_TIME = {
     "--window 0": "window must be > 0 and a whole number of milliseconds",
     "--window nan": "window must be finite, got nan",
@@ -145,6 +148,7 @@ def cases() -> list[tuple[str, str]]:
     listed = []
     for command, options in COMMANDS.items():
         refused = EVERY | (IN_TIME if command != "queries" else {}) | OWN[command]
+        refused |= {} if command in OF_EVENTS else OF_PEOPLE
         listed += [(f"{command} {options} {wrong}", rule) for wrong, rule in refused.items()]
     listed += [
         (f"plan {word} {options} {wrong}", rule) for word, options in PLANS.items() for wrong, rule in PLANNED.items()

@@ -217,7 +217,7 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
 
 
 def arrived(user, item, time, at) -> TimestampedValue:
-    return TimestampedValue(beam.Row(user=user, item=item, time=time), at)
+    return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
 
 
 @streaming

@@ -206,7 +206,7 @@ class DoFns(PipelineVisitor):
 def dofns_of(transform: beam.PTransform) -> dict[str, beam.DoFn]:
     """Return the DoFns that a transform builds, by class name."""
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    _ = pipeline | beam.Create([("u", "i")]) | transform
+    _ = pipeline | beam.Create([beam.Row(user="u", item="i", time=Timestamp(0), stream="s")]) | transform
     visitor = DoFns()
     pipeline.visit(visitor)
     return visitor.found
