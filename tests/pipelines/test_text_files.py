@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import time
 import zlib
 
 import pytest
@@ -110,6 +111,20 @@ def test_a_line_that_is_too_long_is_one_dead_letter(form, beyond, place, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("unit", [None, "s"])
+@pytest.mark.parametrize("start", ["", "1.", "1e", "2024-01-01T00:00:00."])
+@pytest.mark.parametrize("format", TEXTS)
+def test_a_long_row_of_digits_as_a_time_takes_no_longer_than_its_length(format, start, unit, tmp_path, read_all):
+    hostile = {"user": "v", "item": "rain", "time": start + "1" * 40_000 + "x"}
+    path = tmp_path / f"events.{format}"
+    path.write_text(TEXTS[format]([*HONEST, hostile]))
+    began = time.process_time()
+    found = read_all(path, time_unit=unit)
+    assert time.process_time() - began < 5, "each digit is tried again for each digit"
+    assert len(found.rows) == len(HONEST)
+    assert len(found.letters) == 1
+
+
 def test_a_line_of_seventy_megabytes_does_not_end_the_run(tmp_path, read_all):
     lines = json_text(HONEST).splitlines(keepends=True)
     (tmp_path / "a.jsonl").write_text(lines[0] + json.dumps({"user": "x" * 70_000_000}) + "\n" + "".join(lines[1:]))
