@@ -14,6 +14,7 @@ from typing import Any
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from privstream.pipelines.accounts.ledger import WATCHED
+from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.readers import EventFile
 
@@ -24,8 +25,8 @@ NOT_SHAPING: Mapping[str, str] = {
     "run_id": "it takes the place of the fingerprint",
     "traceback": "it is about error messages",
     "input": "files enter by their contents; a source without an end is named by the run id",
-    "output": "it says where rows go",
-    "output_format": "it says how rows are written",
+    "output": "it says where rows go; it enters where the input has no end, see `identify`",
+    "output_format": "it says how rows are written; it enters where the input has no end, see `identify`",
     "overwrite": "it says where rows go",
     "dead_letter": "it says where dead letters go, which are not published",
     "noise_key_file": "the key is the other part of what noise depends on",
@@ -70,11 +71,15 @@ def identify(
 ) -> RunIdentity:
     """Return the identity of a run.
 
+    Without an end nothing tells the data of two runs apart, so the files to be written are a part of it, too: a run
+    that starts again finds those that it has published, and leaves them. Elsewhere it would publish other answers about
+    the same windows with the same noise.
+
     Args:
         arguments: all options.
         files: the input files.
         named_files: options that name further files.
-        watched: the option whose files have no end, if there is one; it enters as it was given.
+        watched: the option whose files have no end, if there is one; it enters by its place.
 
     Raises:
         InputFileError: a file cannot be read.
@@ -82,8 +87,11 @@ def identify(
     parameters = {name: value for name, value in vars(arguments).items() if name not in NOT_SHAPING}
     parameters = {name: value for name, value in parameters.items() if value is not None}
     for name in named_files:
-        if name != watched and name in parameters:
-            parameters[name] = _named(parameters[name])
+        if name in parameters:
+            parameters[name] = _place(parameters[name]) if name == watched else _named(parameters[name])
+    if watched is not None:
+        parameters["output"] = _place(arguments.output)
+        parameters["output_format"] = arguments.output_format or DEFAULT_FORMAT
     data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
     return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
 
@@ -131,7 +139,12 @@ def _source(path: str) -> str:
     """Return the name of a source without an end: a topic, whatever broker has it, or a folder."""
     if path.startswith("kafka://"):
         return f"kafka topic {path.rpartition('/')[2]}"
-    return path if FileSystems.get_scheme(path) is not None else os.path.abspath(path)
+    return _place(path)
+
+
+def _place(path: str) -> str:
+    """Return a path that says the same in any working directory."""
+    return path if FileSystems.get_scheme(path) is not None else os.path.realpath(path)
 
 
 def _digest(value: Any) -> str:

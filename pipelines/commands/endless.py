@@ -16,7 +16,7 @@ from privstream.pipelines.accounts.run_identity import NOT_SHAPING
 from privstream.pipelines.commands.options import fields
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
-from privstream.pipelines.sinks.window_files import WriteWindowFiles
+from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT, WriteWindowFiles
 from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
@@ -105,7 +105,7 @@ def writers(
         other = taken.setdefault(os.path.realpath(folder), option)
         if other != option:
             raise ValueError(f"{option} must be another folder than {other}, got {folder}")
-    rows = WriteWindowFiles(arguments.output, row_type, arguments.output_format or "jsonl", order)
+    rows = WriteWindowFiles(arguments.output, row_type, arguments.output_format or DEFAULT_FORMAT, order)
     return rows, WriteDeadLetterFiles(arguments.dead_letter) if arguments.dead_letter else None
 
 

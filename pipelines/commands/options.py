@@ -10,6 +10,7 @@ from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines.accounts.ledger import DEFAULT_DATASET, ENDING
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.sinks.row_files import FORMATS
+from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT
 from privstream.pipelines.sources.fields import DEFAULT_STREAM, FieldMapping
 from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS
 
@@ -76,7 +77,7 @@ def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
             metavar="NAME=VALUE",
             help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
         )
-    endless.add_argument("--output_format", choices=FORMATS, help="of these files (default: jsonl)")
+    endless.add_argument("--output_format", choices=FORMATS, help=f"of these files (default: {DEFAULT_FORMAT})")
 
 
 def add_windows(parser: argparse.ArgumentParser, *, clock: bool) -> None:

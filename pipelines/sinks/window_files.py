@@ -21,6 +21,9 @@ from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
 from privstream.pipelines.sources.folder_looks import END
 from privstream.transforms.timing.steps import MILLISECOND
 
+DEFAULT_FORMAT = "jsonl"
+"""Of the files, where none is named."""
+
 WINDOW = ("window_start", "window_end")
 LONGEST_STREAM = 100  # bytes of a stream in a file's name
 

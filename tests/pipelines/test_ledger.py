@@ -6,6 +6,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -240,3 +241,30 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
     for damaged in ("{}", "[]", "no JSON", '{"parameters": 5}'):
         Path("out/_guarantee.json").write_text(damaged)
         assert run("out", *watch) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [(["--output_format", "avro"], "output_format"), ([], "output"), (["--input", "link"], "data, output")],
+)
+def test_a_run_without_an_end_starts_again_over_what_it_has_published_alone(
+    change: list[str], differs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(options: object, build, end: object, accepted) -> dict[str, int]:
+        build(beam.Pipeline(runner="FnApiRunner"))
+        accepted()
+        return {}
+
+    monkeypatch.setattr(launch, "run", taken)
+    for name in ("in", "out", "other", "elsewhere"):
+        Path(name).mkdir()
+    Path("link").symlink_to("in")
+    watch = ["--input", "link", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
+    assert run("out", *watch) == 0
+    assert run("./out", *watch, "--watch", "2", "--output_format", "jsonl", "--input", "in") == 0
+    if "data" in differs:
+        Path("link").unlink()
+        Path("link").symlink_to("elsewhere")
+    capsys.readouterr()
+    assert run("out" if "format" in differs else "other", *watch, *change) == 2
+    assert f"differs in {differs}, and under one run id both would get the same noise" in capsys.readouterr().err
