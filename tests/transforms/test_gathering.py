@@ -29,6 +29,29 @@ class Click(NamedTuple):
     stream: Any = ""
 
 
+class Text(str):
+    """Text that says something else of itself."""
+
+    def __str__(self):
+        return "\ud800"
+
+    def __len__(self):
+        return 0
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, moment):
+        raise RuntimeError(SECRET)
+
+
+class Locked:
+    _fields = ("user", "item", "time")
+
+    @property
+    def user(self):
+        raise RuntimeError(SECRET)
+
+
 class NoUser(NamedTuple):
     item: str
     time: int
@@ -62,6 +85,8 @@ def row_of(**said):
         (SECRET, "item"),
         [SECRET, "item"],
         (np.str_(SECRET), np.str_("item")),
+        (Text(SECRET), Text("item")),
+        Click(SECRET, "item", np.float16(5)),
         Click(SECRET, "item", Timestamp(5)),
         Click(SECRET, "item", 5),
         Click(SECRET, "item", np.int64(5)),
@@ -86,6 +111,7 @@ def test_integers_are_texts(user):
 
 FORM = "event must be a pair (user, item), a row or an Arrow record batch, got"
 TIME = "time must be a timestamp or a number of seconds since 1970, got"
+UNREADABLE = "event must hold values that can be read"
 PLAUSIBLE = "time must be between 1970-01-01 and 2200-01-01"
 
 
@@ -103,6 +129,10 @@ class Mute:
         ((SECRET, "b", "c"), "event_type", f"{FORM} tuple"),
         (None, "event_type", f"{FORM} NoneType"),
         (Mute(), "event_type", f"{FORM} Mute"),
+        (Locked(), "event_type", UNREADABLE),
+        (Click(SECRET, "b", datetime.datetime(2024, 1, 1, tzinfo=Zone())), "event_type", UNREADABLE),
+        (Click(SECRET, "b", np.timedelta64(5, "s")), "time_type", f"{TIME} timedelta64"),
+        ((np.timedelta64(5, "s"), SECRET), "user_type", "user must be text or an integer, got timedelta64"),
         (("", SECRET), "user_missing", "user must not be empty"),
         ((SECRET, ""), "item_missing", "item must not be empty"),
         ((SECRET, None), "item_missing", "item must not be null"),

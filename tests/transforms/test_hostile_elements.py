@@ -75,7 +75,8 @@ def test_what_is_no_noise_source_is_refused(kind, noise):
 
 USERS = [None, "", True, 1.5, b"u", "\ud800", "x" * (2**20 + 1), 1 << 40_000, ["u"], {"u": 1}, np.bool_(1), object]
 TIMES = [None, True, "2024-01-01", b"1", float("nan"), float("inf"), -1, 2**63, 10**400, np.float32("nan"),
-         np.datetime64("2024-01-01"), datetime.date(2024, 1, 1), Timestamp(2**40), MIN_TIMESTAMP, MAX_TIMESTAMP,
+         np.datetime64("2024-01-01"), np.timedelta64(5, "s"), datetime.date(2024, 1, 1), Timestamp(2**40),
+         MIN_TIMESTAMP, MAX_TIMESTAMP,
          START * 10**6]  # fmt: skip
 KINDS = [pa.array([1.5]), pa.array([b"u"]), pa.array([{"a": 1}]), pa.array([True]), pa.array([[1.5]]), pa.nulls(1)]
 

@@ -122,6 +122,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         "value must be a number, got str": Measurement("load", at, "1"),
         "value must be a number, got bool": Measurement("load", at, True),
         "value must be a number, got complex128": Measurement("load", at, np.complex128(1 + 2j)),
+        "value must be a number, got timedelta64": Measurement("load", at, np.timedelta64(5, "s")),
         "stream must be one of the public streams": Measurement("load", at, 1.0, "s"),
         "time must be between 1970-01-01 and 2200-01-01": Measurement("load", -5, 1.0),
         "measurement must have a field rule": (1, 2),

@@ -14,7 +14,7 @@ from privstream.transforms.alerts.counts import ONE_RUN
 from privstream.transforms.alerts.rules import LARGEST, AlertRule
 from privstream.transforms.alerts.threshold_tests import TestAlerts, Tests
 from privstream.transforms.batches import Keyed, StepKey
-from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.times import micros_of
@@ -41,8 +41,8 @@ class KeyMeasurements(beam.DoFn):
         self.read.inc()
         try:
             number, micros, value, stream = self._read(row)
-        except BrokenRuleError as broken:
-            yield set_aside(broken, text_of(row), "measurement")
+        except Exception as error:
+            yield set_aside(broken_by(error, "measurement"), text_of(row), "measurement")
             return
         _, steps = self.steps.assign(np.array([micros]))
         self.outside.inc(int(not len(steps)))
@@ -70,7 +70,9 @@ class KeyMeasurements(beam.DoFn):
 
     def _number(self, value: Any) -> float:
         """Return a value; to cut off large ones, and to round down, keeps values as near to each other as they were."""
-        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        if isinstance(value, bool | np.bool_ | np.timedelta64) or not isinstance(
+            value, int | float | np.integer | np.floating
+        ):
             raise BrokenRuleError("value", TYPE, f"value must be a number, got {type(value).__name__}")
         if not isinstance(value, int) and not math.isfinite(float(value)):
             raise BrokenRuleError("value", FINITE, "value must be finite")

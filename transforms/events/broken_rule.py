@@ -15,3 +15,13 @@ class BrokenRuleError(ValueError):
     def __init__(self, field: str, rule: str, reason: str) -> None:
         super().__init__(reason)
         self.code = f"{field}_{rule}"
+
+
+def broken_by(error: Exception, what: str) -> BrokenRuleError:
+    """Return the rule that a record breaks, from whatever was raised when it was read.
+
+    Its values may be of any class, and what the code of such a class raises must not end the run.
+    """
+    if isinstance(error, BrokenRuleError):
+        return error
+    return BrokenRuleError(what, TYPE, f"{what} must hold values that can be read")

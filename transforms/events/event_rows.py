@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.times import micros_of
 
@@ -45,8 +45,8 @@ class ReadRows(beam.DoFn):
         """Read one row."""
         try:
             micros = to_micros("time", getattr(row, self.time_field), self.time_unit)
-        except BrokenRuleError as rule:
-            yield set_aside(rule, _as_json(row), "row")
+        except Exception as error:
+            yield set_aside(broken_by(error, "row"), _as_json(row), "row")
             return
         fields = (self.user_field, self.item_field, self.stream_field)
         user, item, stream = (None if field is None else getattr(row, field) for field in fields)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
-from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.element_types import check_events
 from privstream.transforms.events.event_fields import EventFields
@@ -73,8 +73,8 @@ class GatherRows(beam.DoFn):
         LOG.read(1)
         try:
             row = read_event(element, timestamp, self.fields)
-        except BrokenRuleError as error:
-            yield set_aside(error, text_of(element))
+        except Exception as error:
+            yield set_aside(broken_by(error, "event"), text_of(element))
             return
         self._keep(row, timestamp)
         self._window = window

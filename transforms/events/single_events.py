@@ -6,6 +6,7 @@ import dataclasses
 import numbers
 from typing import Any, NamedTuple
 
+import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
@@ -106,17 +107,18 @@ def _text(name: str, value: Any, least: int = 1) -> str:
         return str(number)
     if not isinstance(value, str):
         raise wrong_type(name, type(value).__name__)
-    if len(value) < least:
+    text: str = str.__str__(value)  # itself, whatever a subclass says of it
+    if len(text) < least:
         raise empty(name)
     try:
-        size = len(value) if value.isascii() else len(value.encode())
+        size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         raise no_unicode(name) from None
     if size > LONGEST_TEXT:
         raise too_long(name)
-    return str(value)
+    return text
 
 
 def is_integer(value: Any) -> bool:
-    """Tell whether a value is an integer, of Python or numpy, and no truth value."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    """Tell whether a value is an integer, of Python or numpy, and neither a truth value nor a duration."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)

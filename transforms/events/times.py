@@ -30,23 +30,31 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
         unit: the unit of numbers.
         name: what the time is called.
     """
+    value = _plain(value)
     if isinstance(value, Timestamp):
         micros = value.micros
     elif isinstance(value, datetime):
         micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(value, bool) or not isinstance(value, int | np.integer | float | np.floating):
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         raise _missing(name) if value is None else _wrong_type(name, type(value).__name__)
-    elif isinstance(value, float | np.floating) and not math.isfinite(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise _not_finite(name)
     elif not 0 <= value < SECONDS * PER_SECOND[unit]:
         raise _out_of_range(name)
-    elif isinstance(value, int | np.integer):
-        micros = int(value) * MICROS // PER_SECOND[unit]
+    elif isinstance(value, int):
+        micros = value * MICROS // PER_SECOND[unit]
     else:
-        micros = round(float(value) * (MICROS / PER_SECOND[unit]))
+        micros = round(value * (MICROS / PER_SECOND[unit]))
     if not 0 <= micros < SECONDS * MICROS:
         raise _out_of_range(name)
     return micros
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python: short ones cannot be compared with large ones; a duration is none."""
+    if isinstance(value, np.floating):
+        return float(value)
+    return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
 
 
 def micros_of_stamp(timestamp: Timestamp) -> int | None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.streams import stream_numbers
@@ -162,8 +162,8 @@ class PackQueries(beam.DoFn):
         """Pack one query."""
         try:
             numbers, micros, stream = self._read(query)
-        except BrokenRuleError as rule:
-            yield set_aside(rule, text_of(query), "query", counter="queries")
+        except Exception as error:
+            yield set_aside(broken_by(error, "query"), text_of(query), "query", counter="queries")
             return
         steps = self.steps.assign(np.array([micros]))[1]
         if len(steps):
@@ -186,7 +186,7 @@ class PackQueries(beam.DoFn):
 def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) -> tuple[int, ...]:
     """Return the numbers of a query, or raise with the rule that it breaks."""
     for name, number in zip(fields, numbers, strict=True):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
             raise BrokenRuleError(name, TYPE, f"{name} must be an integer, got {type(number).__name__}")
         if not 1 <= number <= universe:
             raise BrokenRuleError(name, RANGE, f"{name} must be in 1 .. {universe}")

@@ -27,7 +27,7 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError
+from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import micros_of
@@ -89,13 +89,14 @@ class KeyQueries(beam.DoFn):
         """Encode one query; a timestamp at the end of time says nothing."""
         try:
             read = self._read(query)
-            if read.due <= timestamp.micros and timestamp < NO_TIME:
-                self.late.inc()
-                yield TaggedOutput(DEAD_LETTERS, read.late())
-            else:
-                yield ONE_KEY, QUERY + read.to_bytes()
-        except BrokenRuleError as rule:
-            yield set_aside(rule, text_of(query), "query", counter="queries")
+        except Exception as error:
+            yield set_aside(broken_by(error, "query"), text_of(query), "query", counter="queries")
+            return
+        if read.due <= timestamp.micros and timestamp < NO_TIME:
+            self.late.inc()
+            yield TaggedOutput(DEAD_LETTERS, read.late())
+        else:
+            yield ONE_KEY, QUERY + read.to_bytes()
 
     def _read(self, query: Any) -> SparseQuery:
         """Return a query by positions, or raise with the rule that it breaks."""
