@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 
 class Limit(NamedTuple):
-    """The largest total that is allowed; without a delta it says nothing of deltas."""
+    """The largest total that is allowed: with a delta all releases together are within both, else epsilons add up."""
 
     epsilon: float
     delta: float | None = None
@@ -71,7 +71,7 @@ def total(guarantees: Sequence[PrivacyGuarantee]) -> Total:
     return Total(
         unit=guarantees[0].unit,
         neighbouring=guarantees[0].neighbouring,
-        epsilon=min(plain, _composed(guarantees, plain, delta)),
+        epsilon=min(plain, math.inf if len(guarantees) == 1 else _composed(guarantees, delta)),
         delta=delta,
         plain_epsilon=plain,
         releases=len(guarantees),
@@ -81,6 +81,9 @@ def total(guarantees: Sequence[PrivacyGuarantee]) -> Total:
 def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
     """Refuse a run that would bring the total of its data set, for its unit, above a limit.
 
+    What is compared with the limit never falls when a run is added. The epsilon of a `Total` may, since a delta that a
+    run brings along is there for all of them.
+
     Raises:
         ValueError: it would; says what is spent, what the run costs and what is left.
     """
@@ -88,34 +91,33 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
     unit = (new.unit, new.neighbouring)
     own = [release[0].guarantee for release in distinct(one for one in earlier if one.dataset == entry.dataset)]
     own = [guarantee for guarantee in own if (guarantee.unit, guarantee.neighbouring) == unit]
-    together = total([*own, new])
-    room = 1 + ROUNDING
-    fits = together.epsilon <= limit.epsilon * room
-    if fits and (limit.delta is None or together.delta <= limit.delta * room):
+    together = _spent([*own, new], limit.delta)
+    if together <= limit.epsilon * (1 + ROUNDING):
         return
-    spent = (
-        total(own)
-        if own
-        else Total(unit=new.unit, neighbouring=new.neighbouring, epsilon=0.0, delta=0.0, plain_epsilon=0.0, releases=0)
-    )
-    left = f"epsilon {max(0.0, limit.epsilon - spent.epsilon):g}"
-    if limit.delta is not None:
-        left += f", delta {max(0.0, limit.delta - spent.delta):g}"
+    spent = _spent(own, limit.delta)
+    at_delta = "" if limit.delta is None else f" at delta {limit.delta:g}"
     raise ValueError(
-        f"budget_limit must not be passed: data set {entry.dataset!r} has spent {_cost(spent)} for {new.unit}, this "
-        f"run costs {_cost(total([new]))}, together {_cost(together)}; left: {left}"
+        f"budget_limit must not be passed: data set {entry.dataset!r} has spent epsilon {spent:g} for {new.unit}, this "
+        f"run costs epsilon {_spent([new], limit.delta):g}, together epsilon {together:g}{at_delta}; left: epsilon "
+        f"{max(0.0, limit.epsilon - spent):g}"
     )
 
 
-def _composed(guarantees: Sequence[PrivacyGuarantee], plain: float, delta: float) -> float:
-    """Return the epsilon of the composition, or infinity where it says nothing that the sum does not say."""
-    if not 0 < delta < 1 or len(guarantees) == 1:
+def _spent(guarantees: Sequence[PrivacyGuarantee], delta: float | None) -> float:
+    """Return the epsilon of all releases together at a delta, infinite if there is none; without it the plain sum."""
+    plain = math.fsum(guarantee.epsilon for guarantee in guarantees)
+    if delta is None:
+        return plain
+    enough = math.fsum(guarantee.delta for guarantee in guarantees) <= delta * (1 + ROUNDING)
+    return min(plain if enough else math.inf, _composed(guarantees, delta))
+
+
+def _composed(guarantees: Sequence[PrivacyGuarantee], delta: float) -> float:
+    """Return the epsilon of the composition at a delta, or infinity if it says nothing there."""
+    if not 0 < delta < 1 or not guarantees:
         return math.inf
+    plain = math.fsum(guarantee.epsilon for guarantee in guarantees)
     try:
         return compose(*guarantees, delta=delta, interval=max(FINEST_GRID, plain / GRID_POINTS)).epsilon
     except ValueError:  # nothing of delta is left: as for guarantees of one point each
         return math.inf
-
-
-def _cost(total: Total) -> str:
-    return f"epsilon {total.epsilon:g}, delta {total.delta:g}"

@@ -152,7 +152,8 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         "--budget_limit",
         type=_limit,
         metavar="EPSILON[,DELTA]",
-        help="do not start a run that would bring the total of the data set above this",
+        help="do not start a run that would bring the data set above this: EPSILON is the sum of all epsilons, with "
+        "DELTA that of all releases together at this delta",
     )
 
 

@@ -167,20 +167,37 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
     with pytest.raises(ValueError) as caught:
         check_limit(Limit(2.5), entry(11, pure(1.0)), earlier)
     assert str(caught.value) == (
-        "budget_limit must not be passed: data set 'default' has spent epsilon 2, delta 0 for one person over the "
-        "whole run, this run costs epsilon 1, delta 0, together epsilon 3, delta 0; left: epsilon 0.5"
+        "budget_limit must not be passed: data set 'default' has spent epsilon 2 for one person over the whole run, "
+        "this run costs epsilon 1, together epsilon 3; left: epsilon 0.5"
     )
-    with pytest.raises(ValueError, match="left: epsilon 2, delta 5e-07"):
-        check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
-    check_limit(Limit(2.0, 1e-6), entry(11, gaussian()), [])
+    point = replace(gaussian(), curve=None)
+    with pytest.raises(ValueError, match="costs epsilon inf, together epsilon inf at delta 5e-07; left: epsilon 2"):
+        check_limit(Limit(2.0, 5e-7), entry(11, point), [])
+    check_limit(Limit(2.0, 1e-6), entry(11, point), [])
+    check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
 
 
-def test_a_limit_counts_the_composition_not_the_plain_sum() -> None:
+def test_a_limit_with_a_delta_counts_the_composition_not_the_plain_sum() -> None:
     earlier = [entry(number, gaussian()) for number in range(3)]
     together = total([gaussian()] * 4)
     check_limit(Limit(together.epsilon, 4e-6), entry(4, gaussian()), earlier)
+    for limit in (Limit(together.epsilon * 0.99, 4e-6), Limit(together.plain_epsilon * 0.99)):
+        with pytest.raises(ValueError, match="budget_limit must not be passed"):
+            check_limit(limit, entry(4, gaussian()), earlier)
+    check_limit(Limit(together.plain_epsilon), entry(4, gaussian()), earlier)
+
+
+@pytest.mark.parametrize("limit", [Limit(4.0), Limit(4.0, 1e-6)])
+def test_what_has_passed_a_limit_is_not_brought_back_below_it_by_spending_more(limit) -> None:
+    """A run with hardly an epsilon and a large delta lowers the epsilon at the sum of the deltas."""
+    earlier = [entry(number, pure(0.1)) for number in range(100)]
+    careless = gaussian(0.01, 1e-3)
+    assert total([*(one.guarantee for one in earlier), careless]).epsilon < 4 < total([pure(0.1)] * 100).epsilon
+    for one in (careless, pure(0.1)):
+        with pytest.raises(ValueError, match="budget_limit must not be passed"):
+            check_limit(limit, entry(100, one), earlier)
     with pytest.raises(ValueError, match="budget_limit must not be passed"):
-        check_limit(Limit(together.epsilon * 0.99), entry(4, gaussian()), earlier)
+        check_limit(limit, entry(101, pure(0.1)), [*earlier, entry(100, careless)])
 
 
 def test_repetitions_pass_any_limit(tmp_path) -> None:
