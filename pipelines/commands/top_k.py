@@ -97,7 +97,10 @@ PIPELINE = EventPipeline(
     transform=transform,
     accuracy=accuracy,
     published="ranks_published",
-    beyond={"holdings_over_limit": "times a person was left out for having taken part often enough"},
+    beyond={
+        "events_over_items_per_step": "events left out: their person has --items_per_step other items in the window",
+        "holdings_over_limit": "times a person was left out for having taken part often enough",
+    },
 )
 
 COMMAND = Command(

@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.events.bounding import BoundItems
+from privstream.transforms.events.bounding import BoundItems, Kept
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ class TestFalls:
         """Each event counts, as often as the suspect sends it."""
         monkeypatch.setattr(
             "privstream.transforms.events.bounding.bound_items",
-            lambda users, *_, **__: (np.arange(len(users)), np.zeros(len(users), np.uint16)),
+            lambda users, *_, **__: Kept(np.arange(len(users)), np.zeros(len(users), np.uint16), 0),
         )
         made = ranking(epsilon=1.0, top=1, end=1)
         self.caught(made, [(SUSPECT, 1)] * 8, [], levels, 1.0)

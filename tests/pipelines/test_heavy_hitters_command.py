@@ -77,6 +77,22 @@ def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     assert order == sorted(order)
 
 
+def test_events_beyond_the_items_of_a_person_are_counted(city: City, tmp_path: Path, capsys) -> None:
+    """All events are usable, and yet most may count in no answer: that is said."""
+    events = tmp_path / "events.csv"
+    first = ("tea,2024-01-01T00:00:00Z", "tea,2024-01-01T00:00:01Z")
+    lines = [
+        f"u{user},{rest}" for user in range(5) for rest in (*first, "rain,2024-01-01T00:01Z", "snow,2024-01-01T00:02Z")
+    ]
+    events.write_text("\n".join(["user,item,time", *lines, ""]))
+    for items, left_out in (("1", True), ("3", False)):
+        files = ["--input", str(events), "--output", str(tmp_path / f"{items}.jsonl"), "--noise_key_file", city.key]
+        assert cli.main(["heavy-hitters", *files, *OPTIONS, "--items_per_step", items, "--selection", "first"]) == 0
+        said = capsys.readouterr().err
+        assert "20 of 20 events usable" in said
+        assert ("10 events left out: their person has --items_per_step other items" in said) == left_out
+
+
 def test_another_key_or_run_id_gives_other_counts(city: City, tmp_path: Path) -> None:
     for name, options in {
         "a": [],

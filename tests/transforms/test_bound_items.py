@@ -16,8 +16,10 @@ def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
     """Return user, item, time and rank of what is kept, sorted."""
     users, items, times = np.array(events, np.int64).reshape(-1, 3).T
     users, items = users.astype(np.uint64), items.astype(np.uint64)
-    rows, ranks = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
+    rows, ranks, left_out = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
     assert ranks.dtype == np.uint16
+    still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
+    assert left_out == sum((user, item) not in still for user, item, _ in events)
     kept = zip(users[rows].tolist(), items[rows].tolist(), times[rows].tolist(), ranks.tolist(), strict=True)
     return sorted(kept)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal
 from privstream.transforms.events.domain import Domain
@@ -16,6 +17,20 @@ from privstream.transforms.timing.steps import Steps
 SELECTIONS = ("last", "first", "random")
 
 
+class Kept(NamedTuple):
+    """What is kept of events.
+
+    Attributes:
+        rows: one for each item of a person that is kept.
+        ranks: uint16, for each of these the place of its item in a random order of the person's kept items.
+        left_out: how many events are of items that are not kept.
+    """
+
+    rows: np.ndarray
+    ranks: np.ndarray
+    left_out: int
+
+
 def bound_items(
     users: np.ndarray,
     items: np.ndarray,
@@ -24,7 +39,7 @@ def bound_items(
     limit: int,
     selection: str,
     noise: NoiseSource,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Kept:
     """Choose rows such that each person keeps at most `limit` distinct items.
 
     Args:
@@ -36,8 +51,8 @@ def bound_items(
         noise: orders a person's items for "random", and for the ranks.
 
     Returns:
-        The rows kept, and for each the rank (uint16) of its item in a random order of the person's kept items. Both
-        are functions of the person's own events, the limit and the key alone, whatever their order in the input.
+        What is kept: a function of each person's own events, the limit and the key alone, whatever their order in the
+        input.
     """
     order = np.argsort(users, kind="stable")
     alone = first_of_run(users[order])
@@ -46,7 +61,7 @@ def bound_items(
         order[alone],
         order[~alone],
     )  # most people have one event in a window: nothing to choose, nothing to draw
-    rows, ranks = _choose(
+    rows, ranks, left_out = _choose(
         users[many],
         items[many],
         -times[many] if selection == "last" else times[many],
@@ -54,24 +69,28 @@ def bound_items(
         random=selection == "random",
         noise=noise,
     )
-    return np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks])
+    return Kept(np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks]), left_out)
 
 
 def _choose(
     users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int, *, random: bool, noise: NoiseSource
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Kept:
     """Choose rows by least time, or at random, and rank them."""
     if limit == 1 and not random:
         order = np.lexsort((items, times, users))
-        rows = order[first_of_run(users[order])]
-        return rows, np.zeros(len(rows), np.uint16)
+        first = np.flatnonzero(first_of_run(users[order]))
+        rows = order[first]
+        own = np.repeat(items[rows], np.diff(np.append(first, len(order))))
+        return Kept(rows, np.zeros(len(rows), np.uint16), int(np.count_nonzero(items[order] != own)))
     order = np.lexsort((times, items, users))
-    held = order[first_of_run(users[order], items[order])]
+    first = np.flatnonzero(first_of_run(users[order], items[order]))
+    held, events = order[first], np.diff(np.append(first, len(order)))
     lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
     priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
     rows, lot = held[place < limit], lot[place < limit]
-    return rows, place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
+    ranks = place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
+    return Kept(rows, ranks, int(events[place >= limit].sum()))
 
 
 def first_of_run(*columns: np.ndarray) -> np.ndarray:
@@ -119,6 +138,7 @@ class BoundItems(StepParcels, state="bound_items"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
+        self.left_out = Metrics.counter("privstream", "events_over_items_per_step")
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
@@ -129,7 +149,7 @@ class BoundItems(StepParcels, state="bound_items"):
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Bound one step of one shard of people."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        rows, ranks = bound_items(
+        kept = bound_items(
             events.users,
             events.items,
             events.times,
@@ -137,7 +157,8 @@ class BoundItems(StepParcels, state="bound_items"):
             selection=self.selection,
             noise=self.noise.derive("item order", key.stream, key.step),
         )
-        held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names)
+        self.left_out.inc(kept.left_out)
+        held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names)
         if self.by_people:
             yield key.shard.to_bytes(4, "big"), seal(key, held)
         else:

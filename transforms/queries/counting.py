@@ -38,9 +38,9 @@ class CountRecords(beam.DoFn):
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         """Count one shard."""
         events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
-        rows, _ = bound_items(
+        rows = bound_items(
             events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
-        )
+        ).rows
         self.records.inc(len(events.users) - len(rows))
         yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
 
