@@ -16,6 +16,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Prf, Words
 
 MINIMUM_KEY_BYTES = 16
+MAXIMUM_KEY_BYTES = 1 << 10
 MINIMUM_DISTINCT_BYTES = 8
 """Fewer are seen once in 10^11 keys of 16 random bytes, and once in 10^7 of 32 hexadecimal digits."""
 
@@ -133,7 +134,7 @@ class KeyedNoise(PrfNoise):
 
     Args:
         secret_key: at least 16 random bytes, for example 32 from `openssl rand`, at least 8 of them different: with
-            fewer the key cannot be random. Longer keys are used whole.
+            fewer the key cannot be random. Longer keys are used whole, up to 1,024 bytes.
         run_id: public; two runs over different data that share a key must have different run ids, and so must two
             transforms of one pipeline that read different events.
 
@@ -142,7 +143,7 @@ class KeyedNoise(PrfNoise):
 
     Raises:
         TypeError: the key is not bytes.
-        ValueError: the key is too short, or cannot be random.
+        ValueError: the key is too short or too long, or cannot be random.
 
     Example:
         >>> noise = KeyedNoise(b"an example, not a secret")
@@ -174,7 +175,7 @@ class KeyedNoise(PrfNoise):
         try:
             with open(path, "rb") as file:
                 _check_mode(path, os.fstat(file.fileno()))
-                content = file.read()
+                content = file.read(MAXIMUM_KEY_BYTES + 3)  # a newline has two bytes, and one is too many
         except OSError as error:
             raise ValueError(f"noise_key_file must be a readable file, got {path} ({error.strerror})") from None
         noise = cls(_check_key("noise_key_file", _strip_newline(content)), run_id)
@@ -245,7 +246,9 @@ def _derive_again(origin: tuple[str, str, str, str], path: tuple[str | int | byt
 
 
 def _check_key(name: str, key: bytes) -> bytes:
-    """Refuse a key that is too short, or cannot be random."""
+    """Refuse a key that is too short, or cannot be random, or is another file: a ledger beside its key is larger."""
+    if len(key) > MAXIMUM_KEY_BYTES:
+        raise ValueError(f"{name} must hold at most {MAXIMUM_KEY_BYTES:,} bytes, got more: is it really a key?")
     if len(key) < MINIMUM_KEY_BYTES:
         raise ValueError(f"{name} must hold at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
     if len(set(key)) < MINIMUM_DISTINCT_BYTES:

@@ -203,6 +203,19 @@ def test_key_errors(tmp_path, monkeypatch):
         KeyedNoise(SECRET, 7)
 
 
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
+def test_a_file_that_is_larger_than_any_key_is_something_else(tmp_path, ending):
+    """A ledger beside its key, for example, which is not secret."""
+    path, content = tmp_path / "key", bytes(range(256)) * 4
+    path.write_bytes(content + ending)
+    path.chmod(0o600)
+    assert (KeyedNoise.from_file(path).words(1) == KeyedNoise(content).words(1)).all()
+    for longer in (b"x", b"\n" * 5000, b"\r\n\nx"):
+        path.write_bytes(content + longer)
+        with pytest.raises(ValueError, match="noise_key_file must hold at most 1,024 bytes, got more"):
+            KeyedNoise.from_file(path)
+
+
 @pytest.mark.parametrize("key", [b"k" * 16, b"k" * 64, b"hunter2" * 5, bytes(32)])
 def test_a_key_that_cannot_be_random_is_refused(tmp_path, monkeypatch, key):
     path = tmp_path / "key"
