@@ -80,8 +80,9 @@ class FieldMapping:
         """
         options = self._options()
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
-            rule = f"must be a header with the fields {', '.join(options)} (or those named by --user_field and so on)"
-            raise ValueError(f"the first line of {source} {rule}")
+            names = ", ".join(options)
+            rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
+            raise ValueError(f"the first line of {source} {rule}, separated by commas")
         for name, option in options.items():
             count = schema.names.count(name)
             if count == 0:

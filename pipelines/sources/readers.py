@@ -68,9 +68,10 @@ class ReadEvents(beam.PTransform[Any, Any]):
     UTC) and, with streams, `stream` (text), without nulls. The output `dead_letters` holds a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
-    The files are listed, and the first of them is looked at, when the transform is made, so most errors show at
-    launch. A file that cannot be read at all or to its end, or whose header does not have the fields, ends the run with
-    an error that names it; a malformed record or a damaged Avro block does not.
+    The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
+    So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to
+    its end, or whose header does not have the fields, ends the run with an error that names it; a malformed record or a
+    damaged Avro block does not.
 
     *Privacy*: what one person's record looks like decides only about that record: which fields are read, and whether
     there are streams, is decided by `fields`. Errors and logs name files and fields, never values.
@@ -93,8 +94,9 @@ class ReadEvents(beam.PTransform[Any, Any]):
         self.pattern = pattern
         self.files = match_files(pattern, format)
         self.fields = fields or FieldMapping()
-        with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
-            check_file(self.files[0], self.fields)
+        for file in self.files[:1] + [file for file in self.files[1:] if FileSystems.get_scheme(file.path) is None]:
+            with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
+                check_file(file, self.fields)
 
     def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files side by side."""

@@ -231,6 +231,17 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
         launch(path, item="query", time_unit="s")
 
 
+@pytest.mark.parametrize(
+    ("header", "rule"), [("user;item;time", "separated by commas"), ("user,time", "no `item` there")]
+)
+def test_every_file_is_looked_at_before_a_run_is_paid_for(header, rule, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("user,item,time\nu,i,1\n")
+    (tmp_path / "c.csv").write_text(f"{header}\nu,i,1\n")
+    with pytest.raises(ValueError, match=rf"c\.csv.*{rule}"):
+        launch(tmp_path / "*.csv", time_unit="s")
+
+
 def test_a_csv_without_header_is_not_quoted(tmp_path):
     (tmp_path / "a.csv").write_text("secret-user,secret-item,2024-01-01\n")
     with pytest.raises(
