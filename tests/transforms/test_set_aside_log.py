@@ -51,6 +51,15 @@ def test_the_first_line_comes_at_once_and_others_once_a_minute(caplog):
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
+def test_what_one_pipeline_has_read_is_not_counted_for_the_next(caplog):
+    log = SetAsideLog()
+    log.read(1_000)
+    log.flush()
+    log.read(10)
+    log.add(Counter({"user must not be empty": 3}))
+    assert "privstream: 3 of 10 records could not be used" in lines_of(caplog)[0]
+
+
 def test_few_reasons_are_named(caplog):
     log = SetAsideLog()
     log.add(Counter({f"reason {i}": 100 - i for i in range(20)}))

@@ -47,9 +47,10 @@ class SetAsideLog:
                 self._write(now)
 
     def flush(self) -> None:
-        """Log what has not been logged: the worker ends."""
+        """Log what has not been logged, and forget what was read: the worker ends, and another pipeline may follow."""
         with self._lock:
             self._write(self._clock())
+            self._read = 0
 
     def _write(self, now: float) -> None:
         """Write a line about all since the last one."""
