@@ -17,7 +17,7 @@ from typing import Any, cast
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineState, create_runner
 from privstream import mechanisms, pipelines, transforms
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
@@ -57,9 +57,24 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
         raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     choose_local_runner(options)
+    _check_runner(options)
     prepare_for_checkpoints(options)
     check_flink(options)
     return options
+
+
+def _check_runner(options: PipelineOptions) -> None:
+    """Refuse a runner that Beam does not know, or cannot load.
+
+    Raises:
+        UsageError: naming it.
+    """
+    name = options.view_as(StandardOptions).runner
+    try:
+        create_runner(name)
+    except (ValueError, TypeError, ImportError, AttributeError):
+        rule = "must be a runner that Beam knows and that is installed, such as FnApiRunner, PrismRunner or FlinkRunner"
+        raise UsageError(f"--runner {rule}, got {name}") from None
 
 
 def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:

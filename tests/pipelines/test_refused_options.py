@@ -59,6 +59,7 @@ EVERY = {
     "--dead_letter rows.jsonl": "--dead_letter must not be written over --output",
     "--watermark marks": "watermark must be given with --watch only",
     "--max-hits 3": "unknown option --max-hits",
+    "--runner Foo": "--runner must be a runner that Beam knows",
 }
 OF_PEOPLE = {
     "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
