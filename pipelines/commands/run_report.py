@@ -17,7 +17,6 @@ OUTSIDE = {
 """Counters of events that count in no answer, in any command."""
 
 RULES = {
-    "missing": "without {}",
     "type": "with {} that is neither text nor an integer",
     "encoding": "with {} that is not valid UTF-8",
     "long": "with {} that is too long",
@@ -26,10 +25,11 @@ RULES = {
 
 FIELDS = {"user": "a user", "item": "an item", "stream": "a stream"}
 FAULTS = {f"{field}_{rule}": words.format(FIELDS[field]) for field in FIELDS for rule, words in RULES.items()}
+FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, words in FIELDS.items()}
 FAULTS |= {
-    "time_missing": "without a time",
+    "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
-    "time_syntax": "with a time that is not ISO 8601 text (--time_unit says the unit of plain numbers)",
+    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
     "time_unit": "with a time that is a plain number (--time_unit says its unit)",
     "time_finite": "with a time that is not finite",
     "time_range": "with a time outside of 1970 to 2200 (--time_unit says the unit of plain numbers)",
@@ -98,7 +98,7 @@ class RunReport:
         if letters:
             kept = f"see {dead_letter}" if dead_letter else "--dead_letter PATH keeps them"
             why = f": {_listed(self._faults)}" if self._faults else ""
-            lines = [f"{letters:,} records could not be used, {kept}{why}"]
+            lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
         return lines + [f"{number:,} {what}" for number, what in self._unusable + self._unanswered + self._beyond]
 
     def nothing_usable(self, published: int) -> str | None:

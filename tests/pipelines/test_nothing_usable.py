@@ -30,7 +30,7 @@ COMMANDS = {
 GOOD = "2015-05-17T00:05:03Z"
 APACHE = "17/May/2015:10:05:03 +0000"
 SLASHES = "17/05/2015"
-SYNTAX = "records with a time that is not ISO 8601 text (--time_unit says the unit of plain numbers)"
+SYNTAX = "records with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z"
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     write_events(folder, [*people(APACHE), *people(SLASHES)[:3], {"user": "1", "item": "a"}])
     status, told = run(f"{command} {COMMANDS[command]}", capsys)
     assert status == 3
-    why = f"no event could be used, so the rows hold nothing but noise: 153 {SYNTAX}, 1 record without a time"
+    why = f"no event could be used, so the rows hold nothing but noise: 153 {SYNTAX}, 1 record without a time in --time_field"
     assert told.splitlines()[-1] == f"privstream {command}: error: {why}"
     assert f"\n154 records could not be used, --dead_letter PATH keeps them: 153 {SYNTAX}" in told
     assert "of the truth" not in told and "With probability" not in told
@@ -146,7 +146,7 @@ def test_reasons_come_by_their_number() -> None:
     ).nothing_usable(5)  # fmt: skip
     assert told is not None and told.endswith(
         "noise: 9 records with an item that is too long, 7 events that neither enter nor leave, "
-        "2 records without a user, 1 record refused as no such fault"
+        "2 records without a user in --user_field, 1 record refused as no such fault"
     )
 
 
