@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privstream.pipelines.accounts.ledger import ENDING, Entry, Ledger
@@ -25,6 +25,8 @@ protect different things: they are never added into one number.
 
 OF_RUN = ("time", "command", "run_id")
 SECONDS = len("2030-01-01T12:00:00")
+RUN_ID_LETTERS = 18
+COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,34 +91,34 @@ def _of_release(release: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _show(console: Console, name: str, entries: Sequence[Entry]) -> None:
-    """Print the account of a data set."""
-    runs = _table(("time", "command", "run id", "unit", "epsilon", "delta", "repeats"))
-    for one in map(_of_release, distinct(entries)):
-        numbers = f"{one['epsilon']:g}", f"{one['delta']:g}", f"{one['repeats']:,}"
-        texts = one["time"][:SECONDS], *(one[word] for word in ("command", "run_id", "unit"))
-        runs.add_row(*(Text(printable(text)) for text in texts), *numbers)
-    together = _table(("unit", "neighbours", "releases", "epsilon", "delta", "plain sum of epsilons"))
+    """Print the account of a data set: a table for each unit, for units differ in kind and are never added."""
+    releases = [_of_release(release) for release in distinct(entries)]
     for total in totals(entries):
-        together.add_row(*_row(total))
-    console.print(Text(f"data set {printable(name)}: releases", style="bold"))
-    console.print(runs)
-    console.print(Text("in total (units differ in kind, and are never added into one number)", style="bold"))
-    console.print(together)
+        of_unit = [one for one in releases if (one["unit"], one["neighbouring"]) == (total.unit, total.neighbouring)]
+        title = f"data set {name}: {total.unit}, neighbours by {total.neighbouring}"
+        console.print(Text(printable(title), style="bold"))
+        console.print(_table(of_unit, total))
+        console.print()
 
 
-def _table(columns: Sequence[str]) -> Table:
-    """Return an empty table; columns with numbers to the right."""
+def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
+    """Return a line for each release, and what they come to."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        text = column in ("time", "command", "run id", "unit", "neighbours")
-        table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=column == "time")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in COLUMNS[:3] else "right", no_wrap=True)
+    for one in releases:
+        texts = one["time"][:SECONDS], one["command"], _short(printable(one["run_id"]))
+        table.add_row(*map(Text, texts), f"{one['epsilon']:g}", f"{one['delta']:g}", f"{one['repeats']:,}")
+    table.add_section()
+    number = f"{total.releases:,} release{'s' * (total.releases > 1)}"
+    table.add_row("all, composed", number, "", f"{total.epsilon:g}", f"{total.delta:g}", "")
+    table.add_row("all, plain sum", number, "", f"{total.plain_epsilon:g}", f"{total.delta:g}", "")
     return table
 
 
-def _row(total: Total) -> list[Text]:
-    """Return a line of the totals."""
-    numbers = f"{total.releases:,}", f"{total.epsilon:g}", f"{total.delta:g}", f"{total.plain_epsilon:g}"
-    return [Text(total.unit), Text(total.neighbouring), *map(Text, numbers)]
+def _short(run_id: str) -> str:
+    """Return as much of a run id as a terminal has room for; JSON holds all of it."""
+    return run_id if len(run_id) <= RUN_ID_LETTERS else f"{run_id[: RUN_ID_LETTERS - 1]}…"
 
 
 COMMAND = Command(

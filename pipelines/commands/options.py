@@ -234,7 +234,8 @@ def _limit(text: str) -> Limit:
         checks.positive("epsilon", epsilon)
         return Limit(epsilon, *(checks.probability("delta", each, zero=True) for each in delta))
     except (TypeError, ValueError):
-        raise argparse.ArgumentTypeError(f"must be EPSILON or EPSILON,DELTA, both numbers, got {text!r}") from None
+        rule = "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1)"
+        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}") from None
 
 
 def _reads_users(arguments: argparse.Namespace) -> bool:

@@ -123,15 +123,20 @@ def test_repetitions_are_free_and_units_are_never_added(tmp_path, capsys) -> Non
 
 
 def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), replace(entry(2, pure(0.5)), run_id="\x1b[31mred"))
+    monkeypatch.setenv("COLUMNS", "80")
+    red = replace(entry(2, pure(0.5)), run_id="\x1b[31mred" + "x" * 40)
+    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, "one event")))
     assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
     shown = capsys.readouterr().out
-    assert "data set default: releases" in shown
-    assert "heavy-hitters" in shown and "run 1" in shown and "2030-01-01T00:00:01" in shown
+    assert f"data set default: {PERSON}, neighbours by add_remove" in shown
+    assert "data set default: one event, neighbours by add_remove" in shown
     assert "\x1b" not in shown and "x1b[31mred" in shown
-    assert "units differ in kind, and are never added into one number" in shown
-    assert "plain sum of epsilons" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    plain = f"{EPSILON:g}", f"{EPSILON + 0.5:g}"
+    assert ["2030-01-01T00:00:01", "heavy-hitters", "run", "1", plain[0], "1e-06", "0"] in lines
+    assert ["all,", "plain", "sum", "2", "releases", plain[1], "1e-06"] in lines
+    assert ["all,", "composed", "1", "release", "0.5", "0"] in lines
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -167,11 +172,11 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
     with pytest.raises(ValueError) as caught:
         check_limit(Limit(2.5), entry(11, pure(1.0)), earlier)
     assert str(caught.value) == (
-        "budget_limit must not be passed: data set 'default' has spent epsilon 2 for one person over the whole run, "
-        "this run costs epsilon 1, together epsilon 3; left: epsilon 0.5"
+        "budget_limit must not be exceeded: data set 'default' has spent epsilon 2 for one person over the whole run, "
+        "this run costs epsilon 1, all together epsilon 3; left: epsilon 0.5"
     )
     point = replace(gaussian(), curve=None)
-    with pytest.raises(ValueError, match="costs epsilon inf, together epsilon inf at delta 5e-07; left: epsilon 2"):
+    with pytest.raises(ValueError, match="costs epsilon inf, all together epsilon inf, by composition at delta 5e-07; left: epsilon 2"):
         check_limit(Limit(2.0, 5e-7), entry(11, point), [])
     check_limit(Limit(2.0, 1e-6), entry(11, point), [])
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
@@ -182,7 +187,7 @@ def test_a_limit_with_a_delta_counts_the_composition_not_the_plain_sum() -> None
     together = total([gaussian()] * 4)
     check_limit(Limit(together.epsilon, 4e-6), entry(4, gaussian()), earlier)
     for limit in (Limit(together.epsilon * 0.99, 4e-6), Limit(together.plain_epsilon * 0.99)):
-        with pytest.raises(ValueError, match="budget_limit must not be passed"):
+        with pytest.raises(ValueError, match="budget_limit must not be exceeded"):
             check_limit(limit, entry(4, gaussian()), earlier)
     check_limit(Limit(together.plain_epsilon), entry(4, gaussian()), earlier)
 
@@ -194,9 +199,9 @@ def test_what_has_passed_a_limit_is_not_brought_back_below_it_by_spending_more(l
     careless = gaussian(0.01, 1e-3)
     assert total([*(one.guarantee for one in earlier), careless]).epsilon < 4 < total([pure(0.1)] * 100).epsilon
     for one in (careless, pure(0.1)):
-        with pytest.raises(ValueError, match="budget_limit must not be passed"):
+        with pytest.raises(ValueError, match="budget_limit must not be exceeded"):
             check_limit(limit, entry(100, one), earlier)
-    with pytest.raises(ValueError, match="budget_limit must not be passed"):
+    with pytest.raises(ValueError, match="budget_limit must not be exceeded"):
         check_limit(limit, entry(101, pure(0.1)), [*earlier, entry(100, careless)])
 
 
@@ -205,7 +210,7 @@ def test_repetitions_pass_any_limit(tmp_path) -> None:
     one = entry(1, pure(1.0))
     assert not ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
     assert ledger.append(one, lambda earlier: check_limit(Limit(1.0), one, earlier))
-    with pytest.raises(ValueError, match="budget_limit must not be passed"):
+    with pytest.raises(ValueError, match="budget_limit must not be exceeded"):
         other = entry(2, pure(0.1))
         ledger.append(other, lambda earlier: check_limit(Limit(1.0), other, earlier))
 

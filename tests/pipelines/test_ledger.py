@@ -167,7 +167,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(
         ("--dataset ''", "dataset must be a name of printable letters, got"),
         (
             "--budget_limit 0.5",
-            "budget_limit must not be passed: data set 'default' has spent epsilon 0 for one",
+            "budget_limit must not be exceeded: data set 'default' has spent epsilon 0 for one",
         ),
     ],
 )
