@@ -97,8 +97,8 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
     spent = _spent(own, limit.delta)
     at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
     raise ValueError(
-        f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent epsilon {spent:g} for {new.unit}, this "
-        f"run costs epsilon {_spent([new], limit.delta):g}, all together epsilon "
+        f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent epsilon {spent:g} for {new.unit}, "
+        f"this run costs epsilon {_spent([new], limit.delta):g}, all together epsilon "
         f"{together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
     )
 

@@ -19,8 +19,8 @@ MOST_BYTES = 60_000
 
 def command_lines(text: str) -> list[list[str]]:
     """Return the command lines of privstream in the blocks of a text that are complete."""
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(block for language, block in blocks if language in ("", "sh")).replace("\\\n", " ").splitlines()
     shown = [line.strip() for line in lines if line.strip().startswith("privstream ")]
     return [shlex.split(line)[1:] for line in shown if not re.search(r"\.\.\.|\$[({]", line)]
 

@@ -176,7 +176,9 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
         "this run costs epsilon 1, all together epsilon 3; left: epsilon 0.5"
     )
     point = replace(gaussian(), curve=None)
-    with pytest.raises(ValueError, match="costs epsilon inf, all together epsilon inf, by composition at delta 5e-07; left: epsilon 2"):
+    with pytest.raises(
+        ValueError, match="costs epsilon inf, all together epsilon inf, by composition at delta 5e-07; left: epsilon 2"
+    ):
         check_limit(Limit(2.0, 5e-7), entry(11, point), [])
     check_limit(Limit(2.0, 1e-6), entry(11, point), [])
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
