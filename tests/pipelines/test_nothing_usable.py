@@ -69,8 +69,9 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     write_events(folder, [*people(APACHE), *people(SLASHES)[:3], {"user": "1", "item": "a"}])
     status, told = run(f"{command} {COMMANDS[command]}", capsys)
     assert status == 3
-    why = f"no event could be used, so the rows hold nothing but noise: 153 {SYNTAX}, 1 record without a time in --time_field"
-    assert told.splitlines()[-1] == f"privstream {command}: error: {why}"
+    why = f"153 {SYNTAX}, 1 record without a time in --time_field"
+    error = f"privstream {command}: error: no event could be used, so the rows hold nothing but noise: {why}"
+    assert told.splitlines()[-1] == error
     assert f"\n154 records could not be used, --dead_letter PATH keeps them: 153 {SYNTAX}" in told
     assert "of the truth" not in told and "With probability" not in told
     assert (folder / "rows.jsonl").is_file() and (folder / "rows.jsonl.guarantee.json").is_file()
