@@ -60,6 +60,7 @@ EVERY = {
     "--watermark marks": "watermark must be given with --watch only",
     "--max-hits 3": "unknown option --max-hits",
     "--runner Foo": "--runner must be a runner that Beam knows",
+    "--budget_limit 0": "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), got '0'",
 }
 OF_PEOPLE = {
     "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
