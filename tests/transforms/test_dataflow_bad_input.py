@@ -16,6 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
+from privstream.transforms.events import set_aside_log
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY), "count_share": 0.0}
@@ -183,8 +184,9 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("batch", PRIVATE)
-def test_reasons_and_logs_quote_nothing_private(batch, caplog):
+def test_reasons_and_logs_quote_nothing_private(batch, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(set_aside_log, "SECONDS_BETWEEN_LINES", 0)
     (letter,) = run(transform("plain"), [batch]).elements("dead")
     said = caplog.text + letter.reason
     assert f"1 because {letter.reason}" in caplog.text

@@ -12,6 +12,7 @@ import pickle
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -206,7 +207,7 @@ class DoFns(PipelineVisitor):
 def dofns_of(transform: beam.PTransform) -> dict[str, beam.DoFn]:
     """Return the DoFns that a transform builds, by class name."""
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    _ = pipeline | beam.Create([beam.Row(user="u", item="i", time=Timestamp(0), stream="s")]) | transform
+    _ = pipeline | beam.Create([("u", "i")]).with_output_types(Any) | transform
     visitor = DoFns()
     pipeline.visit(visitor)
     return visitor.found

@@ -13,6 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
+from privstream.transforms.events.broken_rule import TYPE, BrokenRuleError
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import NUMBER, EventFields
 from privstream.transforms.events.gathering import gather
@@ -114,7 +115,10 @@ class PointTransform(PrivateTransform):
 
     def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""
-        found = sorted({check_query(tuple(query), self.query_fields, self.universe) for query in standing})
+        try:
+            found = sorted({check_query(tuple(query), self.query_fields, self.universe) for query in standing})
+        except BrokenRuleError as error:
+            raise (TypeError if error.code.endswith(TYPE) else ValueError)(str(error)) from None
         if len(found) > MOST_STANDING:
             raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
         return tuple(found)
