@@ -19,7 +19,7 @@ def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
     rows, ranks, left_out = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
     assert ranks.dtype == np.uint16
     still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
-    assert left_out == sum((user, item) not in still for user, item, _ in events)
+    assert left_out == len({(user, item) for user, item, _ in events} - still)
     kept = zip(users[rows].tolist(), items[rows].tolist(), times[rows].tolist(), ranks.tolist(), strict=True)
     return sorted(kept)
 

@@ -23,7 +23,7 @@ class Kept(NamedTuple):
     Attributes:
         rows: one for each item of a person that is kept.
         ranks: uint16, for each of these the place of its item in a random order of the person's kept items.
-        left_out: how many events are of items that are not kept.
+        left_out: how many items of people are not kept, however often and in whichever batches they came.
     """
 
     rows: np.ndarray
@@ -81,16 +81,19 @@ def _choose(
         first = np.flatnonzero(first_of_run(users[order]))
         rows = order[first]
         own = np.repeat(items[rows], np.diff(np.append(first, len(order))))
-        return Kept(rows, np.zeros(len(rows), np.uint16), int(np.count_nonzero(items[order] != own)))
+        others = order[items[order] != own]
+        others = others[np.lexsort((items[others], users[others]))]
+        left_out = np.count_nonzero(first_of_run(users[others], items[others]))
+        return Kept(rows, np.zeros(len(rows), np.uint16), left_out)
     order = np.lexsort((times, items, users))
     first = np.flatnonzero(first_of_run(users[order], items[order]))
-    held, events = order[first], np.diff(np.append(first, len(order)))
+    held = order[first]
     lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
     priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
     rows, lot = held[place < limit], lot[place < limit]
     ranks = place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
-    return Kept(rows, ranks, int(events[place >= limit].sum()))
+    return Kept(rows, ranks, len(held) - len(rows))
 
 
 def first_of_run(*columns: np.ndarray) -> np.ndarray:
@@ -138,7 +141,7 @@ class BoundItems(StepParcels, state="bound_items"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
-        self.left_out = Metrics.counter("privstream", "events_over_items_per_step")
+        self.left_out = Metrics.counter("privstream", "items_over_limit")
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
