@@ -83,7 +83,7 @@ def _choose(
         own = np.repeat(items[rows], np.diff(np.append(first, len(order))))
         others = order[items[order] != own]
         others = others[np.lexsort((items[others], users[others]))]
-        left_out = np.count_nonzero(first_of_run(users[others], items[others]))
+        left_out = int(np.count_nonzero(first_of_run(users[others], items[others])))
         return Kept(rows, np.zeros(len(rows), np.uint16), left_out)
     order = np.lexsort((times, items, users))
     first = np.flatnonzero(first_of_run(users[order], items[order]))
