@@ -10,6 +10,7 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.userstate import RuntimeTimer
 from apache_beam.transforms.window import TimestampedValue
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import StepKey
@@ -30,8 +31,11 @@ class State(list):
         self[:] = [value]
 
 
-class Timer:
+class Timer(RuntimeTimer):
     """Timers are not needed: the driver acts when it is time."""
+
+    def __init__(self):
+        pass
 
     def set(self, time, dynamic_timer_tag=""):
         pass

@@ -208,4 +208,4 @@ def test_poison_is_set_aside(cluster, tmp_path, expected):
     assert kept(tmp_path) == expected
     letters = dead(tmp_path)
     assert len(letters) == stream.windows * paced_stream.PARTS
-    assert {letter.reason for letter in letters} == {"user must be text or an integer, got NoneType"}
+    assert {letter.reason for letter in letters} == {"user must not be null"}

@@ -43,13 +43,13 @@ class ReadRows(beam.DoFn):
 
     def process(self, row: Any) -> Iterator[Any]:
         """Read one row."""
+        fields = (self.user_field, self.item_field, self.stream_field)
         try:
             micros = to_micros("time", getattr(row, self.time_field), self.time_unit)
+            user, item, stream = (None if field is None else getattr(row, field) for field in fields)
         except Exception as error:
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")
             return
-        fields = (self.user_field, self.item_field, self.stream_field)
-        user, item, stream = (None if field is None else getattr(row, field) for field in fields)
         yield Event(user, item, Timestamp(micros=micros), stream)
 
 
