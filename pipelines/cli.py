@@ -10,18 +10,22 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from privstream.pipelines.command import Command, CommandError
 from privstream.pipelines.help_page import Parser
 from privstream.pipelines.option_texts import check_texts
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.commands import plan_command, plot_command, run_command, simulate_command
 from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 
-Commands = Mapping[str, tuple["str | Commands", str]]
+Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
+SPECS = [question(word) for word in WORDS]
 PLANS: Commands = {
+    **{spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS},
     "heavy-hitters": ("plan.heavy_hitters", "from how many people on an item is found"),
-    "top-k": ("plan.top_k", "how right a ranking and its counts are"),
     "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
     "histogram": ("plan.histogram", "how far live counts of categories are off, and quantiles"),
     "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
@@ -30,8 +34,8 @@ PLANS: Commands = {
     "queries": ("plan.queries", "how precise answers to linear queries are"),
 }
 PLOTS: Commands = {
+    **{spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture},
     "heavy-hitters": ("plot.heavy_hitters", "the items of each window, and what was missed"),
-    "top-k": ("plot.top_k", "the items on top of each window, and the true numbers"),
     "alerts": ("plot.alerts", "alerts with their bounds, and the true numbers"),
     "histogram": ("plot.histogram", "live counts or quantiles with their error bounds, and the true counts"),
     "flags": ("plot.flags", "when flags went up, and when counts passed their thresholds"),
@@ -41,8 +45,8 @@ PLOTS: Commands = {
     "queries": ("plot.queries", "answers with their error bounds, or their errors"),
 }
 SIMULATIONS: Commands = {
+    **{spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation},
     "heavy-hitters": ("simulate.heavy_hitters", "what a city searches for, with trends that rise and fall"),
-    "top-k": ("simulate.top_k", "what a city searches for, and the list of all that it could"),
     "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
     "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
     "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
@@ -51,9 +55,9 @@ SIMULATIONS: Commands = {
     "queries": ("simulate.queries", "where people live and how old they are, and questions about that"),
 }
 COMMANDS: Commands = {
+    **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
     "heavy-hitters": ("commands.heavy_hitters", "report the items that many people hold, window by window"),
-    "top-k": ("commands.top_k", "rank public items by how many people hold them, window by window"),
     "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
     "histogram": ("commands.histogram", "count events of public categories, live"),
     "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
@@ -62,7 +66,7 @@ COMMANDS: Commands = {
     "ranges": ("commands.ranges", "count points in public ranges, while points come and go"),
     "predecessor": ("commands.predecessor", "find what is near to public points, while points come and go"),
     "queries": ("commands.queries", "answer linear queries about a data set, one after the other"),
-    "budget": ("commands.budget", "say what all runs on a data set have cost together, by their ledger"),
+    "budget": ("accounts.budget_command", "say what all runs on a data set have cost together, by their ledger"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
     "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
@@ -120,10 +124,10 @@ def _add(
         one = added.add_parser(word, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if given[:1] != [word]:
             continue
-        if not isinstance(what, str):
+        if isinstance(what, Mapping):
             chosen = _add(one, what, given[1:], "about")
             continue
-        command = load(what)
+        command = load(what) if isinstance(what, str) else what()
         one.description = command.description
         one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
         command.add_arguments(one)

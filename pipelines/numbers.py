@@ -36,8 +36,9 @@ def check_numbers(arguments: argparse.Namespace) -> None:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Check options by name."""
-    if "epsilon" in given:
-        checks.epsilon(given["epsilon"], largest=LARGEST_EPSILON)
+    epsilons = given.get("epsilon")
+    for epsilon in epsilons if isinstance(epsilons, list) else [] if epsilons is None else [epsilons]:
+        checks.epsilon(epsilon, largest=LARGEST_EPSILON)
     for name, least in LEAST.items():
         if 0 < given.get(name, 0) < least:
             raise ValueError(f"{name} must be >= {least:g}, got {given[name]}")

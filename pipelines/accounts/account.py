@@ -55,7 +55,12 @@ class Account:
             raise ValueError(f"dataset must be a name of printable letters, got {arguments.dataset!r}")
         if arguments.budget_limit is not None and path is None:
             raise ValueError(f"budget_limit must be given with a ledger, and there is none: {why}")
-        return cls(path=path, why=why, dataset=arguments.dataset, limit=arguments.budget_limit)
+        return cls(
+            path=path,
+            why=why,
+            dataset=arguments.dataset,
+            limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
+        )
 
     def charge(
         self, identity: RunIdentity, arguments: argparse.Namespace, noise: KeyedNoise, guarantee: PrivacyGuarantee

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
@@ -51,6 +52,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     @abstractmethod
     def guarantee(self) -> PrivacyGuarantee:
         """What is promised, over the whole run and all streams."""
+
+    @property
+    @abstractmethod
+    def accuracy(self) -> Accuracy:
+        """How accurate the rows are, by public parameters alone."""
 
     @property
     def event_fields(self) -> EventFields:

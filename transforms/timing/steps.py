@@ -9,6 +9,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 
+Seconds = float
+"""A duration in seconds."""
+
+Moment = float
+"""A point in time: seconds since 1970 UTC."""
+
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
 STAGES = 10  # more than the dataflow has

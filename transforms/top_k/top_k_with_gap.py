@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
@@ -24,10 +25,11 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 UNITS = ("person", "person_in_window")
+METHODS = ("auto", "exponential_gaps", "laplace_gaps")
 
 
 class TopKWithGap(PrivateTransform):
@@ -69,7 +71,8 @@ class TopKWithGap(PrivateTransform):
         streams: public names of the streams to rank, or None if the events carry no stream.
         streams_per_person: streams that one person may appear in; None for all of `streams`.
         measure_share: part of epsilon for measuring how many people hold the items that are published.
-        noise_law: "exponential" or "laplace", of the selection.
+        method: how items are selected: noisy counts with gaps, with "exponential_gaps" (exponential noise) or
+            "laplace_gaps" (Laplace noise, of twice the variance); "auto" takes what is more accurate.
         neighbouring: "add_remove" or "replace_one".
         beta: failure probability of the accuracy statements.
         shards: parallel shards of people. Changes no answer.
@@ -88,23 +91,23 @@ class TopKWithGap(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         domain: Domain,
         top: int,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        unit: str = "person",
+        unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
-        allowed_lateness: float = 0,
+        allowed_lateness: Seconds = 0,
         items_per_step: int = 1,
-        selection: str = "last",
+        selection: Literal["last", "first", "random"] = "last",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
         measure_share: float = 0.25,
-        noise_law: str = "exponential",
-        neighbouring: str = "add_remove",
+        method: Literal["auto", "exponential_gaps", "laplace_gaps"] = "auto",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
@@ -129,6 +132,7 @@ class TopKWithGap(PrivateTransform):
         self.shards = check_shards(shards)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self._limit_contributions(participation_cap, streams_per_person)
+        self.method = "exponential_gaps" if checks.one_of("method", method, METHODS) == "auto" else method
         self.mechanism = MeasuredTopK(
             epsilon=epsilon,
             delta=delta,
@@ -136,7 +140,7 @@ class TopKWithGap(PrivateTransform):
             releases=self._releases,
             items_per_release=items_per_step,
             measure_share=measure_share,
-            noise_law=noise_law,
+            noise_law=self.method.removesuffix("_gaps"),
             neighbouring=neighbouring,
         )
 
@@ -188,6 +192,24 @@ class TopKWithGap(PrivateTransform):
             adaptivity="The events of each window may depend on everything published before it.",
             caveats=tuple(caveats),
             horizon=None if in_window or self._participations is not None else self._windows,
+        )
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How right the ranking and the counts are; compared by the ranking."""
+        confidence = f"With probability {1 - self.beta:g}"
+        return Accuracy(
+            error=self.selection_error,
+            failure_probability=self.beta,
+            sentence=f"{confidence}, no item that a window leaves out is in the events of over "
+            f"{self.selection_error:,.0f} more people than one that it publishes. {confidence}, an estimate is within "
+            f"its error bound, at least {self.measure_error:,.0f} people, of the true number. Both count people within "
+            "their limits.",
+            numbers={
+                "selection_error": self.selection_error,
+                "least_error_bound": self.measure_error,
+                "estimate_stddev": self.mechanism.estimate_variance**0.5,
+            },
         )
 
     @property

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
-from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify
 from privstream.pipelines.command import NothingUsableError, UsageError
-from privstream.pipelines.commands.endless import (
-    INPUT,
+from privstream.pipelines.questions.endless import (
     RUN_ID_NEEDED,
     check_same_promise,
     end_path,
@@ -27,8 +25,9 @@ from privstream.pipelines.commands.endless import (
     reader,
     writers,
 )
-from privstream.pipelines.commands.options import UNBOUNDED
-from privstream.pipelines.commands.run_report import RunReport
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.whole_files import check_destination, check_new, write_json
@@ -74,38 +73,11 @@ class _Run:
     charge: Callable[[], str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventPipeline:
-    """A command from events to private rows: what is its own.
+@dataclass(frozen=True)
+class RunCommand:
+    """The command that answers a question: from events to private rows."""
 
-    Attributes:
-        row_type: the NamedTuple that is published.
-        order: fields to sort by, `-` before a name for falling numbers.
-        title: of the table on the terminal; what the rows are.
-        transform: makes the transform from the options, from whether the events carry a stream, and the noise.
-        accuracy: what is found with it: numbers for machines, and one `sentence` for people.
-        published: the counter of what was published.
-        unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
-        unanswered: counters of queries that are not answered, likewise.
-        beyond: counters of what else was left out, likewise.
-        public_files: options that name further files to read.
-        more_inputs: makes, from the options, further readers by name. The transform then gets a dictionary of
-            collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
-        watched: the option whose files may come without an end.
-    """
-
-    row_type: type
-    order: tuple[str, ...]
-    title: str
-    transform: Callable[[argparse.Namespace, bool, KeyedNoise], PrivateTransform]
-    accuracy: Callable[[Any], dict[str, Any]]
-    published: str
-    unusable: Mapping[str, str] = field(default_factory=dict)
-    unanswered: Mapping[str, str] = field(default_factory=dict)
-    beyond: Mapping[str, str] = field(default_factory=dict)
-    public_files: tuple[str, ...] = ("domain",)
-    more_inputs: Callable[[argparse.Namespace], Mapping[str, Any]] | None = None
-    watched: str = INPUT
+    spec: QuestionSpec
 
     def run(self, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
@@ -114,7 +86,7 @@ class EventPipeline:
             run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
-        with file_or_terminal(arguments.output, self.row_type, title=self.title) as path:
+        with file_or_terminal(arguments.output, self.spec.row_type, title=self.spec.title) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
@@ -150,16 +122,17 @@ class EventPipeline:
             ValueError, TypeError, OSError: naming the option or the file.
         """
         endless = is_endless(arguments)
-        read = reader(arguments, self.watched)
-        more = {} if self.more_inputs is None else dict(self.more_inputs(arguments))
+        read = reader(self.spec, arguments)
+        more = {} if self.spec.inputs is None else resolve(f"{ROOMS}.{self.spec.inputs}")(arguments)
         account = Account.of(arguments)
         self._check_apart(arguments, account.path, [file.path for file in read.files])
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, endless)
-        identity = identify(arguments, read.files, self.public_files, self.watched if endless else None)
+        identity = identify(arguments, read.files, self.spec.files, self.spec.watched if endless else None)
         arguments = _with_run_id(arguments, identity, endless)
         noise = launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id)
-        transform = self.transform(arguments, bool(read.fields.stream), noise)
+        given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
+        transform = self.spec.transform_class(**given, noise=noise)
         promised = self.promise(transform, arguments)
         if endless:
             check_same_promise(guarantee_file, promised)
@@ -183,8 +156,8 @@ class EventPipeline:
             ValueError, TypeError, OSError: naming the option.
         """
         if run.endless:
-            return writers(run.arguments, self.row_type, self.order, self.watched)
-        write, dead = WriteRows(path, self.row_type, order=self.order), run.arguments.dead_letter
+            return writers(run.arguments, self.spec.row_type, self.spec.order, self.spec.watched)
+        write, dead = WriteRows(path, self.spec.row_type, order=self.spec.order), run.arguments.dead_letter
         return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -193,14 +166,12 @@ class EventPipeline:
         What was not given, and has no default, is left out; so is the horizon of a guarantee that has none.
         """
         given = {name: value for name, value in vars(arguments).items() if name not in PLACES and value is not None}
-        if getattr(arguments, "horizon", "") is None:
-            given["horizon"] = UNBOUNDED
         guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
         return {
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
             "parameters": given,
             "guarantee": guarantee,
-            "accuracy": self.accuracy(transform),
+            "accuracy": transform.accuracy.to_dict(),
         }
 
     def _check_apart(self, arguments: argparse.Namespace, ledger: str | None, inputs: list[str]) -> None:
@@ -210,7 +181,7 @@ class EventPipeline:
             ValueError: naming the option and the path.
         """
         taken = {os.path.realpath(path): "--input" for path in inputs}
-        for option in ("noise_key_file", *self.public_files):
+        for option in ("noise_key_file", *self.spec.files):
             if getattr(arguments, option) is not None:
                 taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
         if ledger is not None and (other := taken.setdefault(os.path.realpath(ledger), "--ledger")) != "--ledger":
@@ -231,12 +202,13 @@ class EventPipeline:
         Raises:
             NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
         """
-        report = RunReport(counters, unusable=self.unusable, unanswered=self.unanswered, beyond=self.beyond)
-        published = counters.get(self.published, 0)
+        spec = self.spec
+        report = RunReport(counters, unusable=spec.unusable, unanswered=spec.unanswered, beyond=spec.beyond)
+        published = counters.get(spec.published, 0)
         nothing = report.nothing_usable(published) if report.known else None
         lines = [] if nothing else report.warning()
         if report.known:
-            lines.append(f"{report.usable:,} of {report.records:,} events usable, {published:,} {self.title} published")
+            lines.append(f"{report.usable:,} of {report.records:,} events usable, {published:,} {spec.title} published")
             lines += report.left_out(arguments.dead_letter)
         else:
             lines.append(NO_COUNTERS)

@@ -13,10 +13,12 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING
-from privstream.pipelines.commands.options import fields
+from privstream.pipelines.questions.input_fields import input_fields
+from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT, WriteWindowFiles
+from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
@@ -53,26 +55,27 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     return False
 
 
-def reader(arguments: argparse.Namespace, watched: str = INPUT) -> Any:
-    """Return what reads the input; it has an end if another option is what is `watched`.
+def reader(spec: QuestionSpec, arguments: argparse.Namespace) -> Any:
+    """Return what reads the input; it has an end if another option is what is watched.
 
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
     """
-    if not is_endless(arguments) or watched != INPUT:
-        return ReadEvents(arguments.input, fields(arguments), arguments.input_format)
+    fields = input_fields(spec, arguments)
+    if not is_endless(arguments) or spec.watched != INPUT:
+        return ReadEvents(arguments.input, fields, arguments.input_format)
     if arguments.input.startswith(KAFKA):
-        return _kafka(arguments)
+        return _kafka(arguments, fields)
     return WatchEvents(
         arguments.input,
-        fields(arguments),
+        fields,
         arguments.input_format,
         seconds=arguments.watch,
         watermark=arguments.watermark or ARRIVAL,
     )
 
 
-def _kafka(arguments: argparse.Namespace) -> Any:
+def _kafka(arguments: argparse.Namespace, fields: FieldMapping) -> Any:
     """Return what reads a topic."""
     try:
         module = importlib.import_module("privstream.pipelines.sources.kafka_events")
@@ -84,7 +87,7 @@ def _kafka(arguments: argparse.Namespace) -> Any:
         if not equals:
             raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
         settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
-    return module.ReadKafka(arguments.input, fields(arguments), settings, seconds=arguments.watch or KAFKA_SECONDS)
+    return module.ReadKafka(arguments.input, fields, settings, seconds=arguments.watch or KAFKA_SECONDS)
 
 
 def writers(

@@ -1,0 +1,71 @@
+"""From the description of a question to its commands: run, plan, plot, simulate. Imports no Beam until one runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from privstream.pipelines.command import Command
+from privstream.pipelines.questions.options import add_option, add_options, options_of
+from privstream.pipelines.questions.shared_options import add_files, add_key
+from privstream.pipelines.questions.spec import ROOMS, Option, QuestionSpec, resolve
+
+BEAM = "Any option of Apache Beam may be added, such as --runner."
+UNPLANNED = ("epsilon", "method", "window", "period", "start", "end", "allowed_lateness", "selection", "shards")
+"""Options of runs that say nothing about accuracy, or that plans have in another form."""
+
+
+def run_command(spec: QuestionSpec) -> Command:
+    """Return the command that answers a question."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.epilog = spec.epilog
+        add_files(parser, user=spec.user, item=spec.item, watched=spec.watched)
+        add_options(parser, options_of(spec))
+        add_key(parser)
+
+    def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
+        resolve(f"{ROOMS}.run_command.RunCommand")(spec).run(arguments, beam_arguments)
+
+    return Command(
+        description=f"{spec.description} {BEAM}", add_arguments=add_arguments, run=run, takes_beam_options=True
+    )
+
+
+def plan_command(spec: QuestionSpec) -> Command:
+    """Return the command that says how accurate answers will be, by every method."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.epilog = spec.plan_epilog
+        budget = parser.add_argument_group("budget")
+        add_option(budget, Option("epsilon", "epsilons", "epsilon, or several to compare; or instead of it"))
+        add_option(budget, Option("error", "float", "the error for which the least epsilon is wanted"))
+        run = parser.add_argument_group("the run")
+        if spec.clock:
+            add_option(run, Option("windows", "int", "number of windows; without it there is no end"))
+        for size in spec.sizes.values():
+            add_option(run, size)
+        left = [option for option in options_of(spec) if option.name not in (*UNPLANNED, *spec.sizes)]
+        add_options(parser, left)
+        parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+
+    def run(arguments: argparse.Namespace, others: list[str]) -> None:
+        resolve(f"{ROOMS}.plan_command.PlanCommand")(spec).run(arguments)
+
+    text = "Says, before any data is touched, how accurate the answers will be: by every method, with one epsilon or"
+    return Command(
+        description=f"{text} several; or which epsilon gives the error that is wanted.",
+        add_arguments=add_arguments,
+        run=run,
+    )
+
+
+def plot_command(spec: QuestionSpec) -> Command:
+    """Return the command that draws answers."""
+    command: Command = resolve(f"{spec.room}.picture.COMMAND")
+    return command
+
+
+def simulate_command(spec: QuestionSpec) -> Command:
+    """Return the command that writes events to try a question with."""
+    command: Command = resolve(f"{spec.room}.simulation.COMMAND")
+    return command

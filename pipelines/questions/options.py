@@ -1,0 +1,138 @@
+"""From what a question's description says of arguments to the options of its commands. Imports no Beam."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from privstream.pipelines.questions.signature import REQUIRED, Argument
+from privstream.pipelines.questions.spec import Option, QuestionSpec
+
+NOISE, STREAMS, STREAMS_PER_PERSON = "noise", "streams", "streams_per_person"
+WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
+PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
+GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
+GROUP_OF: Mapping[str, str] = {
+    **dict.fromkeys(("window", "period", "start", "end", "allowed_lateness"), WINDOWS),
+    **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
+    **dict.fromkeys(("count_share", "measure_share", "budget"), PRIVACY),
+    **dict.fromkeys(("max_hits", "horizon", "participation_cap", "items_per_step", "selection"), LIMITS),
+    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS),
+    **dict.fromkeys((STREAMS_PER_PERSON,), LIMITS),
+    **dict.fromkeys(("domain", STREAMS), PUBLIC),
+    "shards": RUNNING,
+}
+"""Under which heading of a help page an option stands; all others are about the answers."""
+
+
+class Kind(NamedTuple):
+    """How a command line gives values of a type.
+
+    Attributes:
+        metavar: what stands for the value on a help page; None for an option without one.
+        parse: from its text; raises a ValueError.
+    """
+
+    metavar: str | None
+    parse: Callable[[str], Any]
+
+
+def comma_separated(text: str) -> list[str]:
+    """Return the texts of a list.
+
+    Raises:
+        ValueError: one of them is empty.
+    """
+    parts = text.split(",")
+    if "" in parts:
+        raise ValueError("must be texts with commas between them, none of them empty")
+    return parts
+
+
+def number_or_path(text: str) -> int | str:
+    """Return a whole number, or the text of a path."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def epsilons(text: str) -> list[float]:
+    """Return one epsilon or several."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError("must be numbers with commas between them") from None
+
+
+KINDS: Mapping[str, Kind] = {
+    "float": Kind("X", float),
+    "int": Kind("N", int),
+    "str": Kind("NAME", str),
+    "bool": Kind(None, bool),
+    "Seconds": Kind("SECONDS", float),
+    "Moment": Kind("TIME", str),
+    "Path": Kind("PATH", str),
+    "Domain": Kind("PATH", str),
+    "tuple[AlertRule, ...]": Kind("PATH", str),
+    "Thresholds": Kind("N|PATH", number_or_path),
+    "tuple[str, ...]": Kind("A,B,..", comma_separated),
+    "epsilons": Kind("X[,X..]", epsilons),
+}
+"""The types that arguments of transforms have, but for None."""
+
+
+def options_of(spec: QuestionSpec) -> list[Option]:
+    """Return the options that are a question's own, in the order of its signature."""
+    hidden = {NOISE, *spec.hidden, *(option.name for option in spec.extras)}
+    return [
+        *(_option(argument) for name, argument in spec.signature.arguments.items() if name not in hidden),
+        *spec.extras,
+    ]
+
+
+def _option(argument: Argument) -> Option:
+    """Return the option for an argument of a transform."""
+    (kind,) = [kind for kind in argument.types if kind != "None"]
+    return Option(argument.name, kind, argument.text, argument.default, argument.choices)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Add options to a parser, each under its heading."""
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for option in options:
+        add_option(groups[GROUP_OF.get(option.name, ANSWERS)], option)
+
+
+def add_option(group: argparse._ActionsContainer, option: Option) -> None:
+    """Add an option under a heading."""
+    kind, text = KINDS[option.type], option.text.removesuffix(".")
+    if option.default not in (REQUIRED, None, False):
+        text += f" (default: {option.default:{'' if isinstance(option.default, str) else 'g'}})"
+    if kind.metavar is None:
+        group.add_argument(f"--{option.name}", action="store_true", default=option.default or None, help=text)
+        return
+    group.add_argument(
+        f"--{option.name}",
+        type=_parsed(kind.parse),
+        choices=option.choices or None,
+        metavar=None if option.choices else kind.metavar,
+        required=option.default is REQUIRED,
+        default=None if option.default is REQUIRED else option.default,
+        help=text.replace("%", "%%"),
+    )
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads text for argparse, and says which rule the text breaks."""
+    if parse in (int, float, str):
+        return parse
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error}, got {text!r}") from None
+
+    return read

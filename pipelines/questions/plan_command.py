@@ -1,0 +1,159 @@
+"""`privstream plan QUESTION`: how accurate the answers will be by every method, before any data is touched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privstream.mechanisms import KeyedNoise, checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.page import show
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.questions.stand_ins import STAND_INS
+from rich.table import Table
+
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 100.0
+STEPS = 40
+"""Halvings of the interval in which a budget is sought: enough for three digits and more."""
+
+ONLY = "the only method"
+
+
+@dataclass(frozen=True)
+class PlanCommand:
+    """The command that says what a budget gives.
+
+    Attributes:
+        spec: the question.
+    """
+
+    spec: QuestionSpec
+
+    def run(self, arguments: argparse.Namespace) -> None:
+        """Print the answer."""
+        try:
+            if (arguments.epsilon is None) == (arguments.error is None):
+                raise ValueError("one of epsilon and error must be given")
+            answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
+        except (ValueError, TypeError) as error:
+            raise UsageError(str(error)) from error
+        if arguments.json:
+            print(json.dumps(answer, indent=2, allow_nan=False))
+        elif arguments.epsilon is None:
+            self._print_budgets(answer)
+        else:
+            self._print_errors(answer)
+
+    def _transform(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Any:
+        """Return the transform of a run with these options."""
+        spec, given, stand_in = self.spec, dict(vars(arguments)), {}
+        types = {option.name: option.type for option in options_of(spec)}
+        for name, size in spec.sizes.items():
+            number = given.pop(size.name)
+            if number is not None:
+                checks.integer(size.name, number, minimum=1)
+                stand_in[name] = STAND_INS[types[name]](number)
+        made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in stand_in) | stand_in
+        if "window" in spec.signature.arguments:
+            end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
+            made |= {"window": 1, "start": 0, "end": end}
+        if method is not None:
+            made[METHOD] = method
+        return spec.transform_class(**made, noise=KeyedNoise.random("plan"))
+
+    def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
+        """Return what a method gives, or why it gives nothing."""
+        try:
+            return self._transform(arguments, epsilon, method).accuracy
+        except (ValueError, OverflowError) as error:
+            return str(error)
+
+    def _errors(self, arguments: argparse.Namespace) -> dict[str, Any]:
+        """Return what every method gives with every epsilon."""
+        budgets = []
+        for epsilon in arguments.epsilon:
+            taken = self._transform(arguments, epsilon, None)  # checks what all methods have in common
+            found = {method or ONLY: self._attempt(arguments, epsilon, method) for method in self._methods}
+            budgets.append(
+                {
+                    "epsilon": epsilon,
+                    "taken": taken.method if self.spec.methods else ONLY,
+                    "methods": {
+                        name: {"reason": one} if isinstance(one, str) else one.to_dict() for name, one in found.items()
+                    },
+                    "guarantee": taken.guarantee.to_dict(),
+                }
+            )
+        return {"question": self.spec.word, "budgets": budgets}
+
+    def _budgets(self, arguments: argparse.Namespace) -> dict[str, Any]:
+        """Return the least epsilon with which every method has the error that is asked for."""
+        wanted = checks.positive("error", arguments.error)
+
+        def enough(epsilon: float, method: str | None) -> bool:
+            found = self._attempt(arguments, epsilon, method)
+            return not isinstance(found, str) and found.error <= wanted
+
+        found: dict[str, float | None] = {}
+        for method in self._methods:
+            if not enough(MOST_EPSILON, method):
+                found[method or ONLY] = None
+                continue
+            low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+            for _ in range(STEPS):
+                middle = (low + high) / 2
+                low, high = (low, middle) if enough(math.exp(middle), method) else (middle, high)
+            found[method or ONLY] = math.exp(high)
+        return {"question": self.spec.word, "error": wanted, "epsilons": found}
+
+    @property
+    def _methods(self) -> Sequence[str | None]:
+        """The methods; None if there is but one, which has no name."""
+        return self.spec.methods or (None,)
+
+    def _print_errors(self, answer: Mapping[str, Any]) -> None:
+        """Print a table of methods for each epsilon, and what it says."""
+        columns = self.spec.columns
+        for budget in answer["budgets"]:
+            table = Table()
+            table.add_column("method")
+            for heading in columns.values():
+                table.add_column(heading, justify="right")
+            for name, found in budget["methods"].items():
+                mark = " (taken)" if name == budget["taken"] and len(budget["methods"]) > 1 else ""
+                table.add_row(f"{name}{mark}", *(shown(found.get(number)) for number in columns))
+            reasons = [f"{name}: {found['reason']}" for name, found in budget["methods"].items() if "reason" in found]
+            taken = budget["methods"][budget["taken"]]
+            guarantee = budget["guarantee"]
+            title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
+            show(title, table, [*reasons, taken["sentence"]])
+
+    def _print_budgets(self, answer: Mapping[str, Any]) -> None:
+        """Print the epsilon that every method needs."""
+        table = Table()
+        table.add_column("method")
+        table.add_column("epsilon", justify="right")
+        for name, epsilon in answer["epsilons"].items():
+            table.add_row(name, shown(epsilon))
+        able = {name: epsilon for name, epsilon in answer["epsilons"].items() if epsilon is not None}
+        best = min(able, key=lambda name: able[name], default=None)
+        text = (
+            f"No method reaches this error with an epsilon up to {MOST_EPSILON:g}."
+            if best is None
+            else f"Least epsilon: {able[best]:.3g}, by {best}."
+        )
+        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [text])
+
+
+def shown(value: float | str | None) -> str:
+    """Write a number for people: three digits where it is small."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

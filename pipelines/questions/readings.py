@@ -1,0 +1,146 @@
+"""From plain values, of a command line or of Beam YAML, to the arguments of transforms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date
+from typing import Any, NamedTuple
+
+from privstream.pipelines.questions.alert_rules_file import read_rules
+from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of
+from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_rows import to_micros
+from privstream.transforms.timing.steps import MICROS
+
+PER_WINDOW = "person_in_window"
+"""The unit for which limits over the whole run mean nothing."""
+
+
+class Reading(NamedTuple):
+    """How values of a type are given.
+
+    Attributes:
+        plain: the type of the plain value in Beam YAML.
+        read: from an argument's name and its plain value to the argument.
+    """
+
+    plain: Any
+    read: Callable[[str, Any], Any]
+
+
+def same(name: str, value: Any) -> Any:
+    """Return a value as it is: the transform checks it."""
+    return value
+
+
+def number(name: str, value: Any) -> Any:
+    """Return text as the number that it is: YAML reads 1e-6, without a point, as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def moment(name: str, value: Any) -> float:
+    """Return seconds since 1970 UTC."""
+    if isinstance(value, date):
+        raise TypeError(f"{name} must be ISO 8601 text in quotes or seconds since 1970, got a {type(value).__name__}")
+    return to_micros(name, value, "s") / MICROS
+
+
+def texts(name: str, values: Any) -> tuple[str, ...]:
+    """Return a list of texts; an integer is its decimal text, as in events."""
+    if not isinstance(values, list):
+        raise TypeError(f"{name} must be a list, got {type(values).__name__}")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise TypeError(
+                f"{name} must hold texts, in quotes where YAML reads something else: one is a {type(value).__name__}"
+            )
+    return tuple(map(str, values))
+
+
+def domain(name: str, value: Any) -> Domain:
+    """Return the domain that a list or a path describes."""
+    return Domain.from_file(value) if isinstance(value, str) else Domain(texts(name, value))
+
+
+def rules(name: str, value: Any) -> tuple[AlertRule, ...]:
+    """Return the rules that mappings, or the lines of a file, describe."""
+    if isinstance(value, str):
+        return read_rules(value)
+    if not isinstance(value, list) or not all(isinstance(rule, Mapping) for rule in value):
+        raise TypeError(f"{name} must be a path, or a list of mappings")
+    lists = [{key: texts(key, field) if key == "items" else field for key, field in rule.items()} for rule in value]
+    return tuple(map(AlertRule.from_fields, lists))
+
+
+def thresholds(name: str, value: Any) -> int | dict[str, int]:
+    """Return a number, or a number for each category; a category that is an integer is its decimal text."""
+    found = _read_json(value) if isinstance(value, str) else value
+    if isinstance(found, Mapping):
+        return {str(category): number for category, number in found.items()}
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise ValueError(f"{name} must be a whole number, or a file with a JSON object, got {value}")
+    return found
+
+
+def _read_json(path: str) -> Any:
+    """Return the JSON object in a file, or None."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+READINGS: Mapping[str, Reading] = {
+    "float": Reading(float, number),
+    "int": Reading(int, same),
+    "str": Reading(str, same),
+    "bool": Reading(bool, same),
+    "Seconds": Reading(float, number),
+    "Moment": Reading(float | str, moment),
+    "Path": Reading(str, same),
+    "Domain": Reading(str | list[str], domain),
+    "tuple[AlertRule, ...]": Reading(str | list[dict[str, Any]], rules),
+    "Thresholds": Reading(int | str | dict[str, int], thresholds),
+    "tuple[str, ...]": Reading(list[str], texts),
+}
+"""By the types that arguments of transforms have, but for None, which stays None."""
+
+
+def read(type: str, name: str, value: Any) -> Any:
+    """Return the argument that a plain value of a type gives."""
+    return None if value is None else READINGS[type].read(name, value)
+
+
+def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+    """Return the arguments of a question's transform, but for the noise, from plain values.
+
+    Args:
+        spec: the question.
+        given: plain values by name, of all options or some.
+        streams: whether events have a stream.
+
+    Raises:
+        ValueError, TypeError: a value breaks the rule of its type, or something is said of streams that are not there.
+    """
+    own = spec.signature.arguments
+    kinds = {option.name: option.type for option in options_of(spec)}
+    found = {name: read(kinds[name], name, given[name]) for name in own if name in kinds and name in given}
+    if spec.prepare is not None:
+        found |= resolve(f"{ROOMS}.{spec.prepare}")(given)
+    if not streams:
+        for name in (STREAMS, STREAMS_PER_PERSON):
+            if found.get(name) is not None:
+                raise ValueError(f"{name} must not be given when no stream is read; stream_field names its field")
+    elif found.get(STREAMS) is None and not spec.all_streams:
+        raise ValueError("streams must be given with stream_field")
+    elif spec.one_stream and found.get(STREAMS_PER_PERSON) is None and found.get("unit") != PER_WINDOW:
+        found[STREAMS_PER_PERSON] = 1
+    return found

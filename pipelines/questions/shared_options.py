@@ -1,0 +1,116 @@
+"""Options that the commands of all questions have: files, the noise key, the account. Imports no Beam."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from privstream.pipelines.file_formats import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
+
+LEDGER_ENDING = ".ledger.jsonl"
+DEFAULT_DATASET = "default"
+
+
+def add_files(
+    parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item", watched: str = "input"
+) -> None:
+    """Add: where events come from, and where rows go.
+
+    `user` and `item` say what these fields are, `watched` which option it is whose files may come without an end.
+    """
+    files = parser.add_argument_group("input and output")
+    kafka = ", or kafka://host:port/topic" if watched == "input" else ""
+    files.add_argument(
+        "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
+    )
+    files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
+    files.add_argument(
+        "--overwrite", action="store_true", help="replace a file of rows, and its guarantee, if there is one"
+    )
+    files.add_argument(
+        "--dead_letter", metavar="PATH", help="records that could not be used, as JSON lines; guard it like the input"
+    )
+    files.add_argument("--input_format", choices=READ, help="default: by ending")
+    files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
+    files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
+    files.add_argument("--time_field", default="time", help="field with the time (default: time)")
+    if watched == "input":
+        files.add_argument(
+            "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"
+        )
+    files.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
+    _add_endless(parser, watched)
+
+
+def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
+    """Add: input, or whatever is `watched`, without an end."""
+    events = watched == "input"
+    endless = parser.add_argument_group(
+        f"{watched} without an end",
+        "--output and --dead_letter are folders then: "
+        + ("each window of each stream becomes a file of its own" if events else "answers become files by the moment"),
+    )
+    endless.add_argument(
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help=f"watch the folder --{watched}, or its files that match a glob, so often",
+    )
+    covered = "--allowed_lateness must cover the way of an event into a file" if events else "a query needs no time"
+    endless.add_argument(
+        "--watermark",
+        choices=CLOCKS,
+        help=f"how far the {watched} {'is' if events else 'are'} complete: up to the time of arrival (default: "
+        f"{ARRIVAL}; {covered}), or up to marks _UNTIL_20300101T120000Z in the folder",
+    )
+    if events:
+        endless.add_argument(
+            "--kafka_setting",
+            action="append",
+            metavar="NAME=VALUE",
+            help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
+        )
+    endless.add_argument("--output_format", choices=WRITTEN, help=f"of these files (default: {DEFAULT_FORMAT})")
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the noise key."""
+    key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
+    key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
+    key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
+    key.add_argument(
+        "--run_id",
+        help="public name of the run (default: a fingerprint of input and options); needed if the input has no end",
+    )
+    account = parser.add_argument_group("account (what all runs on the same people cost; see privstream budget)")
+    account.add_argument(
+        "--ledger",
+        metavar="PATH",
+        help=f"file in which each run is written down (default: the key file's name and {LEDGER_ENDING}), or none",
+    )
+    account.add_argument(
+        "--dataset",
+        default=DEFAULT_DATASET,
+        metavar="NAME",
+        help=f"public name of the data whose budget this run spends (default: {DEFAULT_DATASET})",
+    )
+    account.add_argument(
+        "--budget_limit",
+        type=limit,
+        metavar="EPSILON[,DELTA]",
+        help="do not start a run that would bring the data set above this: EPSILON is the sum of all epsilons, with "
+        "DELTA that of all releases together at this delta",
+    )
+
+
+def limit(text: str) -> tuple[float, float | None]:
+    """Return the largest epsilon, and the largest delta, that are allowed; without a delta, None."""
+    try:
+        epsilon, *rest = (float(part) for part in text.split(","))
+        (delta,) = rest or (None,)
+    except ValueError:
+        epsilon, delta = math.nan, None
+    if not (0 < epsilon < math.inf) or not (delta is None or 0 <= delta < 1):
+        rule = "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1)"
+        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
+    return epsilon, delta

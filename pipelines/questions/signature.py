@@ -1,0 +1,99 @@
+"""What the source of a transform says of its arguments: read without importing it, since Beam takes seconds to load."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+REQUIRED: Final[Any] = object()
+"""The default of what must be given."""
+
+PACKAGE = "privstream.transforms"
+
+
+class Argument(NamedTuple):
+    """An argument of a transform.
+
+    Attributes:
+        name: in the signature.
+        types: what it may be, such as ("float", "None").
+        choices: the values that it may have, if these are listed.
+        default: REQUIRED if there is none.
+        text: what the docstring says of it, in one line.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    choices: tuple[str, ...]
+    default: Any
+    text: str
+
+
+class Signature(NamedTuple):
+    """What stands in the source of a transform.
+
+    Attributes:
+        summary: the first line of the docstring.
+        arguments: by name, in the order of the signature.
+    """
+
+    summary: str
+    arguments: dict[str, Argument]
+
+
+@cache
+def read_signature(path: str) -> Signature:
+    """Return what the source says of a transform, all of whose arguments have names.
+
+    Args:
+        path: module and class, such as `top_k.top_k_with_gap.TopKWithGap`, in `privstream.transforms`.
+
+    Raises:
+        TypeError: the signature says too little, or says it in a way that cannot be read.
+    """
+    module, _, name = path.rpartition(".")
+    found = next(each for each in _parse(module).body if isinstance(each, ast.ClassDef) and each.name == name)
+    made = next(each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    docstring = inspect.cleandoc(ast.get_docstring(found) or "")
+    texts = described(docstring)
+    arguments = {}
+    for each, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True):
+        if each.annotation is None or each.arg not in texts:
+            raise TypeError(f"{path}: {each.arg} must have a type and stand in the docstring")
+        types, choices = _types(each.annotation)
+        value = REQUIRED if default is None else ast.literal_eval(default)
+        arguments[each.arg] = Argument(each.arg, types, choices, value, texts[each.arg])
+    return Signature(docstring.partition("\n")[0], arguments)
+
+
+def described(docstring: str) -> dict[str, str]:
+    """Return what a docstring says of each argument; several may share a line."""
+    section = docstring.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found = {}
+    for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
+        found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return found
+
+
+def _parse(module: str) -> ast.Module:
+    """Return the syntax tree of a module of transforms."""
+    package = importlib.util.find_spec(PACKAGE)
+    assert package is not None and package.submodule_search_locations
+    (folder,) = package.submodule_search_locations
+    return ast.parse(Path(folder, *module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+
+
+def _types(annotation: ast.expr) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the members of a union, `str` for a list of texts, and these texts."""
+    if isinstance(annotation, ast.BinOp):
+        (left, some), (right, others) = _types(annotation.left), _types(annotation.right)
+        return left + right, some + others
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        chosen = ast.literal_eval(annotation.slice)
+        return ("str",), chosen if isinstance(chosen, tuple) else (chosen,)
+    return (ast.unparse(annotation),), ()

@@ -1,0 +1,141 @@
+"""What a question is to a user: one description, from which commands, Beam YAML, plans and help pages are made."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from privstream.pipelines.questions.signature import PACKAGE, Signature, read_signature
+
+ROOMS = "privstream.pipelines.questions"
+ROWS = f"{PACKAGE}.rows"
+METHOD, AUTO = "method", "auto"
+
+
+class Option(NamedTuple):
+    """An option of a command.
+
+    Attributes:
+        name: without dashes.
+        type: as in a signature, such as "int" or "Domain"; see `options.KINDS`.
+        text: what it is.
+        default: REQUIRED if there is none.
+        choices: the values that it may have, if these are listed.
+    """
+
+    name: str
+    type: str
+    text: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSpec:
+    """One question: what answers it, and what is its own on a command line. Importing it imports no Beam.
+
+    Attributes:
+        word: the command, such as "top-k".
+        summary: what the command does, in a line of a list.
+        description: the same in sentences.
+        transform: the path of the transform's class in `privstream.transforms`. Names, types, defaults and texts of
+            options come from its signature and its docstring.
+        row: the NamedTuple in `privstream.transforms.rows` that is published.
+        order: fields to sort rows by, `-` before a name for falling numbers.
+        title: what the rows are, in the plural.
+        published: the counter of what was published.
+        user, item: what these fields of events are.
+        units_without_users: units of privacy for which it does not matter whose an event is.
+        unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
+        unanswered: counters of queries that are not answered, likewise.
+        beyond: counters of what else was left out, likewise.
+        clock: whether every window from a public start on is published.
+        all_streams: whether streams need not be named.
+        one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
+        extras: options of the command beside, or instead of, the arguments of the transform.
+        hidden: arguments of the transform that are no options, since `prepare` makes them.
+        prepare: the path, in this package, of a function from the options to further arguments of the transform.
+        inputs: the path of a function from the options to further readers, by name. The transform then gets a
+            dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
+        files: options that name further files to read.
+        watched: the option whose files may come without an end.
+        epilog: what stands below the help page, such as the form of a file.
+        plan_epilog: what stands below the help page of the plan, such as the meaning of its numbers.
+        sizes: how a plan stands for lists that are not known yet: by argument, the option with the list's length.
+        columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
+            its `error`.
+        error_unit: of the error, such as "people".
+        picture: what `plot` draws; in the module `picture` of the question's room.
+        simulation: what `simulate` writes; in the module `simulation` of the question's room.
+    """
+
+    word: str
+    summary: str
+    description: str
+    transform: str
+    row: str
+    order: tuple[str, ...]
+    title: str
+    published: str
+    user: str = "person"
+    item: str = "item"
+    units_without_users: tuple[str, ...] = ()
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    beyond: Mapping[str, str] = field(default_factory=dict)
+    clock: bool = True
+    all_streams: bool = False
+    one_stream: bool = False
+    extras: tuple[Option, ...] = ()
+    hidden: tuple[str, ...] = ()
+    prepare: str | None = None
+    inputs: str | None = None
+    files: tuple[str, ...] = ("domain",)
+    watched: str = "input"
+    epilog: str = ""
+    plan_epilog: str = ""
+    sizes: Mapping[str, Option] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    error_unit: str = "people"
+    picture: str | None = None
+    simulation: str | None = None
+
+    @property
+    def room(self) -> str:
+        """The package of the question."""
+        return f"{ROOMS}.{self.word.replace('-', '_')}"
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What the source of the transform says."""
+        return read_signature(self.transform)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What may answer the question; none if there is but one way."""
+        method = self.signature.arguments.get(METHOD)
+        return () if method is None else tuple(name for name in method.choices if name != AUTO)
+
+    @property
+    def transform_class(self) -> Any:
+        """The transform; imports Beam."""
+        return resolve(f"{PACKAGE}.{self.transform}")
+
+    @property
+    def row_type(self) -> Any:
+        """What is published; imports Beam."""
+        return resolve(f"{ROWS}.{self.row}")
+
+
+def resolve(path: str) -> Any:
+    """Import what a path names, without what other libraries have to say when they are loaded."""
+    module, _, name = path.rpartition(".")
+    logging.disable(logging.WARNING)
+    try:
+        return getattr(importlib.import_module(module), name)
+    finally:
+        logging.disable(logging.NOTSET)

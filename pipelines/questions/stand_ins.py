@@ -1,0 +1,36 @@
+"""What stands for lists in plans, where their size alone is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.events.domain import Domain
+
+MOST_NAMES = 10_000_000
+
+
+def names(number: int) -> tuple[str, ...]:
+    """Return so many distinct names."""
+    if number > MOST_NAMES:
+        raise ValueError(f"must be <= {MOST_NAMES}, got {number}")
+    return tuple(map(str, range(number)))
+
+
+def domain(number: int) -> Domain:
+    """Return a list of so many items."""
+    return Domain(names(number))
+
+
+def rules(number: int) -> tuple[AlertRule, ...]:
+    """Return so many rules."""
+    return tuple(AlertRule(name=name, at_least=1) for name in names(number))
+
+
+STAND_INS: Mapping[str, Callable[[int], Any]] = {
+    "Domain": domain,
+    "tuple[AlertRule, ...]": rules,
+    "tuple[str, ...]": names,
+}
+"""By the type of the argument."""

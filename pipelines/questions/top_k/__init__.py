@@ -1,0 +1,1 @@
+"""Top-k: the items of a public list that most people have."""
