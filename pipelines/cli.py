@@ -25,7 +25,6 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 SPECS = [question(word) for word in WORDS]
 PLANS: Commands = {
     **{spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS},
-    "heavy-hitters": ("plan.heavy_hitters", "from how many people on an item is found"),
     "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
     "histogram": ("plan.histogram", "how far live counts of categories are off, and quantiles"),
     "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
@@ -35,7 +34,6 @@ PLANS: Commands = {
 }
 PLOTS: Commands = {
     **{spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture},
-    "heavy-hitters": ("plot.heavy_hitters", "the items of each window, and what was missed"),
     "alerts": ("plot.alerts", "alerts with their bounds, and the true numbers"),
     "histogram": ("plot.histogram", "live counts or quantiles with their error bounds, and the true counts"),
     "flags": ("plot.flags", "when flags went up, and when counts passed their thresholds"),
@@ -46,7 +44,6 @@ PLOTS: Commands = {
 }
 SIMULATIONS: Commands = {
     **{spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation},
-    "heavy-hitters": ("simulate.heavy_hitters", "what a city searches for, with trends that rise and fall"),
     "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
     "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
     "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
@@ -57,7 +54,6 @@ SIMULATIONS: Commands = {
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
-    "heavy-hitters": ("commands.heavy_hitters", "report the items that many people hold, window by window"),
     "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
     "histogram": ("commands.histogram", "count events of public categories, live"),
     "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),

@@ -40,7 +40,7 @@ def plan_command(spec: QuestionSpec) -> Command:
         add_option(budget, Option("epsilon", "epsilons", "epsilon, or several to compare; or instead of it"))
         add_option(budget, Option("error", "float", "the error for which the least epsilon is wanted"))
         run = parser.add_argument_group("the run")
-        if spec.clock:
+        if spec.has_windows:
             add_option(run, Option("windows", "int", "number of windows; without it there is no end"))
         for size in spec.sizes.values():
             add_option(run, size)

@@ -61,7 +61,7 @@ class PlanCommand:
                 checks.integer(size.name, number, minimum=1)
                 stand_in[name] = STAND_INS[types[name]](number)
         made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in stand_in) | stand_in
-        if "window" in spec.signature.arguments:
+        if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             made |= {"window": 1, "start": 0, "end": end}
         if method is not None:

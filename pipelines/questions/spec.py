@@ -53,7 +53,6 @@ class QuestionSpec:
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
         unanswered: counters of queries that are not answered, likewise.
         beyond: counters of what else was left out, likewise.
-        clock: whether every window from a public start on is published.
         all_streams: whether streams need not be named.
         one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
@@ -87,7 +86,6 @@ class QuestionSpec:
     unusable: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
     beyond: Mapping[str, str] = field(default_factory=dict)
-    clock: bool = True
     all_streams: bool = False
     one_stream: bool = False
     extras: tuple[Option, ...] = ()
@@ -119,6 +117,11 @@ class QuestionSpec:
         """What may answer the question; none if there is but one way."""
         method = self.signature.arguments.get(METHOD)
         return () if method is None else tuple(name for name in method.choices if name != AUTO)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether answers are about windows."""
+        return "window" in self.signature.arguments
 
     @property
     def transform_class(self) -> Any:

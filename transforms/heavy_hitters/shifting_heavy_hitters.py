@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, Literal, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
@@ -23,12 +25,18 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.heavy_hitters.item_tests import TestItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.heavy_hitters.visits import VisitAbsentHits
+from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds
 
+METHODS = {"clock": "clock", "target_charging": "target_charging", "kaplan_mansour_stemmer": "paper"}
+"""Which calibration of the monitor each method is."""
+
 MOST_STEPS = 2**53
+LATER = 1000
+"""The window for which a threshold that rises is stated, beside the first."""
 
 
 class ShiftingHeavyHitters(PrivateTransform):
@@ -54,29 +62,30 @@ class ShiftingHeavyHitters(PrivateTransform):
         horizon that number is for the first window; see `detection_threshold_at`.
 
     Args:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: hits for which one person is charged in one stream before being dropped, 1 to 65535.
+        epsilon: bound on what the rows show about one person, > 0.
+        delta: probability with which they may show more, in (0, 1), far below 1 / people.
+        max_hits: hits for which one person is counted in one stream, 1 to 65,535; the person then counts no more.
         window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        horizon: windows that one person takes part in at most, from `start` on. None for no bound: thresholds then
-            rise slowly with time, and `start` must be given.
-        period: seconds between the starts of two windows, for sliding windows; `window` if None.
-        start: seconds since 1970 UTC of the first window's start, or None.
-        end: seconds since 1970 UTC after which no window ends, or None.
+        horizon: windows that one person takes part in at most, counted from `start` on. Without it thresholds rise
+            slowly with time, and `start` or `participation_cap` must be given.
+        period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
+        start: start of the first window, in seconds since 1970 UTC.
+        end: no window ends after this moment, in seconds since 1970 UTC.
         allowed_lateness: seconds that a window stays open after its end.
         participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
-            lower thresholds on long runs than `horizon`, at the price of a stateful counter.
-        items_per_step: items that one person holds in a window at most.
+            lower thresholds on long runs than with `horizon`, at the price of a stateful counter.
+        items_per_step: items of one person that count in a window.
         selection: which of a person's items count: the "last", the "first", or "random" ones.
-        domain: a public list of items, or None. With `start`, and `end` or `horizon`, each of them is tested in every
-            window, held or not; otherwise it only says which items are monitored.
-        streams: public names of the streams to monitor, or None for any.
-        streams_per_person: streams that one person may appear in; None if the events carry no stream.
-        calibration: "clock", "target_charging" or "paper".
-        neighbouring: "add_remove" or "replace_one".
+        domain: a public list of items. With `start`, and `end` or `horizon`, each of them is tested in every
+            window, whether anybody has it or not; otherwise it only says which items are monitored.
+        streams: public names of the streams to monitor. Without it all streams are monitored.
+        streams_per_person: streams that one person may appear in; it must be given if events have a stream.
+        method: how items are tested; "auto" takes the most accurate method. "clock" and "target_charging" pay for
+            reported items only; "kaplan_mansour_stemmer" is the published algorithm.
+        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
         beta: failure probability of the accuracy statement.
-        count_share: share of epsilon spent on noisy counts; 0 publishes hits with a count of 0.
+        count_share: share of epsilon that is spent on noisy counts; with 0, items are reported without a count.
         shards: parallel shards of people and of items. Changes no answer.
 
     Raises:
@@ -96,23 +105,23 @@ class ShiftingHeavyHitters(PrivateTransform):
         epsilon: float,
         delta: float,
         max_hits: int,
-        window: float,
+        window: Seconds,
         noise: NoiseSource,
         horizon: int | None = None,
-        period: float | None = None,
-        start: float | None = None,
-        end: float | None = None,
-        allowed_lateness: float = 0,
+        period: Seconds | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        allowed_lateness: Seconds = 0,
         participation_cap: int | None = None,
         items_per_step: int = 1,
-        selection: str = "last",
+        selection: Literal["last", "first", "random"] = "last",
         domain: Domain | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        calibration: str = "clock",
-        neighbouring: str = "add_remove",
+        method: Literal["auto", "clock", "target_charging", "kaplan_mansour_stemmer"] = "auto",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
-        count_share: float = ThresholdMonitor.count_share,
+        count_share: float = 0.1,
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
@@ -147,11 +156,11 @@ class ShiftingHeavyHitters(PrivateTransform):
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
             bound, capped = steps.end - steps.first, False
-        self.monitor = ThresholdMonitor(
+        monitor = partial(
+            ThresholdMonitor,
             epsilon=epsilon,
             delta=delta,
             max_hits=max_hits,
-            calibration=calibration,
             neighbouring=neighbouring,
             domain_size=len(domain) if domain is not None and known else None,
             horizon=bound,
@@ -162,6 +171,8 @@ class ShiftingHeavyHitters(PrivateTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
+        makers = {name: partial(monitor, calibration=calibration) for name, calibration in METHODS.items()}
+        self.method, self.monitor = choose_method(method, makers, lambda made: made.detection_threshold)
         self._participations = bound if capped else None
 
     def _label(self, *, counted_from: int | None) -> str:
@@ -188,6 +199,27 @@ class ShiftingHeavyHitters(PrivateTransform):
         ):
             caveats.append(streams_hashed(neighbouring))
         return replace(self.monitor.guarantee, caveats=tuple(caveats))
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How many people with an item are enough for it to be reported."""
+        first, later = self.detection_threshold, self.detection_threshold_at(LATER)
+        rising = f" This number is for the first window; it rises to {later:,} in window {LATER:,}."
+        stream = "" if self.streams_per_person is None else " of one stream"
+        return Accuracy(
+            error=first,
+            failure_probability=self.monitor.beta,
+            sentence=f"With probability {1 - self.monitor.beta:g}, every item that at least {first:,} people have in a "
+            f"window{stream}, all of them within their limits, is reported, in {self.tests:,} tests of one item in one "
+            f"window.{rising if later > first else ''}",
+            numbers={
+                "detection_threshold": first,
+                "tests": self.tests,
+                "count_stddev": self.monitor.count_stddev,
+                "noise_scale": self.monitor.calibrated.noise_scale,
+                "threshold": self.monitor.calibrated.threshold,
+            },
+        )
 
     @property
     def detection_threshold(self) -> int:

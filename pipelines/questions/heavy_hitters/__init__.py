@@ -1,0 +1,1 @@
+"""Heavy hitters: the items that many people have, which nobody needs to name beforehand."""
