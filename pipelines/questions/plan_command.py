@@ -71,7 +71,8 @@ class PlanCommand:
     def _attempt(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Accuracy | str:
         """Return what a method gives, or why it gives nothing."""
         try:
-            return self._transform(arguments, epsilon, method).accuracy
+            found: Accuracy = self._transform(arguments, epsilon, method).accuracy
+            return found
         except (ValueError, OverflowError) as error:
             return str(error)
 
