@@ -13,13 +13,15 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
+from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON
+from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.yaml.configuration import GOOD, error_output, noise
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.event_fields import UNREAD
 from privstream.transforms.events.event_rows import EVENTS, Event, ReadRows
 from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.top_k.top_k_with_gap import UNITS
-from privstream.transforms.yaml.keys import GOOD, error_output, noise
 
 STREAM = "stream"
 
@@ -32,38 +34,24 @@ class OnRows(beam.PTransform[Any, Any]):
     Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps.
 
     Args:
-        transform: the transform.
-        row_type: what it publishes.
-        arguments: of the transform, but for the noise.
-        added: what a configuration says beside them; see `keys.ADDED`.
-        all_streams: whether the transform takes streams that are not named.
-        one_stream: whether a person is in one stream where rows have one, unless `streams_per_person` says more.
+        spec: the question.
+        given: plain values of its options, by name; see `readings`.
+        added: what a configuration says beside them; see `configuration.ADDED`.
     """
 
-    def __init__(
-        self,
-        transform: type[PrivateTransform],
-        row_type: type[tuple[Any, ...]],
-        *,
-        arguments: Mapping[str, Any],
-        added: Mapping[str, Any],
-        all_streams: bool,
-        one_stream: bool,
-    ) -> None:
-        super().__init__(transform.__name__)
+    def __init__(self, spec: QuestionSpec, *, given: Mapping[str, Any], added: Mapping[str, Any]) -> None:
+        super().__init__(spec.transform.rpartition(".")[2])
         unit = added["time_unit"]
         self.time_unit = None if unit is None else checks.one_of("time_unit", unit, tuple(PER_SECOND))
-        asked = any(arguments.get(name) is not None for name in ("streams", "streams_per_person"))
+        asked = any(given.get(name) is not None for name in (STREAMS, STREAMS_PER_PERSON))
         self.stream_field = (
             (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
         )
         self.error_output = error_output(added["error_handling"])
-        self.row_type = row_type
-        self.all_streams = all_streams
-        self.one_stream = one_stream and arguments.get("unit") != UNITS[1]
+        self.row_type = spec.row_type
         secret = noise(added["noise_key_file"], added["noise_key_variable"], added["run_id"])
-        self.arguments = {**arguments, "noise": secret}
-        self.made = self._for_stream(transform(**self.arguments))
+        arguments = arguments_of(spec, given, streams=self.stream_field is not None)
+        self.made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
         names = {name: added[name] for name in ("user_field", "item_field", "time_field")}
         read = self.made.event_fields
         unread = {"user_field": read.user == UNREAD, "item_field": not read.item}
@@ -95,19 +83,6 @@ class OnRows(beam.PTransform[Any, Any]):
         for key, name in (self.fields | {"stream_field": self.stream_field}).items():
             if name is not None and name not in names:
                 raise ValueError(f"{key} must be a field of the input, got {name!r}; its fields are {', '.join(names)}")
-
-    def _for_stream(self, made: PrivateTransform) -> PrivateTransform:
-        """Return the transform for rows with or without a stream."""
-        if self.stream_field is None:
-            for name in ("streams", "streams_per_person"):
-                if self.arguments.get(name) is not None:
-                    raise ValueError(f"{name} must not be given when the events have no stream")
-            return made
-        if not self.all_streams and self.arguments.get("streams") is None:
-            raise ValueError("streams must be given when the events have a stream")
-        if self.one_stream and self.arguments.get("streams_per_person") is None:
-            return type(made)(**self.arguments | {"streams_per_person": 1})
-        return made
 
 
 def _with_times_as_text(row: Any) -> Row:

@@ -1,0 +1,71 @@
+"""What a configuration of Beam YAML says beside the arguments of a transform."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from privstream.mechanisms.noise.sources import KeyedNoise
+
+GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """A key of configurations.
+
+    Attributes:
+        type: of its plain values.
+        text: what it is.
+        default: REQUIRED if there is none.
+    """
+
+    type: Any
+    text: str
+    default: Any = None
+
+
+ADDED: Mapping[str, Key] = {
+    "noise_key_file": Key(str, "file with the noise key, readable by every worker. Default: a new random key.", None),
+    "noise_key_variable": Key(str, "environment variable with the noise key, set on every worker.", None),
+    "run_id": Key(str, "public name of the run. A run on other data needs another.", ""),
+    "user_field": Key(
+        str, "field with the person, text or an integer. Where the unit is an event, it is not read.", "user"
+    ),
+    "item_field": Key(str, "field with the item, text or an integer.", "item"),
+    "time_field": Key(str, "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"),
+    "stream_field": Key(
+        str, "field with the stream. Default: stream, if streams or streams_per_person is given, else none.", None
+    ),
+    "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", None),
+    "error_handling": Key(
+        dict[str, str], "names in output where unusable rows go. Without it they are only counted.", None
+    ),
+}
+"""What a configuration says beside the arguments of the transform."""
+
+
+def noise(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
+    """Return the noise source whose key stands in a file or an environment variable, or one with a new random key."""
+    if file is not None and variable is not None:
+        raise ValueError("noise_key_file and noise_key_variable must not both be given")
+    if file is not None:
+        return KeyedNoise.from_file(file, run_id)
+    if variable is not None:
+        return KeyedNoise.from_environment(variable, run_id)
+    _LOGGER.warning("noise key: a new random one, for this run only; with noise_key_file the run could be repeated")
+    return KeyedNoise.random(run_id)
+
+
+def error_output(error_handling: Any) -> str | None:
+    """Return the name of the output for dead letters."""
+    if error_handling is None:
+        return None
+    if not isinstance(error_handling, Mapping) or list(error_handling) != ["output"]:
+        raise ValueError("error_handling must be a mapping with the one key output")
+    output = error_handling["output"]
+    if not isinstance(output, str) or output in ("", GOOD):
+        raise ValueError(f"error_handling.output must be a name other than {GOOD}, got {output!r}")
+    return output
