@@ -1,6 +1,5 @@
 """The transforms in Beam YAML: real pipelines on FnApiRunner, and what is refused before one runs."""
 
-import argparse
 import csv
 import inspect
 import json
@@ -18,17 +17,16 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml import main, yaml_transform
 from apache_beam.yaml.yaml_provider import load_providers
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.commands import alerts, cardinality, flags, heavy_hitters, histogram, options, top_k
+from privstream.pipelines import __path__ as installed
+from privstream.pipelines.yaml import offers
+from privstream.pipelines.yaml.configuration import ADDED
 from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters
-from privstream.transforms import __path__ as installed
 from privstream.transforms.events.event_rows import to_micros
 from privstream.transforms.events.private_transform import PrivateTransform
-from privstream.transforms.yaml import offers
-from privstream.transforms.yaml.keys import ADDED
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
-LOGGERS = "privstream.transforms.yaml"
+LOGGERS = "privstream.pipelines.yaml"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10}
@@ -201,7 +199,9 @@ def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog
 
 def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", KEY.decode())
-    noise = offers.SHIFTING_HEAVY_HITTERS(**BUDGET, noise_key_variable="PRIVSTREAM_TEST_KEY", run_id="r").made.noise
+    noise = offers.OFFERS["ShiftingHeavyHitters"](
+        **BUDGET, noise_key_variable="PRIVSTREAM_TEST_KEY", run_id="r"
+    ).made.noise
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said_before_anything_runs(config: dict[str, Any], mess
 @pytest.mark.parametrize("value", ["bad", {"out": "bad"}, {"output": "good"}, {"output": None}])
 def test_error_handling_names_one_output(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^error_handling(\.output)? must be"):
-        offers.SHIFTING_HEAVY_HITTERS(**BUDGET, error_handling=value)
+        offers.OFFERS["ShiftingHeavyHitters"](**BUDGET, error_handling=value)
 
 
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240, "shards": 2}
@@ -270,19 +270,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": Domain(["7", "tea"]), "thresholds": {"7": 1000, "tea": 30}, "unit": "user", "max_contributions": 2},
     ),
     "SetCardinality": (
-        {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "mode": "direct"},
-        {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "mode": "direct"},
+        {"enter_values": ["tea"], "leave_values": ["own 0", "coffee"], "timeout": 61, "method": "direct_counter"},
+        {"enter_values": ("tea",), "leave_values": ("own 0", "coffee"), "timeout": 61, "method": "direct_counter"},
     ),
 }  # fmt: skip
-OFFERS = {offer.transform.__name__: offer for offer in vars(offers).values() if isinstance(offer, offers.Offer)}
-COMMANDS = {
-    "ShiftingHeavyHitters": heavy_hitters.COMMAND,
-    "TopKWithGap": top_k.COMMAND,
-    "SparseVectorAlerts": alerts.COMMAND,
-    "ContinualHistogram": histogram.COMMAND,
-    "ThresholdFlags": flags.COMMAND,
-    "SetCardinality": cardinality.COMMAND,
-}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -299,7 +290,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
     if not in_streams:
         events = [(user, item, time, "") for user, item, time, _ in events]
-    made = OFFERS[name].transform(**DAY | arguments, noise=KeyedNoise(KEY))
+    made = offers.OFFERS[name].spec.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
     assert found == published(events, made)
     assert len(found) >= (1 if name == "SparseVectorAlerts" else 4)
     assert {row["reason"] for row in refused} == set(bad)
@@ -331,41 +322,23 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_keys_and_defaults_are_those_of_the_command(name: str) -> None:
-    """Beside files and accounts: what is read and written are other transforms here, and nothing keeps a ledger."""
-    parser, files = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
-    COMMANDS[name].add_arguments(parser)
-    options.add_files(files)
-    elsewhere = {action.dest for action in files._actions} - ADDED.keys() | {"ledger", "dataset", "budget_limit"}
-    command = {action.dest: action for action in parser._actions if action.dest not in elsewhere}
-    keys = inspect.signature(OFFERS[name]).parameters
-    assert keys.keys() - {"error_handling"} == command.keys()
-    for key, action in command.items():
-        default = keys[key].default
-        assert (default is inspect.Parameter.empty) == action.required
-        same = (",".join(default) if isinstance(default, tuple) else default) == action.default
-        assert action.required or same or (key, default) == ("run_id", ""), "no fingerprint takes its place here"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", offers.OFFERS)
 def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
-    keys = inspect.signature(OFFERS[name]).parameters
-    shared = inspect.signature(OFFERS[name].transform).parameters
+    keys = inspect.signature(offers.OFFERS[name]).parameters
+    shared = inspect.signature(offers.OFFERS[name].spec.transform_class).parameters
     assert shared.keys() - keys.keys() == {"noise"}
     assert keys.keys() - shared.keys() == ADDED.keys()
-    others = {"horizon": inspect.Parameter.empty, "separator": None}
-    assert all(keys[key].default == others.get(key, shared[key].default) for key in shared.keys() - {"noise"})
+    assert all(keys[key].default == shared[key].default for key in shared.keys() - {"noise"})
 
 
 def test_every_transform_of_the_listing_has_every_key_described() -> None:
     [provider] = load_providers(LISTING)
-    assert set(provider.provided_transforms()) == OFFERS.keys() == COMMANDS.keys() == {*CASES, "ShiftingHeavyHitters"}
-    for name, offer in OFFERS.items():
+    assert set(provider.provided_transforms()) == offers.OFFERS.keys() == {*CASES, "ShiftingHeavyHitters"}
+    for name, offer in offers.OFFERS.items():
         fields = provider.config_schema(name).fields
         assert {field.name for field in fields} == inspect.signature(offer).parameters.keys()
         assert all(field.description for field in fields)
-        assert provider.description(name).startswith(offer.transform.__doc__.partition("\n")[0])
+        assert provider.description(name).startswith(offer.spec.signature.summary)
 
 
 @pytest.mark.parametrize(
