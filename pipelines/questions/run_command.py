@@ -15,6 +15,7 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify
 from privstream.pipelines.command import NothingUsableError, UsageError
+from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.questions.endless import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -130,7 +131,7 @@ class RunCommand:
         _check_output(arguments, guarantee_file, endless)
         identity = identify(arguments, read.files, self.spec.files, self.spec.watched if endless else None)
         arguments = _with_run_id(arguments, identity, endless)
-        noise = launch.noise_key(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id)
+        noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id)
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
         promised = self.promise(transform, arguments)

@@ -19,7 +19,6 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
 from privstream import mechanisms, pipelines, transforms
-from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
@@ -75,17 +74,6 @@ def _check_runner(options: PipelineOptions) -> None:
     except (ValueError, TypeError, ImportError, AttributeError):
         rule = "must be a runner that Beam knows and that is installed, such as FnApiRunner, PrismRunner or FlinkRunner"
         raise UsageError(f"--runner {rule}, got {name}") from None
-
-
-def noise_key(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
-    """Return the noise source that the options name, or one with a new random key."""
-    if file is not None and variable is not None:
-        raise UsageError("noise_key_file and noise_key_variable must not both be given")
-    if file is not None:
-        return KeyedNoise.from_file(file, run_id)
-    if variable is not None:
-        return KeyedNoise.from_environment(variable, run_id)
-    return KeyedNoise.random(run_id)
 
 
 def run(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from privstream.mechanisms.noise.sources import KeyedNoise
-
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
@@ -45,18 +40,6 @@ ADDED: Mapping[str, Key] = {
     ),
 }
 """What a configuration says beside the arguments of the transform."""
-
-
-def noise(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
-    """Return the noise source whose key stands in a file or an environment variable, or one with a new random key."""
-    if file is not None and variable is not None:
-        raise ValueError("noise_key_file and noise_key_variable must not both be given")
-    if file is not None:
-        return KeyedNoise.from_file(file, run_id)
-    if variable is not None:
-        return KeyedNoise.from_environment(variable, run_id)
-    _LOGGER.warning("noise key: a new random one, for this run only; with noise_key_file the run could be repeated")
-    return KeyedNoise.random(run_id)
 
 
 def error_output(error_handling: Any) -> str | None:

@@ -13,10 +13,11 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
+from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import QuestionSpec
-from privstream.pipelines.yaml.configuration import GOOD, error_output, noise
+from privstream.pipelines.yaml.configuration import GOOD, error_output
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.event_fields import UNREAD
 from privstream.transforms.events.event_rows import EVENTS, Event, ReadRows
@@ -49,7 +50,10 @@ class OnRows(beam.PTransform[Any, Any]):
         )
         self.error_output = error_output(added["error_handling"])
         self.row_type = spec.row_type
-        secret = noise(added["noise_key_file"], added["noise_key_variable"], added["run_id"])
+        places = (added["noise_key_file"], added["noise_key_variable"])
+        secret = noise_source(*places, added["run_id"])
+        if places == (None, None):
+            _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
         arguments = arguments_of(spec, given, streams=self.stream_field is not None)
         self.made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
         names = {name: added[name] for name in ("user_field", "item_field", "time_field")}

@@ -13,6 +13,7 @@ import pytest
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
+from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.runners import launch
 
 SECRET = "u000042"
@@ -153,8 +154,8 @@ def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFi
 
 
 def test_only_one_source_of_the_noise_key() -> None:
-    with pytest.raises(UsageError, match="must not both be given"):
-        launch.noise_key("file", "VARIABLE", "")
+    with pytest.raises(ValueError, match="must not both be given"):
+        noise_source("file", "VARIABLE", "")
 
 
 class LookUp(beam.DoFn):
