@@ -18,7 +18,7 @@ from privstream.pipelines.sources.readers import EventFile, as_found, check_unch
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
-from privstream.transforms.events.event_rows import to_micros
+from privstream.transforms.events.times import read_micros
 
 FIELDS = ("name", "items", "weights", "time")
 QUERIES = "queries"
@@ -114,7 +114,7 @@ def parse_query(text: bytes, asked: int | None) -> LinearQuery:
             raise TypeError(f"{name} must be a list")
     if "time" not in found and asked is None:
         raise ValueError("time must be given with --watermark marks")
-    micros = to_micros("time", found["time"], None) if "time" in found else asked
+    micros = read_micros("time", found["time"], None) if "time" in found else asked
     items, weights = tuple(found.get("items", ())), tuple(found.get("weights", ()))
     return LinearQuery(found.get("name", ""), Timestamp(micros=micros), items, weights)
 

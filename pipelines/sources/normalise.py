@@ -8,7 +8,9 @@ import pyarrow as pa
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.texts import ENCODING, LONG, MISSING, TYPE, Marks, read_texts
-from privstream.pipelines.sources.times import FINITE, RANGE, SYNTAX, UNIT, read_times
+from privstream.pipelines.sources.times import read_times
+from privstream.transforms.events.broken_rule import FINITE, RANGE
+from privstream.transforms.events.times import SYNTAX, UNIT
 
 TIME = pa.timestamp("us", "UTC")
 

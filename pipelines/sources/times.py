@@ -1,32 +1,21 @@
 """Times as microseconds since 1970 UTC, whatever a file holds them as."""
 
-import math
-import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.pipelines.sources.fields import TIME_UNITS, is_text
-from privstream.pipelines.sources.texts import MISSING, TYPE, Marks, spread
-
-SYNTAX, FINITE, RANGE, UNIT = "syntax", "finite", "range", "unit"
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST = datetime(2200, 1, 1, tzinfo=UTC)
-SECONDS = int((LAST - EPOCH).total_seconds())
-
-NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
-NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
-ISO_8601 = re.compile(
-    r"\d{4}-\d\d-\d\d"
-    r"([Tt ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d++)?)?)?(?P<zone>[Zz]|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?",
-    re.ASCII,
+from privstream.pipelines.sources.fields import is_text
+from privstream.pipelines.sources.texts import Marks, spread
+from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.times import (
+    ISO_8601,
+    LONGEST_INTEGER,
+    NAME,
+    NUMBER,
+    micros_column,
+    read_micros,
 )
-"""What text is a time, if its date exists. Arrow reads a part of that, and the same from it; a test compares them."""
-
-LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 
 def read_times(values: pa.Array | list[Any], unit: str | None) -> tuple[np.ndarray, Marks]:
@@ -73,16 +62,10 @@ def _from_array(array: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks] |
             return _from_text(array.cast(pa.binary()).cast(pa.string()), unit)
         except pa.ArrowInvalid:
             return None
-    marks = {MISSING: array.is_null().to_numpy(zero_copy_only=False)} if array.null_count else {}
-    if pa.types.is_null(array.type):
-        return np.zeros(len(array), np.int64), marks
-    if pa.types.is_timestamp(array.type):
-        unit, array = array.type.unit, array.cast(pa.int64())
-    if unit is None:
+    if unit is None and not (pa.types.is_timestamp(array.type) or pa.types.is_null(array.type)):
         raise ValueError("plain numbers must have a time_unit")
-    numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-    times, wrong = _from_floats(numbers, unit) if numbers.dtype.kind == "f" else _from_integers(numbers, unit)
-    return times, marks | wrong
+    times, broken = micros_column(array, unit or "s")
+    return times, {_name(rule): rows for rows, rule in broken if rows.any()}
 
 
 def _from_text(array: pa.StringArray, unit: str | None) -> tuple[np.ndarray, Marks] | None:
@@ -115,27 +98,6 @@ def _beyond_integers(array: pa.StringArray) -> bool:
     return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(array, "[xX]")).as_py())
 
 
-def _from_integers(numbers: np.ndarray, unit: str) -> tuple[np.ndarray, Marks]:
-    """Turn integers of a unit into microseconds, rounding down."""
-    per_second = TIME_UNITS[unit]
-    outside = (numbers < 0) | (numbers >= SECONDS * per_second)
-    inside = np.where(outside, 0, numbers).astype(np.int64) if outside.any() else numbers.astype(np.int64)
-    times = inside * (1_000_000 // per_second) if per_second <= 1_000_000 else inside // (per_second // 1_000_000)
-    return times, {RANGE: outside} if outside.any() else {}
-
-
-def _from_floats(numbers: np.ndarray, unit: str) -> tuple[np.ndarray, Marks]:
-    """Turn floats of a unit into microseconds, rounding to the nearest."""
-    finite = np.isfinite(numbers)
-    values = np.where(finite, numbers, 0.0).astype(np.float64)
-    outside = (values < 0) | (values >= SECONDS * TIME_UNITS[unit])
-    scaled = np.rint(np.where(outside, 0.0, values) * (1_000_000 / TIME_UNITS[unit]))
-    outside |= scaled >= SECONDS * 1_000_000
-    times = np.where(outside, 0.0, scaled).astype(np.int64)
-    marks = {FINITE: ~finite, RANGE: outside}
-    return times, {rule: mask for rule, mask in marks.items() if mask.any()}
-
-
 def _one_by_one(values: list[Any], unit: str | None) -> tuple[np.ndarray, Marks]:
     """Read times of several kinds, or with wrong ones among them."""
     times = np.zeros(len(values), np.int64)
@@ -153,35 +115,12 @@ def _read_one(value: object, unit: str | None) -> int | str:
     """Return microseconds since 1970, or the name of the rule that the value breaks."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    if value is None or value == "":
-        return MISSING
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return TYPE
-    if isinstance(value, str):
-        if ISO_8601.fullmatch(value):
-            return _read_iso(value)
-        if not NUMBER.fullmatch(value) and (unit is None or not NOT_FINITE.fullmatch(value)):
-            return SYNTAX
-        value = int(value) if value.lstrip("+-").isdecimal() and len(value) <= LONGEST_INTEGER else float(value)
-    return UNIT if unit is None else _read_number(value, unit)
-
-
-def _read_number(value: float, unit: str) -> int | str:
-    """Turn a number of a unit into microseconds, by the rules for arrays."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return FINITE
-    if not 0 <= value < SECONDS * TIME_UNITS[unit]:
-        return RANGE
-    numbers = np.array([value], np.int64 if isinstance(value, int) else np.float64)
-    times, marks = (_from_integers if isinstance(value, int) else _from_floats)(numbers, unit)
-    return RANGE if marks else int(times[0])
-
-
-def _read_iso(text: str) -> int | str:
-    """Parse ISO 8601; a time without an offset is UTC."""
     try:
-        time = datetime.fromisoformat(text.upper())
-    except ValueError:
-        return SYNTAX
-    micros = ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    return micros if 0 <= micros < SECONDS * 1_000_000 else RANGE
+        return read_micros(NAME, None if value == "" else value, unit)
+    except BrokenRuleError as rule:
+        return _name(rule)
+
+
+def _name(rule: BrokenRuleError) -> str:
+    """Return the name of a rule."""
+    return rule.code.removeprefix(f"{NAME}_")

@@ -21,8 +21,8 @@ from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import offers
 from privstream.pipelines.yaml.configuration import ADDED
 from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters
-from privstream.transforms.events.event_rows import to_micros
 from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.events.times import read_micros
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
@@ -359,7 +359,7 @@ def test_every_transform_of_the_listing_has_every_key_described() -> None:
     ],
 )
 def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
-    assert to_micros("time", value, unit) == START * 1_000_000
+    assert read_micros("time", value, unit) == START * 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -370,4 +370,4 @@ def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
     with pytest.raises(
         (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
     ):
-        to_micros("time", value, "s")
+        read_micros("time", value, "s")

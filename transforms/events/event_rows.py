@@ -1,19 +1,16 @@
 """From rows with any field names, and times in any usual form, to events."""
 
 import json
-import numbers
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
+from privstream.transforms.events.broken_rule import broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
-from privstream.transforms.events.times import micros_of
+from privstream.transforms.events.times import read_micros
 
 EVENTS = "events"
-UNIT, SYNTAX = "unit", "syntax"
 
 
 class Event(NamedTuple):
@@ -45,7 +42,7 @@ class ReadRows(beam.DoFn):
         """Read one row."""
         fields = (self.user_field, self.item_field, self.stream_field)
         try:
-            micros = to_micros("time", getattr(row, self.time_field), self.time_unit)
+            micros = read_micros("time", getattr(row, self.time_field), self.time_unit)
             user, item, stream = (None if field is None else getattr(row, field) for field in fields)
         except Exception as error:
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")
@@ -59,27 +56,3 @@ def _as_json(row: Any) -> str:
         return json.dumps(row._asdict(), default=str)
     except Exception:  # it may hold anything, and what cannot be shown must not end the run
         return text_of(row)
-
-
-def to_micros(name: str, value: Any, unit: str | None) -> int:
-    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
-
-    Args:
-        name: what the time is called.
-        value: ISO 8601 text (UTC if it names no zone), a timestamp, or a number or its text.
-        unit: the unit of numbers; None if there must be none.
-    """
-    value = _parse(name, value) if isinstance(value, str) else value
-    if unit is None and isinstance(value, numbers.Real) and not isinstance(value, bool):
-        raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
-    return micros_of(value, unit or "s", name)
-
-
-def _parse(name: str, text: str) -> Any:
-    """Read text as an integer, a number or a time."""
-    for kind in (int, float, datetime.fromisoformat):
-        try:
-            return kind(text.upper())
-        except ValueError:
-            pass
-    raise BrokenRuleError(name, SYNTAX, f"{name} must be ISO 8601 text or a number")

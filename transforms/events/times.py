@@ -1,8 +1,10 @@
-"""Times as microseconds since 1970, one by one and in columns; numbers are seconds, unless a unit is named."""
+"""Times as microseconds since 1970, one by one, as text and in columns; numbers are seconds, unless a unit is named."""
 
 from __future__ import annotations
 
 import math
+import numbers
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +19,18 @@ PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAME = "time"
 SECONDS = int((datetime(2200, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
+
+SYNTAX, UNIT = "syntax", "unit"
+NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
+NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+ISO_8601 = re.compile(
+    r"\d{4}-\d\d-\d\d"
+    r"([Tt ]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d++)?)?)?(?P<zone>[Zz]|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?",
+    re.ASCII,
+)
+"""What text is a time, if its date exists. Arrow reads a part of that, and the same from it; a test compares them."""
+
+LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 Marks = list[tuple[np.ndarray, BrokenRuleError]]
 """Rows of a column that break a rule, and which one."""
@@ -57,14 +71,44 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
 
 
+def read_micros(name: str, value: Any, unit: str | None) -> int:
+    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
+
+    Args:
+        name: what the time is called.
+        value: ISO 8601 text (UTC if it names no zone), a timestamp, or a number or its text.
+        unit: the unit of numbers; None if there must be none.
+    """
+    found = _of_text(name, value, unit) if isinstance(value, str) else value
+    if unit is None and isinstance(found, numbers.Real) and not isinstance(found, bool):
+        raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
+    return micros_of(found, unit or "s", name)
+
+
+def _of_text(name: str, text: str, unit: str | None) -> datetime | int | float:
+    """Return the time or the number that a text is."""
+    if ISO_8601.fullmatch(text):
+        try:
+            return datetime.fromisoformat(text.upper())
+        except ValueError:  # there is no such day
+            pass
+    elif NUMBER.fullmatch(text) or (unit is not None and NOT_FINITE.fullmatch(text)):
+        return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else float(text)
+    raise BrokenRuleError(name, SYNTAX, f"{name} must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number")
+
+
 def micros_of_stamp(timestamp: Timestamp) -> int | None:
     """Return the microseconds since 1970 of an element's timestamp; None at the ends of time, where it says nothing."""
     says_nothing = timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME
     return None if says_nothing else micros_of(timestamp)
 
 
-def micros_column(column: pa.Array) -> tuple[np.ndarray, Marks]:
+def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]:
     """Return a column of times in microseconds, int64, and which rows break a rule: what they are is not defined.
+
+    Args:
+        column: timestamps or numbers.
+        unit: of numbers.
 
     Raises:
         BrokenRuleError: the column's type cannot be a time.
@@ -74,17 +118,17 @@ def micros_column(column: pa.Array) -> tuple[np.ndarray, Marks]:
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64), [(nulls, _missing(NAME))]
     if pa.types.is_floating(kind):
-        return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls)
+        return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, PER_SECOND[unit])
     if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         raise _wrong_type(NAME, str(kind))
     if pa.types.is_timestamp(kind):
-        ticks, unit = column.cast(pa.int64()), PER_SECOND[kind.unit]
+        ticks, per_second = column.cast(pa.int64()), PER_SECOND[kind.unit]
     else:
-        ticks, unit = column, PER_SECOND["s"]
+        ticks, per_second = column, PER_SECOND[unit]
     values = ticks.fill_null(0).to_numpy() if nulls.any() else ticks.to_numpy()
-    outside = (values < 0) | (values >= SECONDS * unit) if values.dtype.itemsize > 4 else values < 0
+    outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
     fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
-    micros = fitting * (MICROS // unit) if unit <= MICROS else fitting // (unit // MICROS)
+    micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
     return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
 
 
@@ -95,9 +139,9 @@ def null_rows(column: pa.Array) -> np.ndarray:
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
 
-def _from_floats(values: np.ndarray, nulls: np.ndarray) -> tuple[np.ndarray, Marks]:
+def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
     finite = np.isfinite(values)
-    rounded = np.rint(np.where(finite, values, 0.0) * MICROS)
+    rounded = np.rint(np.where(finite, values, 0.0) * (MICROS / per_second))
     outside = (np.where(finite, values, 0.0) < 0) | (rounded >= SECONDS * MICROS)
     micros = np.where(outside, 0.0, rounded).astype(np.int64)
     return micros, [(nulls, _missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
