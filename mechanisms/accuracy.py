@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ class Accuracy:
     """How accurate the answers to a question are; computed from public parameters alone.
 
     Attributes:
-        error: the number by which methods are compared, in the unit of the question; less is better.
+        error: the number by which methods are compared, in the unit of the question; less is better, and math.inf says that
+            no bound is stated.
         failure_probability: with which the statement is wrong, in (0, 1).
         sentence: the statement, for people.
         numbers: all that it says, by name, for machines.
@@ -29,7 +31,8 @@ class Accuracy:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        checks.real("error", self.error)
+        if self.error != math.inf:
+            checks.real("error", self.error)
         checks.probability("failure_probability", self.failure_probability)
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,10 +42,10 @@ def plan_command(spec: QuestionSpec) -> Command:
         run = parser.add_argument_group("the run")
         if spec.has_windows:
             add_option(run, Option("windows", "int", "number of windows; without it there is no end"))
-        for size in spec.sizes.values():
-            add_option(run, size)
-        left = [option for option in options_of(spec) if option.name not in (*UNPLANNED, *spec.sizes)]
-        add_options(parser, left)
+        for option in (*spec.sizes.values(), *spec.planned):
+            add_option(run, option)
+        apart = {*UNPLANNED, *spec.unplanned, *spec.sizes, *(option.name for option in spec.planned)}
+        add_options(parser, [option for option in options_of(spec) if option.name not in apart])
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:

@@ -32,10 +32,13 @@ class Kind(NamedTuple):
     Attributes:
         metavar: what stands for the value on a help page; None for an option without one.
         parse: from its text; raises a ValueError.
+        python, shell: what docstrings say of a value in Python, and what help pages say in its place.
     """
 
     metavar: str | None
     parse: Callable[[str], Any]
+    python: str = ""
+    shell: str = ""
 
 
 def comma_separated(text: str) -> list[str]:
@@ -72,9 +75,9 @@ KINDS: Mapping[str, Kind] = {
     "str": Kind("NAME", str),
     "bool": Kind(None, bool),
     "Seconds": Kind("SECONDS", float),
-    "Moment": Kind("TIME", str),
+    "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),
-    "Domain": Kind("PATH", str),
+    "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
     "tuple[AlertRule, ...]": Kind("PATH", str),
     "Thresholds": Kind("N|PATH", number_or_path),
     "tuple[str, ...]": Kind("A,B,..", comma_separated),
@@ -120,7 +123,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         metavar=None if option.choices else kind.metavar,
         required=option.default is REQUIRED,
         default=None if option.default is REQUIRED else option.default,
-        help=text.replace("%", "%%"),
+        help=text.replace(kind.python, kind.shell).replace("%", "%%"),
     )
 
 

@@ -97,6 +97,7 @@ class PlanCommand:
     def _budgets(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return the least epsilon with which every method has the error that is asked for."""
         wanted = checks.positive("error", arguments.error)
+        self._transform(arguments, MOST_EPSILON, None)  # checks what all methods have in common
 
         def enough(epsilon: float, method: str | None) -> bool:
             found = self._attempt(arguments, epsilon, method)

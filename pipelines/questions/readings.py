@@ -124,7 +124,7 @@ def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool)
 
     Args:
         spec: the question.
-        given: plain values by name, of all options or some.
+        given: plain values by name, of all options or some; None is as if it was not given.
         streams: whether events have a stream.
 
     Raises:
@@ -132,7 +132,7 @@ def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool)
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
-    found = {name: read(kinds[name], name, given[name]) for name in own if name in kinds and name in given}
+    found = {name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None}
     if spec.prepare is not None:
         found |= resolve(f"{ROOMS}.{spec.prepare}")(given)
     if not streams:

@@ -64,6 +64,8 @@ class QuestionSpec:
         watched: the option whose files may come without an end.
         epilog: what stands below the help page, such as the form of a file.
         plan_epilog: what stands below the help page of the plan, such as the meaning of its numbers.
+        planned: options of the plan beside, or instead of, those of the command.
+        unplanned: options of the command that its plan does not have: they say nothing about accuracy.
         sizes: how a plan stands for lists that are not known yet: by argument, the option with the list's length.
         columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
             its `error`.
@@ -96,6 +98,8 @@ class QuestionSpec:
     watched: str = "input"
     epilog: str = ""
     plan_epilog: str = ""
+    planned: tuple[Option, ...] = ()
+    unplanned: tuple[str, ...] = ()
     sizes: Mapping[str, Option] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
