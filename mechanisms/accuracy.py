@@ -15,8 +15,8 @@ class Accuracy:
     """How accurate the answers to a question are; computed from public parameters alone.
 
     Attributes:
-        error: the number by which methods are compared, in the unit of the question; less is better, and math.inf says that
-            no bound is stated.
+        error: the number by which methods are compared, in the unit of the question; less is better, and math.inf says
+            that no bound is stated.
         failure_probability: with which the statement is wrong, in (0, 1).
         sentence: the statement, for people.
         numbers: all that it says, by name, for machines.

@@ -46,8 +46,8 @@ class HelpPage(argparse.HelpFormatter):
 
 
 def _goes_on(line: str, following: str) -> bool:
-    """Tell whether two lines are of one paragraph: neither is of a list, and the first announces none."""
-    return not (line[:1].isspace() or following[:1].isspace() or line.endswith(":"))
+    """Tell whether two lines are of one paragraph: neither is empty or of a list, and the first announces none."""
+    return bool(line and following) and not (line[0].isspace() or following[0].isspace() or line.endswith(":"))
 
 
 def _wrap(paragraph: str, width: int, indent: str) -> str:

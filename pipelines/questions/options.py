@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -98,7 +99,8 @@ def options_of(spec: QuestionSpec) -> list[Option]:
 def _option(argument: Argument) -> Option:
     """Return the option for an argument of a transform."""
     (kind,) = [kind for kind in argument.types if kind != "None"]
-    return Option(argument.name, kind, argument.text, argument.default, argument.choices)
+    text = re.sub(r"`([a-z]\w*)`", r"--\1", argument.text)  # other arguments are other options
+    return Option(argument.name, kind, text, argument.default, argument.choices)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -111,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = KINDS[option.type], option.text.removesuffix(".")
-    if option.default not in (REQUIRED, None, False):
+    if not any(option.default is without for without in (REQUIRED, None, False)):
         text += f" (default: {option.default:{'' if isinstance(option.default, str) else 'g'}})"
     if kind.metavar is None:
         group.add_argument(f"--{option.name}", action="store_true", default=option.default or None, help=text)
