@@ -28,9 +28,6 @@ PLANS: Commands = {
     "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
     "histogram": ("plan.histogram", "how far live counts of categories are off, and quantiles"),
     "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
-    "ranges": ("plan.ranges", "how far counts of points in ranges will be off"),
-    "predecessor": ("plan.predecessor", "how near to a query what is found will be"),
-    "queries": ("plan.queries", "how precise answers to linear queries are"),
 }
 PLOTS: Commands = {
     **{spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture},
@@ -38,18 +35,12 @@ PLOTS: Commands = {
     "histogram": ("plot.histogram", "live counts or quantiles with their error bounds, and the true counts"),
     "flags": ("plot.flags", "when flags went up, and when counts passed their thresholds"),
     "cardinality": ("plot.cardinality", "how many people are in a set, with error bounds, and the true numbers"),
-    "ranges": ("plot.ranges", "how many points lie in each range, with error bounds, and the true numbers"),
-    "predecessor": ("plot.predecessor", "what is near to each point, and what was nearest"),
-    "queries": ("plot.queries", "answers with their error bounds, or their errors"),
 }
 SIMULATIONS: Commands = {
     **{spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation},
     "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
     "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
     "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
-    "ranges": ("simulate.ranges", "cars in a car park, and parts of it to ask for"),
-    "predecessor": ("simulate.predecessor", "trades at price levels, and levels to ask for"),
-    "queries": ("simulate.queries", "where people live and how old they are, and questions about that"),
 }
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
@@ -59,9 +50,6 @@ COMMANDS: Commands = {
     "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
     "flags": ("commands.flags", "tell which public categories have passed their thresholds"),
     "cardinality": ("commands.cardinality", "tell how many people are in a set now, while they come and go"),
-    "ranges": ("commands.ranges", "count points in public ranges, while points come and go"),
-    "predecessor": ("commands.predecessor", "find what is near to public points, while points come and go"),
-    "queries": ("commands.queries", "answer linear queries about a data set, one after the other"),
     "budget": ("accounts.budget_command", "say what all runs on a data set have cost together, by their ledger"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),

@@ -23,6 +23,17 @@ def longest_cover(height: int) -> int:
     return max(1, 2 * height - 2)
 
 
+def widest_range(universe: int) -> tuple[int, int]:
+    """Return a range of 1 .. universe of as many intervals as any has: it passes the middle of the tree, if it can."""
+    middle = 1 << max(0, tree_height(universe) - 1)
+    rest = universe - middle  # below it, a row of ones is the number with the most of them
+    ends = {universe, middle - 1, middle + (1 << max(0, rest.bit_length() - 1)) - 1}
+    ranges = [(low, high) for low in (1, 2) for high in sorted(ends) if low <= high]
+    starts, stops = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    sizes = np.bincount(cover(starts - 1, stops, tree_height(universe))[0])
+    return ranges[int(sizes.argmax())]
+
+
 def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
     """Return the first point of each interval, and the first one after it."""
     levels = height - level_below_root(numbers)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ _LARGEST_DOMAIN = 2**24
 _MOST_RECORDS = 2**60
 _LARGEST_GUESS = 2**53  # of the number of records: the answers expected are floating-point numbers
 _BLOCK = 2**22  # entries of queries that are multiplied at once
+_ALPHAS = sorted({float(f"{alpha:.2g}") for alpha in np.geomspace(0.002, 0.99, 200).tolist()})
 _MARGIN = 9 / 16  # of alpha: errors above it lower the relative entropy by alpha^2 / 4 in each update
 
 
@@ -120,6 +121,30 @@ class OnlineMultiplicativeWeights:
         checks.probability("alpha", self.alpha)
         _ = self.tests  # checks the other parameters
 
+    @classmethod
+    def most_accurate(cls, *, queries: int, beta: float, **parameters: Any) -> Self:
+        """Return the mechanism whose alpha, of two digits, gives the least error among those that answer all queries.
+
+        Args:
+            queries, beta: what the error is stated for, and with which probability it is larger.
+            parameters: all but alpha.
+
+        Raises:
+            ValueError, TypeError: a parameter breaks its rule, whatever alpha is.
+        """
+        best: tuple[bool, float, Self] | None = None
+        for alpha in _ALPHAS:
+            try:
+                made = cls(alpha=alpha, **parameters)
+            except ValueError:
+                continue
+            refusing = made.records_needed(queries, beta) > made.records
+            found = refusing, made.accuracy(queries, beta), made
+            best = found if best is None or found[:2] < best[:2] else best
+        if best is None:
+            return cls(alpha=_ALPHAS[-1], **parameters)  # raises what is wrong
+        return best[2]
+
     @property
     def max_updates(self) -> int:
         """Number of updates after which the run halts, just above 4 ln(domain_size) / alpha^2."""
@@ -160,7 +185,12 @@ class OnlineMultiplicativeWeights:
         return self.alpha * self.records + self._test_error(queries, beta)
 
     def records_needed(self, queries: int, beta: float) -> int:
-        """Return from how many records on the run answers so many queries with probability 1 - beta."""
+        """Return from how many records on the run answers so many queries with probability 1 - beta.
+
+        Any number is enough if there are no more queries than answers that may be measured.
+        """
+        if checks.integer("queries", queries, minimum=1) <= self.max_updates:
+            return 1
         return math.ceil(self._test_error(queries, beta) / ((1 - _MARGIN) * self.alpha))
 
     def _test_error(self, queries: int, beta: float) -> float:

@@ -132,7 +132,9 @@ def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool)
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
-    found = {name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None}
+    found = {
+        name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None
+    }
     if spec.prepare is not None:
         found |= resolve(f"{ROOMS}.{spec.prepare}")(given)
     if not streams:

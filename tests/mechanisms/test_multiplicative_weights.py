@@ -157,9 +157,10 @@ def test_what_a_run_has_used_grows_with_updates_up_to_epsilon():
 def test_constants():
     mechanism = OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=1000, records=10**6, alpha=0.1)
     assert mechanism.max_updates == math.floor(400 * math.log(1000)) + 1
-    error = mechanism.tests.accuracy(2000, 0.05)
-    assert mechanism.accuracy(1000, 0.05) == pytest.approx(10**5 + error)
-    assert mechanism.records_needed(1000, 0.05) == math.ceil(error / (7 / 16 * 0.1))
+    error = mechanism.tests.accuracy(20_000, 0.05)
+    assert mechanism.accuracy(10_000, 0.05) == pytest.approx(10**5 + error)
+    assert mechanism.records_needed(10_000, 0.05) == math.ceil(error / (7 / 16 * 0.1))
+    assert mechanism.records_needed(mechanism.max_updates, 0.05) == 1  # each of them can be measured
     assert mechanism.guarantee.epsilon == 1.0
     assert f"halts after {mechanism.max_updates} measured answers" in mechanism.guarantee.paragraph()
 

@@ -157,7 +157,7 @@ def test_answers_are_within_their_bounds_and_refused_ones_say_so():
         for row in in_order(run("fn_api", data, queries, made)):
             truth = sum(counts[item] for item in by_name[row.query].items)
             assert abs(row.estimate - truth) <= row.error_bound
-            assert row.error_bound < 2 * made.accuracy()
+            assert row.error_bound < 2 * made.error_bound
     rows = in_order(run("fn_api", data, queries * 3, make("soon over")))
     assert {row.error_bound for row in rows if row.source == "refused"} == {-1.0}
     assert all(row.measurements_left == 0 for row in rows if row.source == "refused")
@@ -301,10 +301,20 @@ def test_the_guarantee_is_about_persons():
     assert found.unit == "one person over the whole run"
     assert (found.epsilon, found.delta) == (50.0, 1e-3)
     assert f"At most {made.mechanism.max_updates:,} answers are measured" in found.paragraph()
-    assert made.accuracy() == made.mechanism.accuracy(20, 0.05)
-    assert made.records_needed() == 1  # each query can be measured
+    assert made.accuracy.error == made.error_bound == made.mechanism.accuracy(20, 0.05)
+    assert made.records_needed == 1  # each query can be measured
     many = PrivateQueries(**{**COMMON, "queries": 10**6}, noise=KeyedNoise(KEY))
-    assert many.records_needed() == many.mechanism.records_needed(10**6, 0.05) > 1
+    assert many.records_needed == many.mechanism.records_needed(10**6, 0.05) > 1
+
+
+def test_without_an_alpha_the_error_bound_is_the_least():
+    given = {**COMMON, "epsilon": 1.0, "records": 10**6, "queries": 500}
+    made = PrivateQueries(**{**given, "alpha": None}, noise=KeyedNoise(KEY))
+    alpha = made.accuracy.numbers["alpha"]
+    assert made.records_needed <= 10**6
+    for other in (0.9 * alpha, 1.1 * alpha):
+        near = PrivateQueries(**{**given, "alpha": other}, noise=KeyedNoise(KEY))
+        assert near.records_needed > 10**6 or near.error_bound > 0.995 * made.error_bound
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
 from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 MOST_STANDING = 100_000
+LATER = 1000
+"""The window for which the error is stated when there is no end."""
 
 
 class PointTransform(PrivateTransform):
@@ -35,12 +37,13 @@ class PointTransform(PrivateTransform):
         self,
         *,
         universe: int,
-        window: float,
-        start: float,
-        end: float | None,
-        allowed_lateness: float,
+        window: Seconds,
+        start: Moment,
+        end: Moment | None,
+        allowed_lateness: Seconds,
         standing: Sequence[Sequence[int]],
-        actions: Actions,
+        insert_values: tuple[str, ...] | None,
+        delete_values: tuple[str, ...] | None,
         streams: tuple[str, ...] | None,
         noise: NoiseSource,
     ) -> None:
@@ -49,7 +52,7 @@ class PointTransform(PrivateTransform):
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)
-        self.actions = actions
+        self.actions = Actions(insert_values, () if delete_values is None else delete_values)
         self.universe = universe
         self.standing = self._checked(standing)
         self.noise = noise
@@ -72,6 +75,11 @@ class PointTransform(PrivateTransform):
     def windows(self) -> int | None:
         """Windows of the whole run, or None for no end."""
         return self.steps.count
+
+    @property
+    def stated(self) -> tuple[int, str]:
+        """For how many windows accuracy is stated, and how a sentence says so."""
+        return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
 
     @property
     def guarantee(self) -> PrivacyGuarantee:

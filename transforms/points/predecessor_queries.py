@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.updates import Actions
 from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import NearestPoints
+from privstream.transforms.timing.steps import Moment, Seconds
 
 FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
@@ -48,23 +49,26 @@ class PredecessorQueries(PointTransform):
         on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: finite and > 0.
-        universe: points are 1 .. universe, at most 2^60.
+        epsilon: bound on what the rows show about one event, > 0.
+        universe: points are the whole numbers from 1 to this one, at most 2^60.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
-        delta: in [0, 1); must be > 0 for unbounded input with `delete_values`, and 0 without them.
+        end: no window ends after this moment, in seconds since 1970 UTC; every window until then is published, empty
+            ones too. Only unbounded input may do without it.
+        delta: probability with which the rows may show more, in [0, 1), far below 1 / events. It must be 0 without
+            `delete_values`, and > 0 for unbounded input with them.
         allowed_lateness: seconds that a window stays open after its end.
         standing: points that are asked for in every window.
-        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for; None
-            for all points in all windows, as it is for standing ones without an end.
-        duplicates: "ignored" for a set of points, or "counted"; see the mechanisms.
-        insert_values, delete_values: actions that insert and delete. Without the first all others insert; without
-            the second nothing deletes.
-        streams: public names of the streams, each with points of its own; None if the events carry no stream.
-        neighbouring: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy.
+        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for.
+            Without it, all points in all windows, as it is for standing ones without an end.
+        duplicates: what a second insertion of a point means: "ignored", nothing; "counted", one point more. Counted
+            ones need less noise.
+        insert_values: actions that insert a point. Without it, every action that does not delete inserts.
+        delete_values: actions that delete a point. Without it, nothing deletes.
+        streams: public names of the streams, each with points of its own. It must be given if events have a stream.
+        neighbouring: how neighbouring inputs differ in one event: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statement.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -85,19 +89,19 @@ class PredecessorQueries(PointTransform):
         *,
         epsilon: float,
         universe: int,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        allowed_lateness: float = 0,
+        allowed_lateness: Seconds = 0,
         standing: Sequence[int] = (),
         queries: int | None = None,
-        duplicates: str = "ignored",
+        duplicates: Literal["ignored", "counted"] = "ignored",
         insert_values: tuple[str, ...] | None = None,
-        delete_values: tuple[str, ...] = (),
+        delete_values: tuple[str, ...] | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
     ) -> None:
         checks.integer("universe", universe, minimum=1)
@@ -108,7 +112,8 @@ class PredecessorQueries(PointTransform):
             end=end,
             allowed_lateness=allowed_lateness,
             standing=[(point,) for point in standing],
-            actions=Actions(insert_values, delete_values),
+            insert_values=insert_values,
+            delete_values=delete_values,
             streams=streams,
             noise=noise,
         )
@@ -141,6 +146,21 @@ class PredecessorQueries(PointTransform):
     def keeps_noise_from_data(self) -> bool:
         """Whether the noise of numbers does not depend on the data; tests against hidden thresholds need not."""
         return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How many points may lie between a query and its answer."""
+        windows, span = self.stated
+        error, beta = self.error(windows), self.mechanism.beta
+        return Accuracy(
+            error=error,
+            failure_probability=beta,
+            sentence=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
+            f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
+            "none, no more than that many lie on that side. This is for queries that do not depend on answers; each "
+            "row has its own bound.",
+            numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
+        )
 
     def error(self, window: int, points: int | None = None) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.updates import Actions
 from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import RangeCount
+from privstream.transforms.timing.steps import Moment, Seconds
 
 FIELDS = ("low", "high")
 NO_BOUND = -1
@@ -43,24 +45,27 @@ class RangeCounts(PointTransform):
         depend on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: finite and > 0.
-        universe: points are 1 .. universe, at most 2^60.
+        epsilon: bound on what the rows show about one event, > 0.
+        universe: points are the whole numbers from 1 to this one, at most 2^60.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
-        delta: in [0, 1); must be > 0 for unbounded input.
+        end: no window ends after this moment, in seconds since 1970 UTC; every window until then is published, empty
+            ones too. Only unbounded input may do without it.
+        delta: probability with which the rows may show more, in [0, 1), far below 1 / events. It must be > 0 for
+            unbounded input.
         allowed_lateness: seconds that a window stays open after its end.
         standing: ranges (low, high) that are counted in every window.
-        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for; None
-            for all ranges in all windows.
-        duplicates: "ignored" for a set of points, or "counted"; see `RangeCounter`.
-        consistent: whether counts of a window agree with each other and are not negative; then without error bound.
-        insert_values, delete_values: actions that insert and delete. Without the first all others insert; without
-            the second nothing deletes.
-        streams: public names of the streams, each with points of its own; None if the events carry no stream.
-        neighbouring: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy.
+        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for.
+            Without it, all ranges in all windows.
+        duplicates: what a second insertion of a point means: "ignored", nothing; "counted", one point more. Counted
+            ones need less noise.
+        consistent: make all counts of a window agree, none of them negative. They have no error bounds then.
+        insert_values: actions that insert a point. Without it, every action that does not delete inserts.
+        delete_values: actions that delete a point. Without it, nothing deletes.
+        streams: public names of the streams, each with points of its own. It must be given if events have a stream.
+        neighbouring: how neighbouring inputs differ in one event: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statement.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -81,20 +86,20 @@ class RangeCounts(PointTransform):
         *,
         epsilon: float,
         universe: int,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        allowed_lateness: float = 0,
+        allowed_lateness: Seconds = 0,
         standing: Sequence[tuple[int, int]] = (),
         queries: int | None = None,
-        duplicates: str = "ignored",
+        duplicates: Literal["ignored", "counted"] = "ignored",
         consistent: bool = False,
         insert_values: tuple[str, ...] | None = None,
-        delete_values: tuple[str, ...] = (),
+        delete_values: tuple[str, ...] | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
     ) -> None:
         checks.integer("universe", universe, minimum=1)
@@ -105,7 +110,8 @@ class RangeCounts(PointTransform):
             end=end,
             allowed_lateness=allowed_lateness,
             standing=standing,
-            actions=Actions(insert_values, delete_values),
+            insert_values=insert_values,
+            delete_values=delete_values,
             streams=streams,
             noise=noise,
         )
@@ -130,6 +136,23 @@ class RangeCounts(PointTransform):
     def keeps_noise_from_data(self) -> bool:
         """Whether the noise does not depend on the data."""
         return self.mechanism.delta == 0
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far the counts are off."""
+        if self.mechanism.consistent:
+            text = "No error is stated for consistent counts."
+            return Accuracy(error=math.inf, failure_probability=self.beta, sentence=text)
+        windows, span = self.stated
+        error = self.error(windows)
+        number = f", at most {self.queries:,} of them with a time" if self.queries else ""
+        return Accuracy(
+            error=error,
+            failure_probability=self.beta,
+            sentence=f"With probability {1 - self.beta:g}, all counts of a stream{span} are within {error:,} of the "
+            f"truth, for queries that do not depend on answers{number}; each row has its own bound, by its range.",
+            numbers={"error_bound": error, "windows": windows},
+        )
 
     def error(self, window: int) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, without `consistent`."""

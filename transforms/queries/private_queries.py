@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -58,22 +60,23 @@ class PrivateQueries(PrivateTransform):
         another run id of the noise.
 
     Accuracy:
-        `accuracy()`: with probability 1 - beta, every one of the first `queries` answers that is not refused is within
-        its `error_bound`. With at least `records_needed()` records, and exactly `records`, none of these is refused.
+        With probability 1 - beta, every one of the first `queries` answers that is not refused is within its
+        `error_bound`. With at least `records_needed` records, and exactly `records`, none of these is refused.
 
     Args:
-        epsilon: finite and > 0, for all queries together.
-        delta: in [0, 1).
-        domain: public list of items, at least 2; events of other items are counted and left out.
-        records: public number of people, exact or estimated; a wrong one costs accuracy, not privacy.
-        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
+        epsilon: bound on what all answers together show about one person, > 0.
+        domain: public list of items, at least 2. Events of other items are counted and left out.
+        records: public number of people, exact or estimated. A wrong one costs accuracy, not privacy.
         noise: `KeyedNoise`; the same key gives the same rows for the same input.
+        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1). Without it, the one
+            for which the error bound is least.
+        delta: probability with which the answers may show more, in [0, 1), far below 1 / people.
         queries: number of queries for which the accuracy is stated.
         beta: failure probability of the accuracy statement.
         selection: which of a person's records counts: the "last" or the "first"; ties by item.
-        real_weights: whether weights may lie between 0 and 1. The noise is then floating-point noise, whose low bits
-            may betray more than the guarantee says (Mironov 2012).
-        neighbouring: "add_remove" or "replace_one".
+        real_weights: allow weights between 0 and 1. The noise is then floating-point noise, whose low bits may betray
+            more than the guarantee says (Mironov 2012).
+        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
         shards: parallel shards of people. Changes no answer.
 
     Raises:
@@ -81,8 +84,8 @@ class PrivateQueries(PrivateTransform):
 
     Example:
         >>> answers = {"events": people, "queries": queries} | PrivateQueries(
-        ...     epsilon=1.0, domain=Domain.from_file(path), records=1_000_000, alpha=0.05,
-        ...     noise=KeyedNoise.from_file(key))  # doctest: +SKIP
+        ...     epsilon=1.0, domain=Domain.from_file(path), records=1_000_000, noise=KeyedNoise.from_file(key)
+        ... )  # doctest: +SKIP
 
     Source: Hardt and Rothblum (2010); docs/proofs/multiplicative_weights.md.
     """
@@ -93,14 +96,14 @@ class PrivateQueries(PrivateTransform):
         epsilon: float,
         domain: Domain,
         records: int,
-        alpha: float,
         noise: NoiseSource,
+        alpha: float | None = None,
         delta: float = 0.0,
         queries: int = 1000,
         beta: float = 0.05,
-        selection: str = "last",
+        selection: Literal["last", "first"] = "last",
         real_weights: bool = False,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
@@ -114,14 +117,18 @@ class PrivateQueries(PrivateTransform):
         self.beta = checks.probability("beta", beta)
         self.selection = checks.one_of("selection", selection, SELECTIONS)
         self.shards = check_shards(shards)
-        self.mechanism = OnlineMultiplicativeWeights(
-            epsilon=epsilon,
-            delta=delta,
-            domain_size=len(domain),
-            records=records,
-            alpha=alpha,
-            integer=not real_weights,
-            neighbouring=neighbouring,
+        parameters: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "domain_size": len(domain),
+            "records": records,
+            "integer": not real_weights,
+            "neighbouring": neighbouring,
+        }
+        self.mechanism = (
+            OnlineMultiplicativeWeights.most_accurate(queries=self.queries, beta=self.beta, **parameters)
+            if alpha is None
+            else OnlineMultiplicativeWeights(alpha=alpha, **parameters)
         )
 
     @property
@@ -146,17 +153,36 @@ class PrivateQueries(PrivateTransform):
             curve=found.curve,
         )
 
-    def accuracy(self) -> float:
-        """Return the error, in people, that an answer from the hypothesis has at most."""
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far answers are off, and whether queries are refused."""
+        records, needed = self.mechanism.records, self.records_needed
+        refused = (
+            f"Some may be refused: with {needed:,} people none would be." if records < needed else "None is refused."
+        )
+        nothing = " With so few people, that bounds nothing." if self.error_bound >= records else ""
+        return Accuracy(
+            error=self.error_bound,
+            failure_probability=self.beta,
+            sentence=f"With probability {1 - self.beta:g}, the first {self.queries:,} answers are all within "
+            f"{math.ceil(self.error_bound):,} people of the truth.{nothing} {refused}",
+            numbers={
+                "error_bound": self.error_bound,
+                "queries": self.queries,
+                "records_needed": needed,
+                "max_measurements": self.mechanism.max_updates,
+                "alpha": self.mechanism.alpha,
+            },
+        )
+
+    @property
+    def error_bound(self) -> float:
+        """The error, in people, that an answer from the hypothesis has at most."""
         return self.mechanism.accuracy(self.queries, self.beta)
 
+    @property
     def records_needed(self) -> int:
-        """Return from how many records on `queries` queries are answered, with probability 1 - beta.
-
-        Any number is enough if there are no more queries than measurements.
-        """
-        if self.queries <= self.mechanism.max_updates:
-            return 1
+        """The number of records from which `queries` queries are answered, with probability 1 - beta."""
         return self.mechanism.records_needed(self.queries, self.beta)
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 from privstream.mechanisms import checks
-from privstream.pipelines.commands.queries_file import QUERIES, QueriesRead, ReadLines
+from privstream.pipelines.questions.queries.queries_file import QUERIES, QueriesRead, ReadLines
 from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS, MARKS, MICROS, check_watched
 from privstream.pipelines.sources.polled_source import poll_parts
 from privstream.pipelines.sources.readers import EventFile

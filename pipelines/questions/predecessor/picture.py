@@ -11,7 +11,7 @@ import numpy as np
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.predecessor import NearestTrue
+from privstream.pipelines.questions.predecessor.simulation import NearestTrue
 from privstream.transforms.rows import NearestPoints
 
 SIDES = ("predecessor", "successor")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.commands.queries_file import write_queries
+from privstream.pipelines.questions.queries.queries_file import write_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file

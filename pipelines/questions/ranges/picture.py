@@ -11,7 +11,7 @@ import numpy as np
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.ranges import PointsInRange
+from privstream.pipelines.questions.ranges.simulation import PointsInRange
 from privstream.transforms.rows import RangeCount
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import checks
 from privstream.pipelines.sinks.whole_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_lines import REASON, parse_line
@@ -16,10 +18,7 @@ from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import read_micros
 
-FORMAT = """\
-queries, one JSON object on each line; with a time (and a stream), to be answered at the end of the window that it lies
-in, or without, to be answered at the end of every window of every stream:
-"""
+Row = type[RangeQuery] | type[PredecessorQuery]
 
 
 class PointQueries(NamedTuple):
@@ -55,7 +54,27 @@ class GiveQueries(beam.PTransform[Any, Any]):
         return QueriesGiven(given, none)
 
 
-def read_point_queries(path: str, row_type: type[RangeQuery] | type[PredecessorQuery]) -> PointQueries:
+def asked_in(row_type: Row, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what options say of queries, as arguments of a transform.
+
+    Raises:
+        ValueError, TypeError: `answers` is out of range, or the file breaks a rule.
+    """
+    answers = given["answers"]
+    if answers is not None:
+        checks.integer("answers", answers, minimum=1)
+    if given["queries"] is None:
+        return {"standing": (), "queries": answers}
+    asked = read_point_queries(given["queries"], row_type)
+    return {"standing": tuple(asked.standing), "queries": len(asked.timed) if answers is None else answers}
+
+
+def give_timed(row_type: Row, arguments: argparse.Namespace) -> dict[str, GiveQueries]:
+    """Return what reads the queries with a time."""
+    return {"queries": GiveQueries(read_point_queries(arguments.queries, row_type).timed, row_type)}
+
+
+def read_point_queries(path: str, row_type: Row) -> PointQueries:
     """Read the queries of a file; it is public, and small enough for memory.
 
     Raises:

@@ -13,7 +13,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.command import Command
-from privstream.pipelines.commands.point_queries import write_point_queries
+from privstream.pipelines.questions.point_queries import write_point_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
 from privstream.pipelines.sinks.whole_files import check_destination

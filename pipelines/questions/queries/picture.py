@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, dress, key_above
 from privstream.pipelines.plot.rows import add_plot, read_rows, write_picture
-from privstream.pipelines.simulate.queries import QueryTruth
+from privstream.pipelines.questions.queries.simulation import QueryTruth
 from privstream.transforms import QueryAnswer
 
 STYLES = {"hypothesis": (COLOURS[0], "o"), "measured": (COLOURS[1], "D"), "refused": (ALARM, "x")}

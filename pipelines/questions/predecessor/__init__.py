@@ -1,0 +1,1 @@
+"""Predecessor: what is nearest to public points, below and above, while points come and go."""

@@ -1,0 +1,1 @@
+"""Queries: linear queries about a data set, answered one after the other."""
