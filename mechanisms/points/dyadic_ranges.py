@@ -24,14 +24,19 @@ def longest_cover(height: int) -> int:
 
 
 def widest_range(universe: int) -> tuple[int, int]:
-    """Return a range of 1 .. universe of as many intervals as any has: it passes the middle of the tree, if it can."""
-    middle = 1 << max(0, tree_height(universe) - 1)
-    rest = universe - middle  # below it, a row of ones is the number with the most of them
-    ends = {universe, middle - 1, middle + (1 << max(0, rest.bit_length() - 1)) - 1}
-    ranges = [(low, high) for low in (1, 2) for high in sorted(ends) if low <= high]
-    starts, stops = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    sizes = np.bincount(cover(starts - 1, stops, tree_height(universe))[0])
-    return ranges[int(sizes.argmax())]
+    """Return a range of 1 .. universe of as many intervals as any has; one that ends at the universe goes beyond it.
+
+    On both sides of the middle of the tree it has an interval for each one of a binary number, and of the numbers up to
+    some number that one, or the longest row of ones, has the most.
+    """
+    height = tree_height(universe)
+    middle = 1 << max(0, height - 1)
+    rest = max(0, universe - 1 - middle)
+    ends = {universe, universe - 1, middle - 1, middle + (1 << max(0, rest.bit_length() - 1)) - 1}
+    ranges = [(low, high) for low in (1, 2) for high in sorted(ends) if low <= high <= universe]
+    lows, highs = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    numbers, _ = cover(lows - 1, np.where(highs == universe, np.int64(1) << height, highs), height)
+    return ranges[int(np.bincount(numbers).argmax())]
 
 
 def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:

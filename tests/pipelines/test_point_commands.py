@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
+from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.pipelines import cli
-from privstream.pipelines.commands.point_queries import read_point_queries
-from privstream.pipelines.simulate.predecessor import NearestTrue
-from privstream.pipelines.simulate.ranges import PointsInRange
+from privstream.pipelines.questions.point_queries import read_point_queries
+from privstream.pipelines.questions.predecessor.simulation import NearestTrue
+from privstream.pipelines.questions.ranges.inputs import any_ranges
+from privstream.pipelines.questions.ranges.simulation import PointsInRange
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 
@@ -75,9 +77,9 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
         (row.window_end, row.query): row for row in read_row_file(str(folder / "predecessor.truth.jsonl"), NearestTrue)
     }
     assert len(rows) == len(true)
-    told = [row for row in rows if row.predecessor]
-    assert told
-    for row in told:
+    answered = [row for row in rows if row.predecessor]
+    assert answered
+    for row in answered:
         nearest = true[row.window_end, row.query]
         assert row.predecessor <= nearest.predecessor <= row.query  # something lies between
 
@@ -139,42 +141,74 @@ def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path
     assert "Dashed" in (tmp_path / "picture.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("ranges", ["--ranges", "5"]), ("predecessor", []), ("predecessor", ["--answers", "10"])]
-)
-def test_a_plan_says_what_a_run_promises(
-    name: str, options: list[str], capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
-) -> None:
-    command = {"ranges": RANGES, "predecessor": NEAREST}[name]
-    budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS), *options]
-    assert cli.main(["plan", name, *budget, "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)["errors"]
-    assert all(found["error_bound"] > 0 for found in planned.values())
+def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
+    """Return the error bound that a plan gives."""
+    budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS), "--duplicates", "counted"]
+    assert cli.main(["plan", name, *budget, *options, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["budgets"][0]["methods"].values()
+    error: int = found["error_bound"]
+    return error
+
+
+def promised(folder: Path, command: list[str], asked: Path, output: Path, *options: str) -> int:
+    """Return the error bound that a run with the parameters of the plan promises."""
     run = [*command, "--epsilon", "4", "--delta", "0", "--universe", "256", "--duplicates", "counted"]
-    if name == "predecessor":
-        run += ["--answers", str(10 - WINDOWS)] if options else ["--answers", str(256 * WINDOWS - WINDOWS)]
-        (tmp_path / "asked").write_text('{"point": 9}\n')
-    else:  # 2 to 255 consists of as many dyadic intervals as any range does
-        (tmp_path / "asked").write_text("".join(f'{{"low": {low}, "high": 255}}\n' for low in range(2, 7)))
-    assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(tmp_path / "asked")) == 0
-    promised = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
-    variant = "duplicates counted" if name == "ranges" else "insertions only, duplicates counted"
-    assert planned[variant]["error_bound"] == promised
-    if name == "ranges":
-        whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
-        assert watch(folder, run, tmp_path / "rows.jsonl", "--queries", str(whole), "--overwrite") == 0
-        known = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["error_bound"]
-        assert known < promised / 2
-        budget[budget.index("--ranges") :] = ["--queries", str(whole)]
-        assert cli.main(["plan", name, *budget, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["errors"][variant]["error_bound"] == known
+    assert watch(folder, run, output, "--queries", str(asked), "--overwrite", *options) == 0
+    error: int = json.loads(output.with_name(f"{output.name}.guarantee.json").read_text())["accuracy"]["error_bound"]
+    return error
+
+
+def test_a_plan_says_what_a_run_with_the_same_ranges_promises(
+    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    whole = folder / "ranges.queries"  # 5 ranges, each a dyadic interval
+    known = promised(folder, RANGES, whole, tmp_path / "rows.jsonl")
+    assert planned(capsys, "ranges", "--queries", str(whole)) == known
+    assert planned(capsys, "ranges", "--ranges", "5") > 2 * known
+
+
+def test_a_plan_for_any_ranges_bounds_the_errors_of_the_worst(
+    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    worst = tmp_path / "asked"  # 2 to 255 consists of as many dyadic intervals as any range does
+    worst.write_text("".join(f'{{"low": {low}, "high": 255}}\n' for low in range(2, 7)))
+    assert planned(capsys, "ranges", "--ranges", "5") == promised(folder, RANGES, worst, tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize("answers", [[], ["--answers", "10"]])
+def test_a_plan_says_what_a_run_with_as_many_points_promises(
+    answers: list[str], capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    asked.write_text('{"point": 9}\n')
+    known = promised(folder, NEAREST, asked, tmp_path / "rows.jsonl", *answers)
+    assert planned(capsys, "predecessor", "--queries", str(asked), *answers) == known
+    assert planned(capsys, "predecessor") > known  # all points in all windows
 
 
 def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "ranges", "--epsilon", "1", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 0
-    assert cli.main(["plan", "predecessor", "--epsilon", "1", "--universe", "9", "--windows", "unbounded"]) == 0
+    assert cli.main(["plan", "ranges", "--epsilon", "1,2", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 0
+    assert cli.main(["plan", "predecessor", "--epsilon", "1", "--universe", "9"]) == 0
+    assert cli.main(["plan", "ranges", "--error", "50", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("Best: ") == 2
-    assert shown.count("A run knows its ranges") == 1
-    assert cli.main(["plan", "ranges", "--epsilon", "0", "--universe", "9", "--windows", "4", "--ranges", "2"]) == 2
-    assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err
+    assert shown.count("all counts of a stream are within") == 2
+    assert "in all answers of a stream in the first 1,000 windows" in shown
+    assert "Least epsilon: " in shown
+    for mistake in (["--epsilon", "0"], ["--error", "5", "--universe", "0"]):
+        given = ["plan", "ranges", "--universe", "9", "--windows", "4", "--ranges", "2", *mistake]
+        assert cli.main(given) == 2
+    shown = capsys.readouterr().err
+    assert "epsilon must be finite and > 0, got 0.0" in shown
+    assert "universe must be >= 1, got 0" in shown
+
+
+@pytest.mark.parametrize("universe", [1, 2, 3, 5, 8, 11, 16, 23, 31, 32])
+def test_the_ranges_of_a_plan_are_as_wide_as_any(universe: int) -> None:
+    counter = RangeCounter(epsilon=1.0, universe=universe, horizon=1)
+    every = [(low, high) for high in range(1, universe + 1) for low in range(1, high + 1)]
+    widest = max(counter.widest([low], [high]) for low, high in every)
+    for number in (1, 3, len(every), len(every) + 1):
+        found = any_ranges(number, universe)
+        assert len(set(found)) == len(found) == min(number, len(every))
+        assert set(found) <= set(every)
+        assert counter.widest(*zip(*found, strict=True)) == widest

@@ -1,23 +1,18 @@
 """`privstream queries`, and its plan, plot and simulation, from file to file."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.commands.queries_file import parse_query
-from privstream.pipelines.simulate.queries import DOMAIN, QueryTruth
+from privstream.pipelines.questions.queries.queries_file import parse_query
+from privstream.pipelines.questions.queries.simulation import DOMAIN, QueryTruth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
-from scipy import stats
 
 USERS, NUMBER = 20_000, 60
 OPTIONS = ["--records", str(USERS), "--alpha", "0.2", "--epsilon", "20", "--planned", str(NUMBER)]
@@ -79,7 +74,7 @@ def test_refusals_say_so(country, tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"{len(refused)} queries refused: the budget is spent" in error
     assert "Some may be refused" in error
-    assert "That bounds nothing, with so few people" in error
+    assert "With so few people, that bounds nothing" in error
     truth = ["--truth", country["truth.jsonl"]]
     for more in ([], truth):
         assert cli.main(["plot", "queries", "--input", str(output), *more, "--output", str(tmp_path / "p.svg")]) == 0
@@ -146,7 +141,6 @@ def test_queries_are_asked_in_order_of_lines_or_time():
         (["--output_format", "avro"], "output_format must be given with --watch only"),
         (["--kafka_setting", "a=b"], "unknown option --kafka_setting"),
         (["--user_field", "item"], "must be different fields"),
-        (["--selection", "random"], "selection must be one of last, first, got 'random'"),
         (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
     ],
 )
@@ -188,62 +182,53 @@ def test_a_bad_plot(country, tmp_path, capsys):
 
 
 class TestPlan:
-    GIVEN = ("--epsilon", "1", "--records", "1000000", "--domain_size", "100", "--queries", "500")
+    GIVEN = ("--records", "1000000", "--items", "100", "--planned", "500")
 
     def plan(self, capsys, *options):
         assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    def mechanism(self, alpha):
-        return OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=alpha, integer=True)
+    def accuracy(self, capsys, *options):
+        (found,) = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]["methods"].values()
+        return found
 
     def test_says_what_the_mechanism_says(self, capsys):
-        found = self.plan(capsys, "--alpha", "0.2")["multiplicative weights"]
-        assert found["error_bound"] == self.mechanism(0.2).accuracy(500, 0.05)
-        assert found["records_needed"] == self.mechanism(0.2).records_needed(500, 0.05)
-        assert found["measurements"] == self.mechanism(0.2).max_updates
-        assert self.plan(capsys, "--alpha", "0.1")["multiplicative weights"]["records_needed"] == 1
+        made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2, integer=True)
+        found = self.accuracy(capsys, "--alpha", "0.2")
+        assert found["error_bound"] == made.accuracy(500, 0.05)
+        assert found["records_needed"] == made.records_needed(500, 0.05) > 1
+        assert found["max_measurements"] == made.max_updates
 
-    def test_finds_the_best_alpha(self, capsys):
-        found = self.plan(capsys)["multiplicative weights"]
-        assert found["records_needed"] <= 10**6
-        for alpha in (0.9 * found["alpha"], 1.1 * found["alpha"]):
-            other = self.mechanism(alpha)
-            refusing = other.max_updates < 500 and other.records_needed(500, 0.05) > 10**6
-            assert refusing or other.accuracy(500, 0.05) > 0.995 * found["error_bound"]
+    def test_a_run_without_an_alpha_promises_what_the_plan_does(self, capsys, country, tmp_path):
+        output = tmp_path / "answers.jsonl"
+        files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
+        size = ["--records", "1000000", "--planned", "500", "--domain", country["domain"]]
+        assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
+        known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
+        assert known == self.accuracy(capsys, "--items", str(len(DOMAIN)))
+        assert (
+            known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
+        )
 
-    @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
-    def test_the_histogram_bound_holds_and_is_no_exaggeration(self, capsys, neighbouring):
-        found = self.plan(capsys, "--neighbouring", neighbouring, "--beta", "0.5")["noise on each item"]["error_bound"]
-        law = DiscreteLaplace(2.0 if neighbouring == "replace_one" else 1.0)
-        sums = np.abs(law.draw(SeededNoise(1), 100 * 20_000).reshape(20_000, 100).sum(axis=1))
-        assert np.mean(sums > found) < 0.5 / 500 + 0.002
-        assert np.max(sums) > 0.7 * found
-
-    def test_noise_on_each_answer_is_gaussian_where_delta_allows_it(self, capsys):
-        pure = self.plan(capsys)["noise on each answer"]["error_bound"]
-        found = self.plan(capsys, "--delta", "1e-6")["noise on each answer"]["error_bound"]
-        assert found < pure / 5
-        stddev = found / stats.norm.isf(0.05 / 1000)
-        shift = math.sqrt(500) / stddev  # in standard deviations: what one person moves all answers by
-        delta = stats.norm.cdf(shift / 2 - 1 / shift) - math.e * stats.norm.cdf(-shift / 2 - 1 / shift)
-        assert delta == pytest.approx(1e-6, rel=0.01)
+    def test_finds_the_epsilon_for_an_error(self, capsys):
+        (epsilon,) = self.plan(capsys, "--error", "150000")["epsilons"].values()
+        found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
+        more, less = (next(iter(budget["methods"].values()))["error_bound"] for budget in found)
+        assert less <= 150_000 < more
 
     def test_for_people(self, capsys):
-        assert cli.main(["plan", "queries", *self.GIVEN]) == 0
-        out = capsys.readouterr().out
-        assert "Best error bound: noise on each item" in out
-        assert "multiplicative" in out
+        assert cli.main(["plan", "queries", *self.GIVEN, "--epsilon", "1"]) == 0
+        assert "the first 500 answers are all within" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("option", "value", "message"),
         [
-            ("--domain_size", "1", "domain_size must be >= 2, got 1"),
+            ("--items", "1", "domain_size must be >= 2, got 1"),
             ("--epsilon", "-1", "epsilon must be finite and > 0, got -1.0"),
             ("--alpha", "1", "alpha must be in (0, 1), got 1.0"),
             ("--beta", "0", "beta must be in (0, 1), got 0.0"),
         ],
     )
     def test_bad_options(self, capsys, option, value, message):
-        assert cli.main(["plan", "queries", *self.GIVEN, option, value]) == 2
+        assert cli.main(["plan", "queries", *self.GIVEN, "--epsilon", "1", option, value]) == 2
         assert message in capsys.readouterr().err
