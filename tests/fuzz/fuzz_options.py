@@ -87,7 +87,7 @@ PLANS = {
     "cardinality": ["--epsilon", "1", "--windows", "30", "--max_updates", "900"],
     "ranges": ["--epsilon", "1", "--universe", "64", "--windows", "30", "--ranges", "5"],
     "predecessor": ["--epsilon", "1", "--universe", "64", "--windows", "30"],
-    "queries": ["--epsilon", "1", "--records", "1000", "--domain_size", "50", "--queries", "20"],
+    "queries": ["--epsilon", "1", "--records", "1000", "--items", "50", "--planned", "20"],
 }  # fmt: skip
 
 

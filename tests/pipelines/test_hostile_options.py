@@ -32,7 +32,7 @@ COMMANDS = {
     "plan cardinality": "--epsilon 1 --windows 5 --max_updates 9",
     "plan ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 3",
     "plan predecessor": "--epsilon 1 --universe 64 --windows 5",
-    "plan queries": "--epsilon 1 --records 100 --domain_size 5 --queries 5",
+    "plan queries": "--epsilon 1 --records 100 --items 5 --planned 5",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + (" --windows 2" if name != "queries" else "")

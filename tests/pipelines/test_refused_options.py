@@ -31,7 +31,7 @@ PLANS = {
     "cardinality": "--epsilon 1 --windows 5 --max_updates 9",
     "ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 2",
     "predecessor": "--epsilon 1 --universe 64 --windows 5",
-    "queries": "--epsilon 1 --records 100 --domain_size 5 --queries 5",
+    "queries": "--epsilon 1 --records 100 --items 5 --planned 5",
 }
 EVERY = {
     "--epsilon 0": "epsilon must be finite and > 0, got 0.0",
@@ -115,7 +115,7 @@ OWN = {
         "--universe 0": "universe must be >= 1, got 0",
         "--queries points": "fields must be low, high, time, stream, got 'point'",
         "--answers 0": "answers must be >= 1, got 0",
-        "--delete_values ,": "delete_values must be texts",
+        "--delete_values ,": "--delete_values: must be texts",
     },
     "predecessor": {
         "--queries ranges": "fields must be point, time, stream",
@@ -134,7 +134,8 @@ FURTHER_PLANS = {
     "alerts --neighbouring x": "neighbouring must be one of add_remove, replace_one, got 'x'",
     "cardinality --windows 0": "windows must be >= 1, got 0",
     "cardinality --windows -1": "windows must be >= 1, got -1",
-    "ranges --windows 0": "must be >= 1, got 0",
+    "ranges --windows 0": "windows must be >= 1, got 0",
+    "ranges --ranges 100001": "ranges must be <= 100000, got 100001",
     "ranges --queries ranges": "one of ranges and queries must be given",
     "heavy-hitters --delta 1e-320": "delta must be >= 1e-30, got 1e-320",
     "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
