@@ -99,8 +99,7 @@ def options_of(spec: QuestionSpec) -> list[Option]:
 def _option(argument: Argument) -> Option:
     """Return the option for an argument of a transform."""
     (kind,) = [kind for kind in argument.types if kind != "None"]
-    text = re.sub(r"`([a-z]\w*)`", r"--\1", argument.text)  # other arguments are other options
-    return Option(argument.name, kind, text, argument.default, argument.choices)
+    return Option(argument.name, kind, argument.text, argument.default, argument.choices)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -112,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
-    kind, text = KINDS[option.type], option.text.removesuffix(".")
+    kind, text = KINDS[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
     if not any(option.default is without for without in (REQUIRED, None, False)):
         text += f" (default: {option.default:{'' if isinstance(option.default, str) else 'g'}})"
     if kind.metavar is None:
