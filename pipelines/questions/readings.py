@@ -48,7 +48,10 @@ def moment(name: str, value: Any) -> float:
     """Return seconds since 1970 UTC."""
     if isinstance(value, date):
         raise TypeError(f"{name} must be ISO 8601 text in quotes or seconds since 1970, got a {type(value).__name__}")
-    return read_micros(name, value, "s") / MICROS
+    try:
+        return read_micros(name, value, "s") / MICROS
+    except ValueError as error:
+        raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
