@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.commands.run_report import RunReport
+from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.writers import COMPLETE
 
@@ -86,7 +86,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
         ("heavy-hitters --domain domain", "150 events of items that are not in --domain"),
         ("histogram --streams x", "150 events of streams that are not in --streams"),
         ("cardinality --enter_values in", "150 events that neither enter nor leave"),
-        ("ranges --insert_values in", "150 events of actions that mean nothing"),
+        ("ranges --insert_values in", "150 events of actions that neither insert nor delete"),
         ("predecessor --universe 16 --user_field far", "150 events of points that are not in 1 .. --universe"),
         ("ranges --user_field item", "150 records whose point is not a whole number"),
         ("alerts --start 2024-01-01 --end 2024-01-01T01:00:00Z", "150 events outside of the windows of the run"),

@@ -22,10 +22,11 @@ COMMANDS = {
     "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
     "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
     "predecessor": f"{CLOCK} --epsilon 1 --universe 64 --queries points",
-    "queries": f"{EVENTS} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+    "queries": f"{EVENTS} --epsilon 1 --queries linear --domain domain --records 300",
 }
 VALUES = {
     "allowed_lateness": "60",
+    "alpha": "0.3",
     "answers": "5",
     "beta": "0.1",
     "branches": "3",

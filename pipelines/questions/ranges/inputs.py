@@ -9,6 +9,7 @@ from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dyadic_ranges import widest_range
+from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.questions.point_queries import asked_in, give_timed
 from privstream.transforms.points.point_transform import MOST_STANDING
 from privstream.transforms.rows import RangeQuery
@@ -38,7 +39,8 @@ def any_ranges(number: int, universe: int) -> tuple[tuple[int, int], ...]:
     """
     if checks.integer("ranges", number, minimum=1) > MOST_STANDING:
         raise ValueError(f"ranges must be <= {MOST_STANDING}, got {number}")
-    widest = widest_range(checks.integer("universe", universe, minimum=1))
+    universe = min(checks.integer("universe", universe, minimum=1), LARGEST_UNIVERSE)  # a larger one is refused later
+    widest = widest_range(universe)
     points = range(1, universe + 1)
     others = ((low, high) for low in points for high in points[low - 1 :] if (low, high) != widest)
     return (widest, *itertools.islice(others, number - 1))
