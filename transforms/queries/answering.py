@@ -1,4 +1,4 @@
-"""Answers linear queries in order of event time: the stage that holds the data set and the hypothesis."""
+"""Answers linear queries in order of event time: the stage that keeps the data set and the hypothesis."""
 
 from __future__ import annotations
 

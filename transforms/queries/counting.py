@@ -1,4 +1,4 @@
-"""The data set of private queries: how many people hold each item of the domain, one item per person."""
+"""The data set of private queries: how many people have each item of the domain, one item per person."""
 
 from __future__ import annotations
 

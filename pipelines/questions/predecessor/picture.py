@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def make_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> list[Band]:
-    """Return two lines for each query, what is told below and above it; gaps where nothing is told."""
+    """Return two lines for each query, its predecessors and its successors; gaps where an answer has none."""
     true = {(row.window_end, row.query): row for row in truth}
     queries: dict[int, list[NearestPoints]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.window_end):
@@ -47,11 +47,11 @@ def make_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> l
         times = np.array([row.window_end.micros for row in found], np.int64)
         known = [true.get((row.window_end, query)) for row in found]
         for side in SIDES:
-            told = _points([getattr(row, side) for row in found])
-            if np.isfinite(told).any():
+            near = _points([getattr(row, side) for row in found])
+            if np.isfinite(near).any():
                 right = _points([0 if row is None else getattr(row, side) for row in known]) if truth else None
                 name = f"{'below' if side == SIDES[0] else 'above'} {query:,}"
-                bands.append(Band(name, times, told, np.zeros(len(times)), right))
+                bands.append(Band(name, times, near, np.zeros(len(times)), right))
     return bands
 
 
@@ -68,7 +68,7 @@ def caption(rows: Sequence[NearestPoints], truth: bool) -> str:
         return "There are no rows."
     worst = max(row.error_bound for row in rows)
     text = (
-        "Dotted: the points that were asked for. Lines: what is told as nearest below and above them. At most "
+        "Dotted: the points that were asked for. Lines: the nearest below and above them, as reported. At most "
         f"{worst:,} points lie between; where there is no line, at most as many lie on that side."
     )
     return text + (" Dashed: the nearest in truth." if truth else "")
