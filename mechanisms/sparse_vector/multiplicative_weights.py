@@ -24,6 +24,7 @@ _MOST_RECORDS = 2**60
 _LARGEST_GUESS = 2**53  # of the number of records: the answers expected are floating-point numbers
 _BLOCK = 2**22  # entries of queries that are multiplied at once
 _ALPHAS = sorted({float(f"{alpha:.2g}") for alpha in np.geomspace(0.002, 0.99, 200).tolist()})
+_LEAST_ALPHA = 1e-12  # noise grows with 1 / alpha^2: below, it has no bound that can be computed
 _MARGIN = 9 / 16  # of alpha: errors above it lower the relative entropy by alpha^2 / 4 in each update
 
 
@@ -118,7 +119,8 @@ class OnlineMultiplicativeWeights:
             raise ValueError(f"domain_size must be <= 2**24, got {self.domain_size}")
         if checks.integer("records", self.records, minimum=1) > _LARGEST_GUESS:
             raise ValueError(f"records must be <= 2**53, got {self.records}")
-        checks.probability("alpha", self.alpha)
+        if checks.probability("alpha", self.alpha) < _LEAST_ALPHA:
+            raise ValueError(f"alpha must be >= {_LEAST_ALPHA:g}, got {self.alpha}")
         _ = self.tests  # checks the other parameters
 
     @classmethod
