@@ -24,9 +24,7 @@ from privstream.mechanisms.histograms.query import (
     MinSum,
     Monotone,
     Quantile,
-    SumSelect,
     TopK,
-    TopKSelect,
 )
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
@@ -80,10 +78,8 @@ __all__ = [
     "Sparse",
     "SparseVectorWithGap",
     "SquareRootToeplitzCounter",
-    "SumSelect",
     "ThresholdMonitor",
     "TopK",
-    "TopKSelect",
     "UnknownHorizonCounter",
     "Updates",
 ]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
@@ -54,14 +54,14 @@ class HistogramQueries(HistogramMechanism):
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
-        no query exceeds `largest`. Selected columns have sums within twice that of the ones they stand for.
+        no query exceeds `largest`.
 
     Attributes:
         epsilon: finite and > 0.
         delta: in [0, 1).
         columns: number of columns, >= 1.
-        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `SumSelect()`, `Quantile(q)`, `TopK(k)`,
-            `TopKSelect(k)`, `Monotone(function)`.
+        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
+            `Monotone(function)`.
         mode: see above.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
@@ -130,12 +130,6 @@ class HistogramQueries(HistogramMechanism):
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {last}")
         return self._mode_error(self.chosen_mode, largest, last)
 
-    @property
-    def answer_selects(self) -> NDArray[np.bool_]:
-        """Which of the numbers published are column numbers."""
-        zeros = np.zeros((1, self.columns), np.int64)
-        return np.concatenate([np.full(query.answers(zeros).shape[1], query.selects) for query in self.queries])
-
     def initial_state(self) -> PartitionState:
         """Return the state before the first step."""
         if self.chosen_mode == "direct":
@@ -153,14 +147,14 @@ class HistogramQueries(HistogramMechanism):
             state = PartitionState(
                 step=count, interval=count, counter=counter, anchor=last, counts=state.counts, base=state.base
             )
-            return state, self._answers(sums)
+            return state, self._values(sums)
         first = state
         state, closed = advance(self.partition, self._values, self.counter, state, rows, source)
         edges = [(0, first), *closed, (len(rows), state)]
-        published = np.empty((len(rows), len(self.answer_selects)), np.int64)
+        published = np.empty((len(rows), len(self._tracked)), np.int64)
         for (start, held), (end, _) in itertools.pairwise(edges):
             steps = first.step + 1 + np.arange(start, end)
-            published[start:end] = self._answers(held.anchor[None, :]) + self._centred(steps, held.interval)
+            published[start:end] = self._values(held.anchor[None, :]) + self._centred(steps, held.interval)
         return state, published
 
     @cached_property
@@ -264,10 +258,7 @@ class HistogramQueries(HistogramMechanism):
         if self.chosen_mode == "paper":
             return np.zeros((len(steps), 1), np.int64)
         half = cast(AnchoredPartition, self.partition).unseen(steps, interval) // 2
-        return np.where(self.answer_selects, 0, half[:, None])
+        return half[:, None]
 
     def _values(self, sums: Integers) -> Integers:
         return all_values(self.queries, sums)
-
-    def _answers(self, sums: Integers) -> Integers:
-        return np.concatenate([query.answers(sums) for query in self.queries], axis=1)

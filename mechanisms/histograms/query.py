@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HistogramQuery(ABC):
-    """One or more numbers, or column numbers, that depend on the column sums alone."""
+    """One or more numbers that depend on the column sums alone."""
 
     def check(self, columns: int) -> None:  # noqa: B027 (most queries fit any number)
         """Raise ValueError if the query does not fit so many columns."""
@@ -26,18 +26,9 @@ class HistogramQuery(ABC):
         """Return the query as plain values."""
         return [type(self).__name__, *(getattr(self, field.name) for field in fields(self))]
 
-    @property
-    def selects(self) -> bool:
-        """Whether answers are column numbers."""
-        return False
-
     @abstractmethod
     def values(self, sums: Integers) -> Integers:
         """Return the values of the query's monotone 1-Lipschitz parts, (n, k), for sums (n, columns)."""
-
-    def answers(self, sums: Integers) -> Integers:
-        """Return what is published, (n, k): values, or column numbers."""
-        return self.values(sums)
 
 
 @dataclass(frozen=True)
@@ -67,28 +58,6 @@ class TopK(HistogramQuery):
         """Return the k largest sums of each row."""
         largest = np.partition(sums, sums.shape[1] - self.k, axis=1)[:, sums.shape[1] - self.k :]
         return np.sort(largest, axis=1)[:, ::-1]
-
-
-@dataclass(frozen=True)
-class TopKSelect(TopK):
-    """The numbers of the columns with the k largest sums, largest first; of equal ones the first."""
-
-    @property
-    def selects(self) -> bool:
-        """Whether answers are column numbers."""
-        return True
-
-    def answers(self, sums: Integers) -> Integers:
-        """Return column numbers."""
-        order: Integers = np.argsort(-sums, axis=1, kind="stable")
-        return order[:, : self.k]
-
-
-@dataclass(frozen=True)
-class SumSelect(TopKSelect):
-    """The number of the column with the largest sum."""
-
-    k: int = 1
 
 
 @dataclass(frozen=True)

@@ -237,11 +237,6 @@ class Calibration(ABC):
             limits=self.budget.limits(),
             public=("all parameters", f"the steps, the items that were hits{counts}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
-            caveats=(KEYED_NOISE, GIVEN_NUMBERS, *self._weights_caveats),
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             curve=self.privacy_curve,
         )
-
-    @property
-    def _weights_caveats(self) -> tuple[str, ...]:
-        """Caveats of holdings with weights, where they are taken."""
-        return ()

@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
-from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
-from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS
 
 Floats = NDArray[np.float64]
 
-REAL_MARGIN = 2.0  # w + v is at most the integer w + v, plus two, stochastically
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -26,8 +23,7 @@ COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 class PaperCalibration(Calibration):
     """Hit iff count + w + min(v, Delta) >= threshold, w and v Laplace of scales 10 Delta and b; see `calibrate`.
 
-    Integer counts get discrete Laplace noise and an integer Delta; real-valued counts (linear queries) get
-    continuous noise. `noise_scale` is 10 Delta.
+    The noise is discrete Laplace noise, Delta an integer. `noise_scale` is 10 Delta.
 
     Attributes:
         inner_scale: the scale b of the noise that is cut off.
@@ -67,14 +63,6 @@ class PaperCalibration(Calibration):
             drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels, step), drawn)
         return drawn
 
-    def draw_real_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Floats:
-        """Return hidden thresholds for real-valued counts (linear queries with values in [0, 1]), float64 (n,)."""
-        outer = Laplace(self.noise_scale).draw(noise.derive("real w"), labels)
-        inner = Laplace(self.inner_scale).draw(noise.derive("real v"), labels)
-        apart = REAL_MARGIN if self.budget.domain == "unknown" else 0.0
-        drawn: Floats = self.threshold_at(step) + apart - outer - np.minimum(inner, self.cut_off)
-        return drawn
-
     def _draw(self, noise: NoiseSource, labels: Labels, step: int) -> NDArray[np.int64]:
         outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
         inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
@@ -84,10 +72,6 @@ class PaperCalibration(Calibration):
     def hits_curve(self) -> PointCurve:
         """The (epsilon, delta) of the paper's theorem."""
         return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
-
-    @property
-    def _weights_caveats(self) -> tuple[str, ...]:
-        return () if self.budget.count_share else (COMPARED_FLOATS,)
 
     def _above(self, least: Floats) -> Floats:
         """Return Pr[w + min(v, Delta) >= least], `least` integer."""

@@ -14,7 +14,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
-from privstream.mechanisms.monitor.paper_monitor import PaperCalibration
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
@@ -27,8 +26,7 @@ LARGEST_UINT16 = 65_535
 MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
 SCAN = 4096
-COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16", "weights": "float64"}
-WEIGHT_UNITS = 2.0**20
+COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -42,32 +40,27 @@ class Holdings:
         ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
             nothing but the person, the step and the person's own items. With c charges left a person takes part in
             the items ranked below c.
-        weights: float64 in [0, 1], shape (n,), or None (all one): values of linear queries (calibration "paper",
-            without counts). They are rounded to multiples of 2^-20, so that sums are exact in any order.
 
     Raises:
-        ValueError, TypeError: a column has another shape or type, or a weight is out of range.
+        ValueError, TypeError: a column has another shape or type.
     """
 
     step: int
     users: np.ndarray
     items: np.ndarray
     ranks: np.ndarray | None = None
-    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         checks.integer("step", self.step, minimum=0)
         for name, dtype in COLUMNS.items():
             column = getattr(self, name)
-            if column is None and name in ("ranks", "weights"):
+            if column is None and name == "ranks":
                 continue
             if not isinstance(column, np.ndarray) or column.dtype != dtype:
                 found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
                 raise TypeError(f"{name} must be an array of {dtype}, got {found}")
             if column.shape != (len(self.users),):
                 raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
-        if self.weights is not None and not np.all((self.weights >= 0) & (self.weights <= 1)):
-            raise ValueError("weights must be in [0, 1]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +106,7 @@ class ThresholdMonitor:
         epsilon: finite and > 0.
         delta: in (0, 1).
         max_hits: hits after which a person is dropped, 1 to 65535.
-        calibration: "clock" (tightest), "target_charging", or "paper" (reference, and linear queries).
+        calibration: "clock" (tightest), "target_charging", or "paper" (reference).
         neighbouring: "add_remove" or "replace_one".
         domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
             because somebody holds them.
@@ -234,23 +227,20 @@ class ThresholdMonitor:
         """
         number = self._number(holdings.step)
         self._check(holdings)
-        real = holdings.weights is not None
         order = np.argsort(holdings.items, kind="stable")
         users, items = holdings.users[order], holdings.items[order]
-        weights = None if holdings.weights is None else np.rint(holdings.weights[order] * WEIGHT_UNITS) / WEIGHT_UNITS
         active = (0 if holdings.ranks is None else holdings.ranks[order]) < self.max_hits - counters.charged(users)
         first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
         distinct, held = items[first], np.diff(np.append(first, len(items)))
-        entered = active if weights is None else np.where(active, weights, 0.0)
-        totals = np.add.reduceat(entered, first, dtype=np.float64 if real else np.int64)
+        totals = np.add.reduceat(active, first, dtype=np.int64)
         source = self._source(noise)
-        hit = totals >= self._thresholds(holdings.step, number, distinct, source, real=real)
+        hit = totals >= self._thresholds(holdings.step, number, distinct, source)
         if self.domain_size is None:
             hit &= totals > 0
-        absent = self._absent_hits(holdings.step, source, real=real)
+        absent = self._absent_hits(holdings.step, source)
         hit |= np.isin(distinct, absent)
         rows = np.repeat(hit, held) & active
-        charges = Charges.of(users[rows], None if weights is None else weights[rows])
+        charges = Charges.of(users[rows])
         published = np.union1d(distinct[hit], absent)
         true = np.zeros(len(published), np.int64)
         true[np.searchsorted(published, distinct[hit])] = totals[hit]
@@ -259,8 +249,7 @@ class ThresholdMonitor:
     def may_hit(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Tell which items could be hits if `counts` (int64, all holders, dropped or not) people hold them.
 
-        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step` (without
-        weights).
+        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
         """
         source = self._source(noise)
         thresholds = self._thresholds(step, self._number(step), items, source)
@@ -308,10 +297,6 @@ class ThresholdMonitor:
 
     def _check(self, holdings: Holdings) -> None:
         """Refuse holdings that would let one person count more than the guarantee allows."""
-        if holdings.weights is not None and self.calibration != "paper":
-            raise ValueError(f"weights must be None with calibration {self.calibration}")
-        if holdings.weights is not None and self.count_share:  # small weights pay for more hits than counts can
-            raise ValueError(f"weights must be None unless count_share is 0, got {self.count_share}")
         if self.domain_size is not None and np.any(holdings.items >= np.uint64(self.domain_size)):
             raise ValueError(f"items must be < domain_size {self.domain_size}")
         ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
@@ -322,12 +307,9 @@ class ThresholdMonitor:
         if self.items_per_step > 1 and _repeats(holdings.users, holdings.items):
             raise ValueError("items must be distinct for each person")
 
-    def _thresholds(
-        self, step: int, number: int, items: np.ndarray, source: NoiseSource, *, real: bool = False
-    ) -> np.ndarray:
-        """Draw the hidden thresholds of a step, one per item: int64, or float64 for linear queries."""
-        draw = cast(PaperCalibration, self.calibrated).draw_real_thresholds if real else self.calibrated.draw_thresholds
-        return draw(source.derive("threshold", step), items, step=number)
+    def _thresholds(self, step: int, number: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Draw the hidden thresholds of a step, one per item, int64."""
+        return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
 
     def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
         """Add noise to the counts of hits. Its labels hold the true count: see docs/proofs/noise.md."""
@@ -357,17 +339,12 @@ class ThresholdMonitor:
             cumulative.append(word)
         return IntegerLaw.from_cumulative(0, cumulative)
 
-    def _absent_hits(self, step: int, source: NoiseSource, *, real: bool = False) -> np.ndarray:
+    def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
         """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody holds them.
 
         They are drawn without looking at the data, and the thresholds of the others given that these are at least
-        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling). The real
-        thresholds of linear queries have another law, and are all visited.
+        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
         """
-        if real:
-            everything = np.arange(self.domain_size or 0, dtype=np.uint64)
-            thresholds = self._thresholds(step, self._number(step), everything, source, real=True)
-            return everything[thresholds <= 0]
         chosen: set[int] = set()
         if self.domain_size is not None:
             number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])

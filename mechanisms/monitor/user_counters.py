@@ -18,25 +18,22 @@ class Charges:
 
     Attributes:
         users: uint64, shape (n,), strictly increasing.
-        amounts: shape (n,): uint16 (hits; wider only if one does not fit), or float64 (weights of linear queries).
+        amounts: uint16, shape (n,); wider only if one does not fit.
     """
 
     users: np.ndarray
     amounts: np.ndarray
 
     @classmethod
-    def none(cls, dtype: type[np.generic] = np.uint16) -> Charges:
+    def none(cls) -> Charges:
         """Charge nobody."""
-        return cls(np.empty(0, np.uint64), np.empty(0, dtype))
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint16))
 
     @classmethod
-    def of(cls, users: np.ndarray, amounts: np.ndarray | None = None) -> Charges:
-        """Add up the amounts of each person; without amounts every mention counts one."""
-        if amounts is None:
-            distinct, times = np.unique(users, return_counts=True)
-            return cls(distinct, _narrow(times))
-        distinct, inverse = np.unique(users, return_inverse=True)
-        return cls(distinct, np.bincount(inverse, weights=amounts, minlength=len(distinct)))
+    def of(cls, users: np.ndarray) -> Charges:
+        """Charge each person as often as mentioned."""
+        distinct, times = np.unique(users, return_counts=True)
+        return cls(distinct, _narrow(times))
 
     def __len__(self) -> int:
         return len(self.users)
@@ -50,8 +47,7 @@ class Charges:
         first = np.ones(len(users), bool)
         np.not_equal(users[1:], users[:-1], out=first[1:])
         if len(users):
-            wide = np.float64 if amounts.dtype.kind == "f" else np.int64
-            amounts = _narrow(np.add.reduceat(amounts, np.flatnonzero(first), dtype=wide))
+            amounts = _narrow(np.add.reduceat(amounts, np.flatnonzero(first), dtype=np.int64))
         return Charges(users[first], amounts)
 
     def slice(self, start: int, stop: int) -> Charges:
@@ -97,7 +93,7 @@ class UserCounters:
         return UserCounters((*runs, charges))
 
     def charged(self, users: np.ndarray) -> np.ndarray:
-        """Return what each of `users` (uint64, any order, repeats allowed) has been charged: int64 or float64."""
+        """Return what each of `users` (uint64, any order, repeats allowed) has been charged, int64."""
         total: np.ndarray = np.zeros(len(users), np.int64)
         for run in self.runs:
             place = np.minimum(np.searchsorted(run.users, users), len(run) - 1)
@@ -118,6 +114,4 @@ class UserCounters:
 
 def _narrow(amounts: np.ndarray) -> np.ndarray:
     """Store integers in two bytes where they fit: a counter that wrapped round would let a person in again."""
-    if amounts.dtype.kind == "f":
-        return amounts
     return amounts.astype(np.min_scalar_type(max(int(amounts.max(initial=0)), np.iinfo(np.uint16).max)))

@@ -123,11 +123,6 @@ class NumericSparse(SparseVectorMechanism):
         )
 
     @property
-    def value_variance(self) -> float:
-        """Variance of each published value."""
-        return float(self._value_law.variance)
-
-    @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(

@@ -19,9 +19,7 @@ from privstream.mechanisms.histograms.query import (
     MinSum,
     Monotone,
     Quantile,
-    SumSelect,
     TopK,
-    TopKSelect,
     all_values,
 )
 from privstream.mechanisms.noise.failure_shares import series_share
@@ -40,7 +38,7 @@ def damped(sums):
     return sums.mean(axis=1)
 
 
-QUERIES = (Histogram(), MaxSum(), MinSum(), Quantile(0.5), TopK(3), SumSelect(), TopKSelect(2))
+QUERIES = (Histogram(), MaxSum(), MinSum(), Quantile(0.5), TopK(3))
 OWN = (Monotone(second_largest, "second"), Monotone(damped, "mean"))
 VECTORS = st.lists(st.integers(-1000, 1000), min_size=6, max_size=6).map(lambda values: np.array([values]))
 MODES = ("anchored", "direct", "paper")
@@ -63,11 +61,8 @@ class TestQueries:
         assert MaxSum().values(sums).tolist() == [[ordered[-1]]]
         assert MinSum().values(sums).tolist() == [[ordered[0]]]
         for q, rank in ((0.01, 1), (1 / 6, 1), (0.5, 3), (0.51, 4), (1.0, 6)):
-            assert Quantile(q).answers(sums).tolist() == [[ordered[rank - 1]]]
-        assert TopK(4).answers(sums)[0].tolist() == ordered[::-1][:4].tolist()
-        chosen = TopKSelect(4).answers(sums)[0]
-        assert sums[0, chosen].tolist() == ordered[::-1][:4].tolist()
-        assert SumSelect().answers(sums)[0, 0] == np.argmax(sums[0])
+            assert Quantile(q).values(sums).tolist() == [[ordered[rank - 1]]]
+        assert TopK(4).values(sums)[0].tolist() == ordered[::-1][:4].tolist()
 
     def test_refusals(self):
         for build, message in (
@@ -131,7 +126,7 @@ class TestRuns:
                 counter, s = tested.counter.step(counter, c, source)
                 c, interval, ends = np.zeros(6, np.int64), interval + 1, ends + 1
             half = partition.unseen(np.array([step]), interval)[0] // 2
-            expected = [query.answers(s[None, :])[0] + (0 if query.selects else half) for query in tested.queries]
+            expected = [query.values(s[None, :])[0] + half for query in tested.queries]
             assert np.array_equal(published[step - 1], np.concatenate(expected))
         assert state.interval == ends > 3
 
@@ -359,7 +354,7 @@ class TestErrors:
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("horizon", [None, 1500])
     def test_errors_hold(self, mode, delta, horizon):
-        """Values and selections, over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""
+        """Over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""
         tested = mechanism(mode, delta=delta, horizon=horizon, epsilon=2.0)
         failures, runs = 0, 12
         for seed in range(runs):
@@ -370,12 +365,7 @@ class TestErrors:
             _, published = tested.run(tested.initial_state(), rows, SeededNoise(seed))
             steps = len(rows) if mode == "direct" else int(sums.max())
             bound = tested.error(max(steps, int(sums.max())) if horizon is None else int(sums.max()))
-            values = ~tested.answer_selects
-            true = np.concatenate([query.answers(sums) for query in tested.queries], axis=1)
-            failed = np.abs(published - true)[:, values].max() > bound
-            top = np.take_along_axis(sums, published[:, tested.answer_selects][:, :1], axis=1)[:, 0]
-            failed |= (sums.max(axis=1) - top).max() > 2 * bound
-            failures += int(failed)
+            failures += int(np.abs(published - all_values(tested.queries, sums)).max() > bound)
         assert stats.binom.sf(failures - 1, runs, tested.beta) > FALSE_ALARM
 
     def test_anchored_needs_few_intervals(self):

@@ -108,7 +108,7 @@ def test_noise_of_values_is_independent_of_the_decision():
     mechanism = NumericSparse(epsilon=4000.0, max_hits=2000, threshold=10, integer=True)
     _, answers = run(mechanism, np.zeros(400_000, dtype=np.int64), SeededNoise(9))
     assert len(answers.values) == 2000
-    assert abs(answers.values.mean()) < 6.5 * math.sqrt(mechanism.value_variance / 2000) < 1
+    assert abs(answers.values.mean()) < 6.5 * math.sqrt(mechanism._value_law.variance / 2000) < 1
 
 
 @pytest.mark.parametrize("integer", [False, True])

@@ -108,47 +108,6 @@ class TestAgainstAReference:
                 assert all(expected.values())
             assert len(hits.counts) == (len(hits.items) if monitor.count_share else 0)
 
-    @settings(max_examples=25)
-    @given(stream=streams(most_people=200), seed=st.integers(0, 2**32), known=st.booleans())
-    def test_linear_queries_follow_the_paper(self, stream, seed, known):
-        """Algorithm 5 to the letter, one query after the other, with the same noise: f(x) counts, and is charged."""
-        monitor = replace(KNOWN if known else UNKNOWN, **PAPER)
-        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
-        state, charged = monitor.initial_state(), defaultdict(float)
-        for step, rows in enumerate(stream):
-            first = [(user, item) for user, item, rank in rows if rank == 0]
-            weights = rng.integers(0, 9, len(first)) / 8
-            given_step = Holdings(
-                step=step,
-                users=ids([user for user, _ in first]),
-                items=ids([item for _, item in first]),
-                weights=weights,
-            )
-            state, hits = monitor.step(state, given_step, noise)
-            source = noise.derive("threshold monitor", monitor._parameters).derive("threshold", step)
-            expected = []
-            for item in range(DOMAIN) if known else sorted({item for _, item in first}):
-                holders = [(u, w) for (u, held), w in zip(first, weights, strict=True) if held == item]
-                value = sum(w for u, w in holders if charged[u] < monitor.max_hits)
-                threshold = monitor.calibrated.draw_real_thresholds(source, ids([item]))[0]
-                if value >= threshold and (known or value > 0):
-                    expected.append(item)
-                    for user, weight in holders:
-                        charged[user] += weight if charged[user] < monitor.max_hits else 0
-            assert hits.items.tolist() == expected
-            assert state.counters.charged(ids(sorted(charged))).tolist() == [charged[u] for u in sorted(charged)]
-            assert max(charged.values(), default=0) < monitor.max_hits + 1
-
-    def test_weights_and_hits_may_alternate(self):
-        monitor = replace(UNKNOWN, **PAPER)
-        people, size = ids(np.arange(40_000)), 40_000
-        state = monitor.initial_state()
-        for step, weights in enumerate([None, np.full(size, 0.5), None, np.full(size, 0.25), None, None]):
-            everybody = Holdings(step=step, users=people, items=people % np.uint64(2), weights=weights)
-            state, hits = monitor.step(state, everybody, SeededNoise(1))
-            assert len(hits.items) == (2 if step < 5 else 0)
-        assert set(state.counters.charged(people)) == {3.75}
-
 
 class TestInvariance:
     @monitors
@@ -163,23 +122,6 @@ class TestInvariance:
             state, hits = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
             assert same(hits, outputs[i])
             assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
-
-    def test_order_of_rows_and_snapshots_change_nothing_with_weights(self):
-        """Sums of weights are exact, so that neither the order of rows nor that of merges can turn a decision."""
-        monitor, rng = replace(UNKNOWN, **PAPER), np.random.default_rng(1)
-        weights = rng.random(5000)
-        rows = [Holdings(step=i, users=ids(np.arange(5000)), items=ids(np.arange(5000) % 4), weights=weights)
-                for i in range(6)]  # fmt: skip
-        shuffled = []
-        for row in rows:
-            order = rng.permutation(5000)
-            shuffled.append(replace(row, users=row.users[order], items=row.items[order], weights=weights[order]))
-        states, outputs = run(monitor, rows, SeededNoise(2))
-        others, others_outputs = run(monitor, shuffled[:3], SeededNoise(2))
-        rest, rest_outputs = run(monitor, shuffled[3:], SeededNoise(2), monitor.restore(monitor.snapshot(others[-1])))
-        assert any(len(hits.items) for hits in outputs)
-        assert all(same(*pair) for pair in zip(outputs, others_outputs + rest_outputs, strict=True))
-        assert monitor.snapshot(rest[-1]) == monitor.snapshot(states[-1])
 
     @monitors
     @settings(max_examples=25)
@@ -265,19 +207,6 @@ class TestGates:
             _, without = run(UNKNOWN, [holdings(3, fresh)], noise, states[-1])
             assert same(with_dropped[0], without[0])
 
-    @pytest.mark.parametrize("known", [True, False])
-    def test_weight_zero_is_absence(self, known):
-        """Also with linear queries, neither a weight of zero nor a dropped person shows."""
-        monitor = replace(KNOWN if known else UNKNOWN, **{**PAPER, "beta": 0.9})
-        for step, noise in enumerate(map(SeededNoise, range(300))):
-            nothing = np.zeros(1)
-            zero = Holdings(step=step % 6, users=ids([1]), items=ids([3]), weights=nothing)
-            nobody = Holdings(step=step % 6, users=ids([]), items=ids([]), weights=nothing[:0])
-            (one, charges), (other, _) = (monitor.decide(UserCounters(), h, noise) for h in (zero, nobody))
-            assert same(one, other)
-            assert not charges.amounts.any()
-            assert known or not len(one.items)
-
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -298,19 +227,6 @@ class TestRefusals:
         for monitor in (KNOWN, replace(KNOWN, items_per_step=1)):
             with pytest.raises(ValueError, match="ranks must be distinct"):
                 monitor.step(monitor.initial_state(), two, SeededNoise(1))
-
-    @pytest.mark.parametrize("weight", [np.nan, np.inf, -0.1, 1.1])
-    def test_weights_out_of_range(self, weight):
-        with pytest.raises(ValueError, match=r"weights must be in \[0, 1\]"):
-            Holdings(step=0, users=ids([1]), items=ids([1]), weights=np.array([weight]))
-
-    def test_weights_need_the_paper_and_no_counts(self):
-        weighted = Holdings(step=0, users=ids([1]), items=ids([1]), weights=np.ones(1))
-        with pytest.raises(ValueError, match="weights must be None with calibration clock"):
-            KNOWN.step(KNOWN.initial_state(), weighted, SeededNoise(1))
-        paper = replace(KNOWN, **{**PAPER, "count_share": 0.25})
-        with pytest.raises(ValueError, match=r"weights must be None unless count_share is 0, got 0\.25"):
-            paper.step(paper.initial_state(), weighted, SeededNoise(1))
 
     @pytest.mark.parametrize(
         ("columns", "error", "message"),

@@ -99,16 +99,6 @@ def test_counts_beyond_two_bytes_do_not_wrap_round():
     assert Charges.of(np.full(70_000, 9, np.uint64)).amounts.tolist() == [70_000]
 
 
-def test_weights_are_added_exactly():
-    weights = np.array([0.25, 0.5, 1.0, 0.125])
-    step = Charges.of(ids([3, 1, 3, 2]), weights)
-    assert step.users.tolist() == [1, 2, 3]
-    assert step.amounts.tolist() == [0.5, 0.125, 1.25]
-    counters = UserCounters().charge(Charges.of(np.arange(100, dtype=np.uint64))).charge(step)
-    assert counters.charged(ids([3, 2, 50, 777])).tolist() == [2.25, 1.125, 1.0, 0.0]
-    assert counters.compact().amounts.sum() == 100 + weights.sum()
-
-
 def test_nobody():
     counters = UserCounters().charge(Charges.none()).charge(Charges.of(ids([])))
     assert len(counters) == 0
