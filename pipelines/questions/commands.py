@@ -44,7 +44,7 @@ def plan_command(spec: QuestionSpec) -> Command:
             add_option(run, Option("windows", "int", "number of windows; without it there is no end"))
         for option in (*spec.sizes.values(), *spec.planned):
             add_option(run, option)
-        apart = {*UNPLANNED, *spec.unplanned, *spec.sizes, *(option.name for option in spec.planned)}
+        apart = {*UNPLANNED, *spec.unplanned, *spec.assumed, *spec.sizes, *(option.name for option in spec.planned)}
         add_options(parser, [option for option in options_of(spec) if option.name not in apart])
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -17,11 +17,11 @@ GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("window", "period", "start", "end", "allowed_lateness"), WINDOWS),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
-    **dict.fromkeys(("count_share", "measure_share", "budget"), PRIVACY),
+    **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "horizon", "participation_cap", "items_per_step", "selection"), LIMITS),
     **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS),
     **dict.fromkeys((STREAMS_PER_PERSON,), LIMITS),
-    **dict.fromkeys(("domain", STREAMS), PUBLIC),
+    **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }
 """Under which heading of a help page an option stands; all others are about the answers."""
@@ -79,7 +79,8 @@ KINDS: Mapping[str, Kind] = {
     "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),
     "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
-    "tuple[AlertRule, ...]": Kind("PATH", str),
+    "int|Path": Kind("N|PATH", number_or_path),
+    "tuple[AlertRule, ...]": Kind("PATH", str, "public rules,", "file with public rules, see below,"),
     "Thresholds": Kind("N|PATH", number_or_path),
     "tuple[str, ...]": Kind("A,B,..", comma_separated),
     "epsilons": Kind("X[,X..]", epsilons),

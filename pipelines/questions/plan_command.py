@@ -53,14 +53,16 @@ class PlanCommand:
 
     def _transform(self, arguments: argparse.Namespace, epsilon: float, method: str | None) -> Any:
         """Return the transform of a run with these options."""
-        spec, given, stand_in = self.spec, dict(vars(arguments)), {}
+        spec, given = self.spec, dict(vars(arguments))
+        known = dict(spec.assumed)
         types = {option.name: option.type for option in options_of(spec)}
         for name, size in spec.sizes.items():
             number = given.pop(size.name)
-            if number is not None:
-                checks.integer(size.name, number, minimum=1)
-                stand_in[name] = STAND_INS[types[name]](number)
-        made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in stand_in) | stand_in
+            if isinstance(number, str):
+                given[name] = number
+            elif number is not None:
+                known[name] = STAND_INS[types[name]](checks.integer(size.name, number, minimum=1))
+        made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in known, known=known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             made |= {"window": 1, "start": 0, "end": end}
@@ -154,8 +156,10 @@ class PlanCommand:
         show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [text])
 
 
-def shown(value: float | str | None) -> str:
-    """Write a number for people: three digits where it is small."""
+def shown(value: float | str | Sequence[float] | None) -> str:
+    """Write a number for people: three digits where it is small; of a list, the least and the largest."""
     if value is None or isinstance(value, str):
         return value or "-"
+    if isinstance(value, Sequence):
+        return " to ".join(map(shown, sorted({min(value), max(value)})))
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

@@ -15,6 +15,8 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import read_micros
 from privstream.transforms.timing.steps import MICROS
 
+NOTHING: Mapping[str, Any] = {}
+
 PER_WINDOW = "person_in_window"
 """The unit for which limits over the whole run mean nothing."""
 
@@ -122,13 +124,16 @@ def read(type: str, name: str, value: Any) -> Any:
     return None if value is None else READINGS[type].read(name, value)
 
 
-def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool) -> dict[str, Any]:
+def arguments_of(
+    spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool, known: Mapping[str, Any] = NOTHING
+) -> dict[str, Any]:
     """Return the arguments of a question's transform, but for the noise, from plain values.
 
     Args:
         spec: the question.
         given: plain values by name, of all options or some; None is as if it was not given.
         streams: whether events have a stream.
+        known: arguments that are there already.
 
     Raises:
         ValueError, TypeError: a value breaks the rule of its type, or something is said of streams that are not there.
@@ -140,6 +145,7 @@ def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool)
     }
     if spec.prepare is not None:
         found |= resolve(f"{ROOMS}.{spec.prepare}")(given)
+    found |= known
     if not streams:
         for name in (STREAMS, STREAMS_PER_PERSON):
             if found.get(name) is not None:

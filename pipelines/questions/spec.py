@@ -66,7 +66,9 @@ class QuestionSpec:
         plan_epilog: what stands below the help page of the plan, such as the meaning of its numbers.
         planned: options of the plan beside, or instead of, those of the command.
         unplanned: options of the command that its plan does not have: they say nothing about accuracy.
-        sizes: how a plan stands for lists that are not known yet: by argument, the option with the list's length.
+        assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
+        sizes: how a plan stands for lists that are not known yet: by argument, the option with the list's length, or
+            with a path as in a run.
         columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
             its `error`.
         error_unit: of the error, such as "people".
@@ -100,6 +102,7 @@ class QuestionSpec:
     plan_epilog: str = ""
     planned: tuple[Option, ...] = ()
     unplanned: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Option] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from privstream.transforms.alerts.rules import AlertRule
@@ -18,11 +19,13 @@ def names(number: int) -> tuple[str, ...]:
     return tuple(map(str, range(number)))
 
 
+@cache
 def domain(number: int) -> Domain:
     """Return a list of so many items."""
     return Domain(names(number))
 
 
+@cache
 def rules(number: int) -> tuple[AlertRule, ...]:
     """Return so many rules."""
     return tuple(AlertRule(name=name, at_least=1) for name in names(number))
