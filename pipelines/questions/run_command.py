@@ -98,10 +98,10 @@ class RunCommand:
 
             def build(pipeline: beam.Pipeline) -> None:
                 """Build all of it; the last thing before it may start is that the ledger takes it."""
-                _build(run, pipeline, write, letters)
                 try:
+                    _build(run, pipeline, write, letters)
                     said.append(run.charge())
-                except ValueError as error:
+                except (ValueError, TypeError) as error:
                     raise UsageError(str(error)) from error
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
