@@ -25,31 +25,23 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 SPECS = [question(word) for word in WORDS]
 PLANS: Commands = {
     **{spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS},
-    "alerts": ("plan.alerts", "how clearly a rule must be met to be noticed, and how often"),
     "histogram": ("plan.histogram", "how far live counts of categories are off, and quantiles"),
-    "cardinality": ("plan.cardinality", "how far numbers of people in a set are off"),
 }
 PLOTS: Commands = {
     **{spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture},
-    "alerts": ("plot.alerts", "alerts with their bounds, and the true numbers"),
     "histogram": ("plot.histogram", "live counts or quantiles with their error bounds, and the true counts"),
     "flags": ("plot.flags", "when flags went up, and when counts passed their thresholds"),
-    "cardinality": ("plot.cardinality", "how many people are in a set, with error bounds, and the true numbers"),
 }
 SIMULATIONS: Commands = {
     **{spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation},
-    "alerts": ("simulate.alerts", "what people tell a clinic, with an outbreak and an outage"),
     "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
-    "cardinality": ("simulate.cardinality", "people who enter and leave a building"),
 }
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
-    "alerts": ("commands.alerts", "report in which windows public rules about numbers of people are met"),
     "histogram": ("commands.histogram", "count events of public categories, live"),
     "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
     "flags": ("commands.flags", "tell which public categories have passed their thresholds"),
-    "cardinality": ("commands.cardinality", "tell how many people are in a set now, while they come and go"),
     "budget": ("accounts.budget_command", "say what all runs on a data set have cost together, by their ledger"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),

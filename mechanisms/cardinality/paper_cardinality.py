@@ -50,7 +50,8 @@ class PaperChanges(SparseChanges):
 
     def __post_init__(self) -> None:
         if self.epsilon > _LARGEST_RATIO * self._least_log:
-            raise ValueError(f"epsilon must be <= {_LARGEST_RATIO * self._least_log:g} in mode paper here")
+            largest = _LARGEST_RATIO * self._least_log
+            raise ValueError(f"epsilon must be <= {largest:g} for the published algorithm with these parameters")
 
     @cached_property
     def rounds(self) -> int | None:

@@ -27,6 +27,7 @@ MODES = ("auto", "sparse", "direct", "counter", "paper")
 LARGEST_SIZE = 1 << 40
 LARGEST_VISITS = 1 << 20
 _TYPICAL_UPDATES = 1 << 20
+_TYPICAL_STEPS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class SetCardinality:
         """The mode, `auto` being decided by public parameters alone."""
         if self.mode != "auto":
             return self.mode
-        return min(self.modes, key=lambda mode: replace(self, mode=mode).error(self.horizon or 1 << 20))
+        return min(self.modes, key=lambda mode: replace(self, mode=mode).error(self.expected_steps))
 
     @cached_property
     def algorithm(self) -> CardinalityAlgorithm:
@@ -177,6 +178,11 @@ class SetCardinality:
     def expected_updates(self) -> int:
         """`max_updates`, or what errors are predicted for where it is unknown."""
         return self.max_updates or _TYPICAL_UPDATES
+
+    @property
+    def expected_steps(self) -> int:
+        """`horizon`, or for how many steps errors are predicted where there is no end."""
+        return self.horizon or _TYPICAL_STEPS
 
     def initial_state(self) -> CardinalityState:
         """Return the state before the first step: nobody is in the set."""

@@ -86,6 +86,11 @@ class AdaptiveSparseVector(GapMechanism):
         return self.min_hits
 
     @property
+    def most_hits(self) -> int:
+        """Number of hits after which the run halts even if all of them are clear."""
+        return (self.min_hits - 1) * self.tests.price + 1
+
+    @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.pipelines import cli
-from privstream.pipelines.commands.alert_rules_file import read_rules, write_rules
-from privstream.pipelines.simulate.alerts import RuleCount, rules_for
+from privstream.pipelines.questions.alert_rules_file import read_rules, write_rules
+from privstream.pipelines.questions.alerts.simulation import RuleCount, rules_for
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
@@ -107,7 +106,6 @@ def test_bad_rules(clinic, tmp_path, capsys, lines, message):
         (["--streams", "a,b"], "--stream_field must name a field of"),
         (["--stream_field", "item"], "user, item, time and stream must be different fields"),
         (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
-        (["--budget", "all"], "budget must be one of shared, per_rule, got 'all'"),
         (["--rules", "nowhere"], "--rules must be a readable file: cannot read nowhere"),
         (["--start", "2024-01-01T00:30"], "start must be a multiple of the window's period"),
         (["--dead_letter", "{rules}"], "--dead_letter must not be written over --rules"),
@@ -122,7 +120,7 @@ def test_bad_options(clinic, tmp_path, capsys, options, message):
 def test_an_end_is_needed(clinic, tmp_path, capsys):
     files = ["--input", clinic["events.csv"], "--output", str(tmp_path / "o.jsonl"), "--rules", clinic["rules"]]
     assert cli.main(["alerts", *files, "--window", "60", "--start", "0", "--epsilon", "1"]) == 2
-    assert "end must be given: every window until then is tested" in capsys.readouterr().err
+    assert "end must be given when the input is bounded" in capsys.readouterr().err
 
 
 def test_streams_are_named(tmp_path, capsys):
@@ -133,7 +131,7 @@ def test_streams_are_named(tmp_path, capsys):
     files = ["--input", str(events), "--rules", str(tmp_path / "rules"), "--output", str(tmp_path / "o.jsonl")]
     options = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T02:00", "--epsilon", "8"]
     assert cli.main(["alerts", *files, *options, "--stream_field", "stream"]) == 2
-    assert "streams must be given with --stream_field" in capsys.readouterr().err
+    assert "streams must be given with stream_field" in capsys.readouterr().err
     assert cli.main(["alerts", *files, *options, "--streams", "south,north"]) == 0
     (row,) = read_row_file(str(tmp_path / "o.jsonl"), Alert)
     assert row.stream == "north"
@@ -166,37 +164,56 @@ def test_the_plot_of_nothing_and_of_something_else(clinic, tmp_path, capsys):
     assert "--input must hold Alert rows" in capsys.readouterr().err
 
 
-def test_the_plan_says_what_the_mechanisms_say(capsys):
-    given = ["--epsilon", "1", "--rules", "3", "--windows", "100", "--min_alerts", "4", "--streams", "2"]
-    assert cli.main(["plan", "alerts", *given, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    common = {"integer": True, "monotone": True}
-    shared = AdaptiveSparseVector(epsilon=1.0, min_hits=4, **common)
-    each = AdaptiveSparseVector(epsilon=1 / 3, min_hits=4, **common)
-    assert found["shared budget"]["margin"] == shared.accuracy(600, 0.05)
-    assert found["budget per rule"]["margin"] == each.accuracy(200, 0.05)
-    assert found["sparse vector"]["margin"] == Sparse(epsilon=1.0, max_hits=4, integer=True).accuracy(600, 0.05)
-    assert found["shared budget"]["max_alerts"] == 7
+def plan(capsys, *options):
+    """Return what the plan says of the only method with epsilon 1."""
+    assert cli.main(["plan", "alerts", "--epsilon", "1", "--windows", "100", "--json", *options]) == 0
+    (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+    (found,) = budget["methods"].values()
+    return found
+
+
+def test_the_plan_says_what_the_mechanism_says(capsys):
+    given = ["--rules", "3", "--min_alerts", "4", "--streams", "2"]
+    found = plan(capsys, *given)
+    shared = AdaptiveSparseVector(epsilon=1.0, min_hits=4, integer=True, monotone=True)
+    assert found["margin"] == shared.accuracy(600, 0.05)
+    assert (found["min_alerts"], found["max_alerts"], found["runs"]) == (4, 7, 1)
     state, _ = shared.step(shared.initial_state(), [10**6] * 20, SeededNoise(1))
     assert state.hits == 7
-    assert found["count per window"]["margin"] > 5 * found["sparse vector"]["margin"]
-    assert cli.main(["plan", "alerts", *given]) == 0
-    assert "Tests without an alert cost nothing" in capsys.readouterr().out
-    assert cli.main(["plan", "alerts", *given, "--both_directions", "--json"]) == 0
-    both = json.loads(capsys.readouterr().out)
-    assert both["shared budget"]["margin"] > found["shared budget"]["margin"]
-    assert both["budget per rule"] == found["budget per rule"]
+    each = AdaptiveSparseVector(epsilon=1 / 3, min_hits=4, integer=True, monotone=True)
+    by_rule = plan(capsys, *given, "--budget", "per_rule")
+    assert (by_rule["margin"], by_rule["runs"]) == (each.accuracy(200, 0.05), 3)
+    assert cli.main(["plan", "alerts", "--epsilon", "1", *given]) == 0
+    assert "of the first 1,000 windows" in capsys.readouterr().out
+
+
+def test_the_plan_of_rules_in_a_file_knows_their_directions(capsys, tmp_path):
+    rules = [AlertRule(name=name, at_least=5) for name in "abc"]
+    write_rules(str(tmp_path / "same"), rules)
+    write_rules(str(tmp_path / "both"), [*rules[:2], AlertRule(name="c", at_most=5)])
+    margin = plan(capsys, "--rules", "3")["margin"]
+    assert plan(capsys, "--rules", str(tmp_path / "same"))["margin"] == margin
+    assert plan(capsys, "--rules", str(tmp_path / "both"))["margin"] > 1.5 * margin
+
+
+def test_the_plan_finds_the_least_epsilon(capsys):
+    assert cli.main(["plan", "alerts", "--error", "50", "--rules", "3", "--windows", "100", "--json"]) == 0
+    (epsilon,) = json.loads(capsys.readouterr().out)["epsilons"].values()
+
+    def margin(epsilon):
+        return AdaptiveSparseVector(epsilon=epsilon, min_hits=10, integer=True, monotone=True).accuracy(300, 0.05)
+
+    assert margin(epsilon) <= 50 < margin(epsilon * 0.99)
 
 
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("budget", ["shared", "per_rule"])
 def test_the_plan_of_streams_with_a_budget_of_their_own_is_that_of_the_transform(capsys, neighbouring, budget):
-    given = ["--epsilon", "1", "--rules", "2", "--windows", "100", "--streams", "5", "--streams_per_person", "2"]
-    assert cli.main(["plan", "alerts", *given, "--neighbouring", neighbouring, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)[{"shared": "shared budget", "per_rule": "budget per rule"}[budget]]
+    given = ["--rules", "2", "--streams", "5", "--streams_per_person", "2", "--budget", budget]
+    found = plan(capsys, *given, "--neighbouring", neighbouring)
     made = SparseVectorAlerts(
         epsilon=1.0,
-        rules=[AlertRule(name=name, at_least=5) for name in "ab"],
+        rules=tuple(AlertRule(name=name, at_least=5) for name in "ab"),
         window=1,
         start=0,
         end=100,
@@ -213,16 +230,15 @@ def test_the_plan_of_streams_with_a_budget_of_their_own_is_that_of_the_transform
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--streams_per_person", "0", "streams_per_person must be >= 1, got 0"),
+        ("--streams_per_person", "0", "streams_per_person must not be given when no stream is read"),
         ("--windows", "0", "windows must be >= 1, got 0"),
         ("--epsilon", "nan", "epsilon must be finite and > 0, got nan"),
-        ("--budget", "x", "budget must be one of shared, per_rule, got 'x'"),
         ("--rules", "-1", "rules must be >= 1, got -1"),
+        ("--rules", "nowhere", "--rules must be a readable file: cannot read nowhere"),
     ],
 )
 def test_a_bad_plan(capsys, option, value, message):
-    given = ["--epsilon", "1", "--rules", "3", "--windows", "100", option, value]
-    assert cli.main(["plan", "alerts", *given]) == 2
+    assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3", "--windows", "100", option, value]) == 2
     assert message in capsys.readouterr().err
 
 

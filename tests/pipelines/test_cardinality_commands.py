@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.plot.cardinality import band, caption
-from privstream.pipelines.simulate.cardinality import SetSize, simulate_building
+from privstream.pipelines.questions.cardinality.picture import band, caption
+from privstream.pipelines.questions.cardinality.simulation import SetSize, simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CardinalityEstimate
 
@@ -62,7 +63,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path,
     promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one event"
     assert promise["accuracy"]["error_bound"] == promised
-    assert promise["parameters"]["leave_values"] == "leave"
+    assert promise["parameters"]["leave_values"] == ["leave"]
 
 
 def test_users_have_noise_for_their_whole_life(
@@ -73,8 +74,8 @@ def test_users_have_noise_for_their_whole_life(
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
-    assert promise["accuracy"]["mode"] == "direct"
-    assert command(building, tmp_path / "s.jsonl", *DOORS, "--max_updates", "5", "--mode", "sparse") == 0
+    assert promise["accuracy"]["method"] == "direct_counter"
+    assert command(building, tmp_path / "s.jsonl", *DOORS, "--max_updates", "5", "--method", "sparse_counter") == 0
     rows = read(tmp_path / "s.jsonl")
     assert rows[-1].error_bound == -1
     assert len({row.estimate for row in rows if row.error_bound == -1}) == 1
@@ -82,7 +83,7 @@ def test_users_have_noise_for_their_whole_life(
 
 
 def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    visits = ["--visits_per_person", "1", "--mode", "counter", "--epsilon", "5"]
+    visits = ["--visits_per_person", "1", "--method", "visit_counter", "--epsilon", "5"]
     assert command(building, tmp_path / "v.jsonl", *DOORS, *visits) == 0
     said = capsys.readouterr().err
     assert "entries beyond a person's limits, which do not count" in said
@@ -112,9 +113,16 @@ def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.Cap
         (["--timeout", "0"], "timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
         (
             [*DOORS, "--streams", "a", "--stream_field", ""],
-            "streams must not be given when no stream is read; --stream_field names its field",
+            "streams must not be given when no stream is read; stream_field names its field",
         ),
-        ([*DOORS, "--mode", "direct", "--unit", "event"], "mode must be auto or counter with unit event, got 'direct'"),
+        (
+            [*DOORS, "--method", "direct_counter", "--unit", "event"],
+            "method must be auto or visit_counter with unit event, got 'direct_counter'",
+        ),
+        (
+            [*DOORS, "--method", "visit_counter"],
+            "visits_per_person must be given with method visit_counter and unit user",
+        ),
         ([*DOORS, "--max_updates", "0"], "max_updates must be >= 1, got 0"),
         ([*DOORS, "--epsilon", "nan"], "epsilon must be finite and > 0, got nan"),
         ([*DOORS, "--enter_values", "leave"], "enter_values and leave_values must have nothing in common"),
@@ -132,39 +140,66 @@ def test_streams_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     files = ["--input", str(tmp_path / "e.jsonl"), "--output", str(tmp_path / "o.jsonl")]
     assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--stream_field", "stream"]) == 2
-    assert "streams must be given with --stream_field" in capsys.readouterr().err
+    assert "streams must be given with stream_field" in capsys.readouterr().err
     assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--streams", "north,south"]) == 0
     assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
 
 
+def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """Return what the plan says with epsilon 1."""
+    assert cli.main(["plan", "cardinality", "--epsilon", "1", "--json", *options]) == 0
+    budget: dict[str, Any]
+    (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+    return budget
+
+
+def errors(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, int]:
+    """Return the error of each method that can answer."""
+    methods = plan(capsys, *options)["methods"]
+    return {name: found["error_bound"] for name, found in methods.items() if "error_bound" in found}
+
+
 def test_plan_knows_that_who_is_replaced_may_have_been_in_other_streams(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["plan", "cardinality", "--epsilon", "1", "--windows", "1000", "--max_updates", "100000", "--json"]
-    direct = []
-    for options in ([], ["--streams", "2"], ["--streams_per_person", "2", "--streams", "2"]):
-        assert cli.main([*asked, "--neighbouring", "replace_one", *options]) == 0
-        direct.append(json.loads(capsys.readouterr().out)["user"]["direct"]["error_bound"])
+    asked = ["--windows", "1000", "--max_updates", "100000", "--neighbouring", "replace_one"]
+    direct = [
+        errors(capsys, *asked, *options)["direct_counter"]
+        for options in ([], ["--streams", "2"], ["--streams_per_person", "2", "--streams", "2"])
+    ]
     assert direct[1] == pytest.approx(2 * direct[0], rel=1e-3)
     assert direct[2] == direct[1]
 
 
-def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["plan", "cardinality", "--epsilon", "1", "--windows", "1000", "--max_updates", "100000"]
-    assert cli.main([*asked, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse")
-    user = {name: found["error_bound"] for name, found in answer["user"].items()}
-    assert user["sparse"] == mechanism.error(1000)
-    assert user["sparse"] < user["sparse, T unknown"] < user["sparse, K unknown"] < user["sparse, K and T unknown"]
-    assert user["always 0"] == 100_000
-    assert 3 * user["sparse"] < user["paper"] < user["paper, T unknown"]
-    assert answer["event"]["counter"]["error_bound"] == 118
-    assert cli.main(asked) == 0
-    assert "Best for unit user: counter, at most 1 visit, within 118." in capsys.readouterr().out
-    assert cli.main(["plan", "cardinality", "--epsilon", "0.001", "--windows", "unbounded", "--max_updates", "10"]) == 0
-    said = capsys.readouterr().out
-    assert "Best for unit user in the first 1,000 windows: always 0, within 10." in said
-    assert "direct: horizon must be given in mode direct" in said
-    assert cli.main(["plan", "cardinality", "--epsilon", "0", "--windows", "9", "--max_updates", "10"]) == 2
+def test_plan_compares_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    windows, updates = ["--windows", "1000"], ["--max_updates", "100000"]
+    both = errors(capsys, *windows, *updates)
+    assert both["sparse_counter"] == SetCardinality(
+        epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse"
+    ).error(1000)
+    assert 3 * both["sparse_counter"] < both["henzinger_sricharan_steiner"]
+    assert "visit_counter" not in both
+    assert "direct_counter" not in errors(capsys, *updates)
+    sparse = [errors(capsys, *known)["sparse_counter"] for known in (updates, windows, [])]
+    assert both["sparse_counter"] < sparse[0] < sparse[1] < sparse[2]
+    assert plan(capsys, *windows, *updates)["taken"] == "sparse_counter"
+    once = plan(capsys, *windows, *updates, "--visits_per_person", "1")
+    assert (once["taken"], once["methods"]["visit_counter"]["error_bound"]) == ("visit_counter", 118)
+    assert errors(capsys, *windows, "--unit", "event") == {"visit_counter": 118}
+
+
+def test_plan_takes_the_least_error_of_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    for known in ([], ["--windows", "50"], ["--max_updates", "90"], ["--windows", "5000", "--visits_per_person", "40"]):
+        found = plan(capsys, *known)
+        shown = {name: one["error_bound"] for name, one in found["methods"].items() if "error_bound" in one}
+        assert shown[found["taken"]] == min(shown.values())
+
+
+def test_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "cardinality", "--epsilon", "1", "--max_updates", "10"]) == 0
+    printed = capsys.readouterr().out
+    assert "all estimates of a stream in the first 1,048,576 windows are within" in printed
+    assert "while people enter or leave it at most 10 times in all (method sparse_counter;" in printed
+    assert "direct_counter: end must be given with method direct_counter" in printed
+    assert cli.main(["plan", "cardinality", "--epsilon", "0", "--windows", "9"]) == 2
     assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err
 
 

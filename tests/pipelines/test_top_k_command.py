@@ -119,7 +119,7 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
     options = ["--input", str(events), "--output", str(output), "--domain", city.path("items"), *RUN, "--epsilon", "50"]
     options += ["--runner", "FnApiRunner"]
     assert cli.main(["top-k", *options, "--stream_field", "stream"]) == 2
-    assert "streams must be given with --stream_field" in capsys.readouterr().err
+    assert "streams must be given with stream_field" in capsys.readouterr().err
     assert cli.main(["top-k", *options, "--streams", "a,b,c"]) == 0
     rows = read_row_file(str(output), RankedItem)
     assert len(rows) == 3 * WINDOWS * 4

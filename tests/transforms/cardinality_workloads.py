@@ -18,22 +18,22 @@ COMMON = {"window": 10, "start": START, "end": START + 10 * WINDOWS, "epsilon": 
 DOORS = {"enter_values": ("in", "back"), "leave_values": ("out",)}
 
 CONFIGURATIONS = {
-    "doors": {**DOORS, "max_updates": 300, "mode": "sparse", "epsilon": 2000.0},
-    "doors, used up": {**DOORS, "max_updates": 9, "mode": "sparse", "epsilon": 2000.0},
-    "doors, unknown K": {**DOORS, "mode": "sparse", "epsilon": 9000.0},
-    "doors, paper": {**DOORS, "max_updates": 3, "mode": "paper", "epsilon": 80.0},
-    "sessions": {"timeout": 25, "mode": "direct"},
+    "doors": {**DOORS, "max_updates": 300, "method": "sparse_counter", "epsilon": 2000.0},
+    "doors, used up": {**DOORS, "max_updates": 9, "method": "sparse_counter", "epsilon": 2000.0},
+    "doors, unknown K": {**DOORS, "method": "sparse_counter", "epsilon": 9000.0},
+    "doors, paper": {**DOORS, "max_updates": 3, "method": "henzinger_sricharan_steiner", "epsilon": 80.0},
+    "sessions": {"timeout": 25, "method": "direct_counter"},
     "sessions, short": {"timeout": 4, "unit": "event", "delta": 1e-6},
     "sessions with ends": {
-        "timeout": 70, "leave_values": ("out",), "max_updates": 200, "mode": "sparse", "epsilon": 900.0,
+        "timeout": 70, "leave_values": ("out",), "max_updates": 200, "method": "sparse_counter", "epsilon": 900.0,
     },
     "entrance only": {"timeout": 33.5, "enter_values": ("in",), "unit": "event"},
-    "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "mode": "direct"},
-    "streams, one each": {"timeout": 30, "streams": STREAMS, "mode": "direct"},
+    "streams": {**DOORS, "streams": STREAMS, "streams_per_person": 2, "method": "direct_counter"},
+    "streams, one each": {"timeout": 30, "streams": STREAMS, "method": "direct_counter"},
     "events in streams": {**DOORS, "timeout": 55, "streams": STREAMS, "unit": "event"},
-    "visits": {**DOORS, "visits_per_person": 2, "mode": "counter"},
+    "visits": {**DOORS, "visits_per_person": 2, "method": "visit_counter"},
     "visits in streams": {
-        "timeout": 15, "visits_per_person": 3, "mode": "counter", "streams": STREAMS, "streams_per_person": 2,
+        "timeout": 15, "visits_per_person": 3, "method": "visit_counter", "streams": STREAMS, "streams_per_person": 2,
         "delta": 1e-6,
     },
 }  # fmt: skip

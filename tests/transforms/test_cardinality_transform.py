@@ -299,9 +299,14 @@ def test_the_key_and_everything_public_decide_the_noise():
         ({"streams": ("a", "a")}, ValueError, "streams must be distinct texts, at least one"),
         ({"streams_per_person": 1}, ValueError, "streams must be given with streams_per_person"),
         (
-            {"streams": ("a",), "streams_per_person": 1, "unit": "event", "max_updates": None, "mode": "auto"},
+            {"streams": ("a",), "streams_per_person": 1, "unit": "event", "max_updates": None, "method": "auto"},
             ValueError,
             "streams_per_person must not be given with unit event",
+        ),
+        (
+            {"method": "sparse"},
+            ValueError,
+            "method must be one of auto, sparse_counter, direct_counter, visit_counter, ",
         ),
         ({"unit": "people"}, ValueError, "unit must be one of user, event, got 'people'"),
         ({"end": START}, ValueError, "end must leave room for one window after start"),
@@ -319,7 +324,7 @@ def test_refusals_when_applied():
     with pytest.raises(ValueError, match="end must be given when the input is bounded"):
         _ = events | "Endless" >> transform("doors", end=None)
     endless = pipeline | test_stream.TestStream().add_elements([("u", "in")])
-    with pytest.raises(ValueError, match="delta must be > 0 in mode counter when the input is unbounded"):
+    with pytest.raises(ValueError, match="delta must be > 0 with method visit_counter when the input is unbounded"):
         _ = endless | "Exact" >> transform("visits")
 
 

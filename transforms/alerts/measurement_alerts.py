@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -25,7 +24,7 @@ from privstream.transforms.events.private_transform import Stage, check_streams
 from privstream.transforms.rows import Alert, Measurement
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 
 class MeasurementAlerts(AlertTransform):
@@ -47,23 +46,25 @@ class MeasurementAlerts(AlertTransform):
         As of `SparseVectorAlerts`, with `margin(windows)` for one measurement per rule, stream and window.
 
     Args:
-        epsilon: finite and > 0, for the whole run.
+        epsilon: bound on what the rows show about one such change over the whole run, > 0.
         rules: thresholds of the measurements; they name no items.
         window: seconds whose measurements are tested together.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same measurements.
-        end: seconds since 1970 UTC after which no window ends; None for no end, with unbounded input only.
+        end: every window that ends by this moment, in seconds since 1970 UTC, is tested, empty ones too. It must be
+            given unless the input has no end.
         allowed_lateness: seconds that a window stays open after its end.
-        min_alerts: alerts that each run pays for, however narrow they are.
-        branches: how many prices there are, 1 to 32.
-        budget: "shared" or "per_rule".
+        min_alerts: alerts that are paid for in any case, however narrow they are; clear ones cost less.
+        branches: number of prices: an alert costs the full price, or, if it is clear enough, a half, a quarter and so
+            on; 1 to 32.
+        budget: "shared" is one budget for the tests of all rules; "per_rule" gives each rule an equal part of epsilon.
         quiet: windows after an alert in which its rule is not tested in its stream.
         integer: whether to test whole numbers: measurements are rounded down, thresholds must be integers. Noise is
             then exact. Otherwise it is floating-point noise, whose low bits may betray more than the guarantee says
             (Mironov 2012); published numbers are rounded.
         monotone: whether one change moves all measurements in the same direction; needs half the noise.
-        streams: public names of the streams, or None if the measurements carry none.
-        beta: failure probability of the bounds, and of the accuracy statement.
+        streams: public names of the streams; they must be given if measurements have a stream.
+        beta: failure probability of the bounds and of the accuracy statement.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.
@@ -79,15 +80,15 @@ class MeasurementAlerts(AlertTransform):
         self,
         *,
         epsilon: float,
-        rules: Sequence[AlertRule],
-        window: float,
-        start: float,
+        rules: tuple[AlertRule, ...],
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
-        allowed_lateness: float = 0,
+        end: Moment | None = None,
+        allowed_lateness: Seconds = 0,
         min_alerts: int = 10,
         branches: int = 2,
-        budget: str = "shared",
+        budget: Literal["shared", "per_rule"] = "shared",
         quiet: int = 0,
         integer: bool = False,
         monotone: bool = False,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
@@ -27,9 +28,12 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 BUDGETS = ("shared", "per_rule")
+
+LATER = 1000
+"""The number of windows for which the accuracy is stated where there is no end."""
 
 
 class AlertTransform(PrivateTransform):
@@ -38,6 +42,7 @@ class AlertTransform(PrivateTransform):
     steps: Steps
     plan: AlertPlan
     noise: NoiseSource
+    tested = "measurement"
 
     @property
     def windows(self) -> int | None:
@@ -54,6 +59,30 @@ class AlertTransform(PrivateTransform):
         if windows is None:
             raise ValueError("windows must be given for a run without an end")
         return self.plan.mechanism.accuracy(self.plan.tests(windows), self.plan.beta)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """By how much a threshold must be passed, in all tests together, and what alerts say and cost."""
+        plan, windows = self.plan, self.windows or LATER
+        mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
+        span = "" if self.windows else f" of the first {windows:,} windows"
+        stated = round(margin) if mechanism.integer else math.ceil(margin)  # holds for whole numbers
+        return Accuracy(
+            error=margin,
+            failure_probability=plan.beta,
+            sentence=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, every "
+            f"{self.tested} that passes its threshold by more than {stated:,} gives an alert, until the run "
+            "stops, and none that misses it by more does.",
+            numbers={
+                "margin": margin,
+                "tests": tests,
+                "runs": len(plan.keys) * len(plan.groups),
+                "min_alerts": mechanism.min_hits,
+                "max_alerts": mechanism.most_hits,
+                "gap_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(mechanism.branches)],
+                "epsilon_per_alert": mechanism.hit_epsilon,
+            },
+        )
 
 
 class SparseVectorAlerts(AlertTransform):
@@ -78,25 +107,27 @@ class SparseVectorAlerts(AlertTransform):
         alone wrong bounds may be more frequent: of counts far from their threshold, only those with large noise fire.
 
     Args:
-        epsilon: finite and > 0, for each person over the whole run.
-        rules: what is tested, in this order; thresholds are numbers of people.
+        epsilon: bound on what the rows show about one person over the whole run, > 0.
+        rules: public rules, tested in this order; their thresholds are numbers of people.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends; None for no end, with unbounded input only.
-        period: seconds between the starts of two windows, for sliding windows; `window` if None.
+        end: every window that ends by this moment, in seconds since 1970 UTC, is tested, empty ones too. It must be
+            given unless the input has no end.
+        period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         allowed_lateness: seconds that a window stays open after its end.
-        min_alerts: alerts that each run pays for, however narrow they are; clear ones cost less.
-        branches: how many prices there are: an alert costs the full price, a half, a quarter ..; 1 to 32.
-        budget: "shared": all rules are tested in one run. "per_rule": each rule has a run and an equal part of epsilon.
-            Rules of both directions in one run need twice the noise on counts.
+        min_alerts: alerts that are paid for in any case, however narrow they are; clear ones cost less.
+        branches: number of prices: an alert costs the full price, or, if it is clear enough, a half, a quarter and so
+            on; 1 to 32.
+        budget: "shared" is one budget for the tests of all rules; "per_rule" gives each rule an equal part of epsilon.
+            Rules of both directions that share a budget need twice the noise on counts.
         quiet: windows after an alert in which its rule is not tested in its stream, so that a lasting state does not
             use up the budget.
-        streams: public names of the streams, or None if the events carry none.
-        streams_per_person: streams that one person counts in at most, the first ones: each stream then has its own
-            runs. None for no limit: the streams then share their runs.
-        neighbouring: "add_remove" or "replace_one".
-        beta: failure probability of the bounds, and of the accuracy statement.
+        streams: public names of the streams to watch; they must be given if events have a stream.
+        streams_per_person: streams in which one person counts, the first ones; each stream then has a budget of its
+            own. Without it a person counts in all streams, which share one budget.
+        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
+        beta: failure probability of the bounds and of the accuracy statement.
         shards: parallel shards of people. Changes no answer.
 
     Raises:
@@ -110,24 +141,26 @@ class SparseVectorAlerts(AlertTransform):
     Source: Ding et al., Free gap estimates (2022), Algorithm 1; docs/proofs/free_gap.md, docs/proofs/alerts.md.
     """
 
+    tested = "number of people"
+
     def __init__(
         self,
         *,
         epsilon: float,
-        rules: Sequence[AlertRule],
-        window: float,
-        start: float,
+        rules: tuple[AlertRule, ...],
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
-        period: float | None = None,
-        allowed_lateness: float = 0,
+        end: Moment | None = None,
+        period: Seconds | None = None,
+        allowed_lateness: Seconds = 0,
         min_alerts: int = 10,
         branches: int = 2,
-        budget: str = "shared",
+        budget: Literal["shared", "per_rule"] = "shared",
         quiet: int = 0,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:

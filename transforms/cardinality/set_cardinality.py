@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
@@ -23,7 +24,16 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import CardinalityEstimate
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
+
+METHODS = {
+    "auto": "auto",
+    "sparse_counter": "sparse",
+    "direct_counter": "direct",
+    "visit_counter": "counter",
+    "henzinger_sricharan_steiner": "paper",
+}
+"""Which mode of the mechanism each method is."""
 
 
 class SetCardinality(PrivateTransform):
@@ -34,10 +44,10 @@ class SetCardinality(PrivateTransform):
     stream; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
-    left when nothing was heard for so long. Without `enter_values` every event that does not say "leave" says that the
-    person is there. A person counts if they are there at the end of the window, by their last event before it; at one
-    time, leaving comes last. Entering twice, and leaving without being there, change nothing. At `start` nobody is
-    there, whatever came before.
+    left when no event of theirs came for so long. Without `enter_values` every event whose item is not one of
+    `leave_values` says that the person is there. A person counts if they are there at the end of the window, by their
+    last event before it; at one time, leaving comes last. Entering twice, and leaving without being there, change
+    nothing. At `start` nobody is there, whatever came before.
 
     Every window from `start` to `end` is published once, empty ones too, at its end plus `allowed_lateness`; what comes
     later is never used.
@@ -45,8 +55,8 @@ class SetCardinality(PrivateTransform):
     Privacy:
         Unit "user": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
         those entered first count). How often they come and go need not be limited: a person counts as one or as none at
-        each moment. Where mode counter is chosen, a person enters each stream at most `visits_per_person` times
-        (enforced in all modes). Unit "event": one event, added or removed. (epsilon, delta): `guarantee`.
+        each moment. With method visit_counter, a person enters each stream at most `visits_per_person` times
+        (enforced with all methods). Unit "event": one event, added or removed. (epsilon, delta): `guarantee`.
         Public: all arguments but `noise`. `max_updates` is a guess that must not be taken from the data; it is not
         enforced, since that would let one person decide whose later moves count.
 
@@ -56,25 +66,30 @@ class SetCardinality(PrivateTransform):
         passed, bounds need not hold, and the estimate may stay what it is: the bound is then -1.
 
     Args:
-        epsilon: finite and > 0.
+        epsilon: bound on what the rows show about one person or one event, > 0.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC. Nobody is in the set then.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
-        delta: in [0, 1).
-        unit: "user" or "event".
-        enter_values: items that say that a person enters, or None.
-        leave_values: items that say that a person leaves, or None if there is a time-out.
-        timeout: seconds after their last entering event at which a person has left, less than 65,534 windows; or None.
-        max_updates: how often people enter or leave one stream in the whole run, all together, as seen at the ends of
-            windows; None if unknown. Unit "user".
-        visits_per_person: how often one person enters a stream at most, or None. Unit "user".
-        mode: "auto", "sparse", "direct", "counter" or "paper"; see `privstream.mechanisms.SetCardinality`.
-        streams: public names of the streams, each with a set of its own; None if the events carry no stream.
-        streams_per_person: streams that one person is in at most; 1 if None. Unit "user", with `streams`.
+        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
+            given unless the input has no end.
+        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise.
+        unit: what is protected: all that one "user" does in the whole run, or one "event".
+        enter_values: items that say that a person enters. Without them every other item says so.
+        leave_values: items that say that a person leaves; they must be given unless `timeout` is.
+        timeout: seconds after their last entering event at which a person has left, less than 65,534 windows.
+        max_updates: with unit "user", a public guess of how often people enter or leave a stream in the whole run, all
+            together, as seen at the ends of windows. Without it errors are larger.
+        visits_per_person: with unit "user", how often one person enters a stream at most; later visits do not count.
+            Without it there is no limit.
+        method: how estimates are made; "auto" takes the most accurate method. "sparse_counter" changes an estimate when
+            a private test says that it is far off; "direct_counter" draws fresh noise in every window, for short runs
+            or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit "event";
+            "henzinger_sricharan_steiner" is the published algorithm.
+        streams: public names of the streams, each with a set of its own; they must be given if events have a stream.
+        streams_per_person: with unit "user", streams that one person is in at most, the first ones. Without it, one.
         allowed_lateness: seconds that a window stays open after its end.
-        neighbouring: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy.
+        neighbouring: how neighbouring inputs differ in one person or event: "add_remove" or "replace_one".
+        beta: failure probability of the accuracy statement.
         shards: parallel shards of people. Changes no answer.
 
     Raises:
@@ -91,22 +106,24 @@ class SetCardinality(PrivateTransform):
         self,
         *,
         epsilon: float,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        unit: str = "user",
+        unit: Literal["user", "event"] = "user",
         enter_values: tuple[str, ...] | None = None,
         leave_values: tuple[str, ...] | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         max_updates: int | None = None,
         visits_per_person: int | None = None,
-        mode: str = "auto",
+        method: Literal[
+            "auto", "sparse_counter", "direct_counter", "visit_counter", "henzinger_sricharan_steiner"
+        ] = "auto",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        allowed_lateness: float = 0,
-        neighbouring: str = "add_remove",
+        allowed_lateness: Seconds = 0,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
@@ -121,6 +138,8 @@ class SetCardinality(PrivateTransform):
             if unit == "event":
                 raise ValueError("streams_per_person must not be given with unit event")
             checks.integer("streams_per_person", streams_per_person, minimum=1)
+        checks.one_of("method", method, tuple(METHODS))
+        _check_needs(method, unit, has_end=end is not None, limited=visits_per_person is not None)
         self.shards = check_shards(shards)
         self.streams_per_person = min(streams_per_person or 1, len(self.moves.streams)) if unit == "user" else None
         self.mechanism = mechanisms.SetCardinality(
@@ -130,12 +149,13 @@ class SetCardinality(PrivateTransform):
             horizon=self.steps.count,
             max_updates=max_updates,
             visits_per_person=visits_per_person,
-            mode=mode,
+            mode=METHODS[method],
             streams_per_person=self.streams_per_person or 1,
             streams=len(self.moves.streams) if unit == "user" and neighbouring == "replace_one" else None,
             neighbouring=neighbouring,
             beta=beta,
         )
+        self.method = next(name for name, mode in METHODS.items() if mode == self.mechanism.chosen_mode)
         self.noise = noise
 
     @property
@@ -157,6 +177,22 @@ class SetCardinality(PrivateTransform):
             return [events_hashed(neighbouring)] if several else []
         return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
 
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far the estimates are off at most, all of them together."""
+        mechanism, windows = self.mechanism, self.mechanism.expected_steps
+        error, updates = mechanism.error(windows), mechanism.expected_updates
+        span = "" if mechanism.horizon else f" in the first {windows:,} windows"
+        counted = mechanism.chosen_mode in ("sparse", "paper")
+        condition = f", while people enter or leave it at most {updates:,} times in all" if counted else ""
+        return Accuracy(
+            error=error,
+            failure_probability=mechanism.beta,
+            sentence=f"With probability {1 - mechanism.beta:g}, all estimates of a stream{span} are within {error:,} "
+            f"of the true number{condition} (method {self.method}; each row has an error bound of its own).",
+            numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
+        )
+
     def error(self, window: int, updates: int | None = None) -> int:
         """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
         return self.mechanism.error(window, updates)
@@ -168,10 +204,11 @@ class SetCardinality(PrivateTransform):
 
     def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
         """Build the stages."""
-        if not events.is_bounded and self.mechanism.chosen_mode == "counter" and self.mechanism.delta == 0:
+        if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
             raise ValueError(
-                "delta must be > 0 in mode counter when the input is unbounded: with delta = 0 noise does not depend "
-                "on the data, and a job that is restored and sees other events in time would show the exact difference"
+                "delta must be > 0 with method visit_counter when the input is unbounded: with delta = 0 noise does "
+                "not depend on the data, and a job that is restored and sees other events in time would show the exact "
+                "difference"
             )
         common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
         people = self.noise.derive("people in a set")
@@ -199,3 +236,13 @@ class SetCardinality(PrivateTransform):
         if self.streams_per_person is not None and self.moves.streams != ("",):
             limit += f" of {sorted(self.moves.streams)}"  # which of a person's streams count depends on all of them
         return self.noise.derive("SetCardinality", windows, values, limit)
+
+
+def _check_needs(method: str, unit: str, *, has_end: bool, limited: bool) -> None:
+    """Check that there is what a method needs."""
+    if unit == "event" and method not in ("auto", "visit_counter"):
+        raise ValueError(f"method must be auto or visit_counter with unit event, got {method!r}")
+    if unit == "user" and method == "visit_counter" and not limited:
+        raise ValueError("visits_per_person must be given with method visit_counter and unit user")
+    if method == "direct_counter" and not has_end:
+        raise ValueError("end must be given with method direct_counter")

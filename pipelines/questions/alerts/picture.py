@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, dress, key_above, short
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.alerts import RuleCount
+from privstream.pipelines.questions.alerts.simulation import RuleCount
 from privstream.transforms import Alert
 
 

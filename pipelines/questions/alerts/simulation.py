@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.commands.alert_rules_file import write_rules
+from privstream.pipelines.questions.alert_rules_file import write_rules
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
 from privstream.pipelines.sinks.whole_files import check_destination

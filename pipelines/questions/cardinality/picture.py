@@ -10,7 +10,7 @@ import numpy as np
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.cardinality import SetSize
+from privstream.pipelines.questions.cardinality.simulation import SetSize
 from privstream.transforms.rows import CardinalityEstimate
 
 

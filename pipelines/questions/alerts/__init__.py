@@ -1,0 +1,1 @@
+"""Alerts: public rules about numbers of people, tested in every window."""

@@ -1,0 +1,1 @@
+"""Cardinality: how many people are in a set now, while they come and go."""
