@@ -87,8 +87,8 @@ def identify(
     parameters = {name: value for name, value in vars(arguments).items() if name not in NOT_SHAPING}
     parameters = {name: value for name, value in parameters.items() if value is not None}
     for name in named_files:
-        if name in parameters:
-            parameters[name] = _place(parameters[name]) if name == watched else _named(parameters[name])
+        if isinstance(value := parameters.get(name), str):
+            parameters[name] = _place(value) if name == watched else _named(value)
     if watched is not None:
         parameters["output"] = _place(arguments.output)
         parameters["output_format"] = arguments.output_format or DEFAULT_FORMAT
@@ -124,15 +124,7 @@ def _named(value: str) -> Any:
     """Return what is in the file that an option names, or the option's value if it names none."""
     if FileSystems.get_scheme(value) is None and not os.path.isfile(value):
         return value
-    return [*content_digest(value), *([value] if _is_number(value) else [])]  # perhaps a file that is called so
-
-
-def _is_number(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
+    return content_digest(value)
 
 
 def _source(path: str) -> str:

@@ -20,7 +20,7 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "horizon", "participation_cap", "items_per_step", "selection"), LIMITS),
     **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS),
-    **dict.fromkeys((STREAMS_PER_PERSON,), LIMITS),
+    **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
     **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,
 }
@@ -81,8 +81,11 @@ KINDS: Mapping[str, Kind] = {
     "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
     "int|Path": Kind("N|PATH", number_or_path),
     "tuple[AlertRule, ...]": Kind("PATH", str, "public rules,", "file with public rules, see below,"),
-    "Thresholds": Kind("N|PATH", number_or_path),
+    "Thresholds": Kind(
+        "N|PATH", number_or_path, "one for each by its name", "a file with a JSON object that has one for each"
+    ),
     "tuple[str, ...]": Kind("A,B,..", comma_separated),
+    "tuple[str | Monotone, ...]": Kind("A,B,..", comma_separated),
     "epsilons": Kind("X[,X..]", epsilons),
 }
 """The types that arguments of transforms have, but for None."""
@@ -113,18 +116,19 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = KINDS[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
-    if not any(option.default is without for without in (REQUIRED, None, False)):
-        text += f" (default: {option.default:{'' if isinstance(option.default, str) else 'g'}})"
+    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    if not any(default is without for without in (REQUIRED, None, False)):
+        text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
     if kind.metavar is None:
-        group.add_argument(f"--{option.name}", action="store_true", default=option.default or None, help=text)
+        group.add_argument(f"--{option.name}", action="store_true", default=default or None, help=text)
         return
     group.add_argument(
         f"--{option.name}",
         type=_parsed(kind.parse),
         choices=option.choices or None,
         metavar=None if option.choices else kind.metavar,
-        required=option.default is REQUIRED,
-        default=None if option.default is REQUIRED else option.default,
+        required=default is REQUIRED,
+        default=None if default is REQUIRED else default,
         help=text.replace(kind.python, kind.shell).replace("%", "%%"),
     )
 

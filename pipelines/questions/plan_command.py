@@ -20,8 +20,8 @@ from privstream.pipelines.questions.stand_ins import STAND_INS
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 100.0
-STEPS = 40
-"""Halvings of the interval in which a budget is sought: enough for three digits and more."""
+STEPS = 16
+"""Halvings of the interval in which a budget is sought: enough for three digits."""
 
 ONLY = "the only method"
 

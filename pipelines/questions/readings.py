@@ -115,6 +115,7 @@ READINGS: Mapping[str, Reading] = {
     "tuple[AlertRule, ...]": Reading(str | list[dict[str, Any]], rules),
     "Thresholds": Reading(int | str | dict[str, int], thresholds),
     "tuple[str, ...]": Reading(list[str], texts),
+    "tuple[str | Monotone, ...]": Reading(list[str], texts),
 }
 """By the types that arguments of transforms have, but for None, which stays None."""
 

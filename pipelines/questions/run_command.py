@@ -183,8 +183,8 @@ class RunCommand:
         """
         taken = {os.path.realpath(path): "--input" for path in inputs}
         for option in ("noise_key_file", *self.spec.files):
-            if getattr(arguments, option) is not None:
-                taken[os.path.realpath(getattr(arguments, option))] = f"--{option}"
+            if isinstance(path := getattr(arguments, option), str):
+                taken[os.path.realpath(path)] = f"--{option}"
         if ledger is not None and (other := taken.setdefault(os.path.realpath(ledger), "--ledger")) != "--ledger":
             raise ValueError(f"--ledger must not be written over {other}, got {ledger}")
         written = {"--dead_letter": arguments.dead_letter}

@@ -67,7 +67,7 @@ def read_signature(path: str) -> Signature:
             raise TypeError(f"{path}: {each.arg} must have a type and stand in the docstring")
         types, choices = _types(each.annotation)
         value = REQUIRED if default is None else ast.literal_eval(default)
-        arguments[each.arg] = Argument(each.arg, types, choices, value, texts[each.arg])
+        arguments[each.arg] = Argument(each.arg, types, choices, value, _followed(each.arg, texts[each.arg]))
     return Signature(docstring.partition("\n")[0], arguments)
 
 
@@ -78,6 +78,12 @@ def described(docstring: str) -> dict[str, str]:
     for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
         found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return found
+
+
+def _followed(name: str, text: str) -> str:
+    """Return the text of an argument, or that of another transform if it only says: see that one."""
+    other = re.fullmatch(r"see `([\w.]+)`\.", text)
+    return text if other is None else read_signature(other[1]).arguments[name].text
 
 
 def _parse(module: str) -> ast.Module:
