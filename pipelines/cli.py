@@ -23,25 +23,14 @@ from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 SPECS = [question(word) for word in WORDS]
-PLANS: Commands = {
-    **{spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS},
-    "histogram": ("plan.histogram", "how far live counts of categories are off, and quantiles"),
-}
-PLOTS: Commands = {
-    **{spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture},
-    "histogram": ("plot.histogram", "live counts or quantiles with their error bounds, and the true counts"),
-    "flags": ("plot.flags", "when flags went up, and when counts passed their thresholds"),
-}
+PLANS: Commands = {spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS}
+PLOTS: Commands = {spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture}
 SIMULATIONS: Commands = {
-    **{spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation},
-    "histogram": ("simulate.histogram", "how a city gets about, by means of transport"),
+    spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation
 }
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
-    "histogram": ("commands.histogram", "count events of public categories, live"),
-    "quantiles": ("commands.quantiles", "tell how events are spread over public categories, live"),
-    "flags": ("commands.flags", "tell which public categories have passed their thresholds"),
     "budget": ("accounts.budget_command", "say what all runs on a data set have cost together, by their ledger"),
     "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
     "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
@@ -103,7 +92,7 @@ def _add(
         if isinstance(what, Mapping):
             chosen = _add(one, what, given[1:], "about")
             continue
-        command = load(what) if isinstance(what, str) else what()
+        command = load(what)
         one.description = command.description
         one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
         command.add_arguments(one)
@@ -118,11 +107,13 @@ def _say_no_more() -> None:
         os.dup2(nowhere.fileno(), 2)
 
 
-def load(module: str) -> Command:
-    """Import a command's module, without what other libraries have to say when they are loaded."""
+def load(what: str | Callable[[], Command]) -> Command:
+    """Make a command, or import its module, without what other libraries have to say when they are loaded."""
+    if not isinstance(what, str):
+        return what()
     logging.disable(logging.WARNING)
     try:
-        command: Command = importlib.import_module(f"privstream.pipelines.{module}").COMMAND
+        command: Command = importlib.import_module(f"privstream.pipelines.{what}").COMMAND
     finally:
         logging.disable(logging.NOTSET)
     return command

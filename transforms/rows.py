@@ -161,7 +161,7 @@ class HistogramEstimate(NamedTuple):
         category: the category that the number is the count of; empty where it is not that of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far it is off at most, with a stated probability for all rows of a stream together.
-        mode: how it was found: `direct`, `anchored` or `paper`.
+        method: how it was found: `direct_counters`, `anchored_counters` or `henzinger_sricharan_steiner`.
     """
 
     stream: str
@@ -171,7 +171,7 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
-    mode: str
+    method: str
 
 
 registry.register_coder(HistogramEstimate, RowCoder)

@@ -17,6 +17,9 @@ from privstream.mechanisms.histograms.partition import PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
 
+LARGEST_THRESHOLD = 2**53
+"""Larger ones are no numbers that sums can be compared with in floating point."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFlags(HistogramMechanism):
@@ -40,7 +43,7 @@ class ColumnFlags(HistogramMechanism):
         epsilon: finite and > 0; below 3 if delta > 0.
         delta: in [0, 1).
         columns: number of columns, >= 1.
-        thresholds: one integer > 0 for each column; public.
+        thresholds: one integer from 1 to 2**53 for each column; public.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
         neighbouring: "add_remove" or "replace_one" row, or person.
@@ -66,7 +69,8 @@ class ColumnFlags(HistogramMechanism):
         if not isinstance(self.thresholds, tuple) or len(self.thresholds) != self.columns:
             raise ValueError(f"thresholds must be a tuple of {self.columns} integers")
         for threshold in self.thresholds:
-            checks.integer("thresholds", threshold, minimum=1)
+            if checks.integer("thresholds", threshold, minimum=1) > LARGEST_THRESHOLD:
+                raise ValueError(f"thresholds must be <= 2**53, got {threshold}")
         paper_delta(self.epsilon, self.delta)
 
     def error(self, step: int) -> int:

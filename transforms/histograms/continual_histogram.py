@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import Monotone
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.errors import error_bound
-from privstream.transforms.histograms.events import LISTED
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.publishing import PublishHistogram
 from privstream.transforms.histograms.questions import questions, watched
 from privstream.transforms.rows import HistogramEstimate
+from privstream.transforms.timing.steps import Moment, Seconds
+
+METHODS = {
+    "auto": "auto",
+    "direct_counters": "direct",
+    "anchored_counters": "anchored",
+    "henzinger_sricharan_steiner": "paper",
+}
+"""Which mode of the mechanism each method is."""
+
+MANY = 100_000
+"""The largest count that is expected if nothing else is known."""
 
 
 class ContinualHistogram(CategoryTransform):
@@ -24,8 +36,8 @@ class ContinualHistogram(CategoryTransform):
     Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category), `time` and
     perhaps `stream`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
     With `categories_per_row` an item may be several categories: a list, or a text with separators. Bounded or
-    unbounded, in any order. Output: `HistogramEstimate` rows; with `with_dead_letters()`, a `Published` pair of rows
-    and dead letters.
+    unbounded, in any order. `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows; with
+    `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     Every window from `start` to `end` is published once, empty ones too, at its end plus `allowed_lateness`; what comes
     later is never used.
@@ -43,29 +55,35 @@ class ContinualHistogram(CategoryTransform):
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        domain: the public list of categories; events of others are counted and left out.
+        epsilon: bound on what the rows show about one event or one person, > 0.
+        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise.
+        domain: public list of items: the categories. Events of other items count in no answer.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
+        start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends, or None for no end (unbounded input only).
+        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
+            given unless the input has no end.
         allowed_lateness: seconds that a window stays open after its end.
-        queries: some of "histogram" (all counts), "max", "min", "median" and "quantile:Q" (over categories), "top:K",
-            and `Monotone` functions.
-        unit: "event" or "user".
-        max_contributions: categories counted of one person in the whole run, 1 to 65535; for unit "user" alone.
-        max_per_window: categories counted of one person in one window, or None.
+        queries: some of histogram (all counts), max, min, median, quantile:Q and top:K, about the counts of all
+            categories.
+        unit: what is protected: one "event", or one "user", who is a person over the whole run.
+        max_contributions: categories of one person that count in the whole run, 1 to 65,535. It must be given with unit
+            "user".
+        max_per_window: categories of one person that count in one window, with unit "user".
         categories_per_row: categories of one event that count.
-        separator: text between the categories of an event, if `categories_per_row` > 1.
-        mode: "auto", "anchored", "direct" or "paper"; see `HistogramQueries`.
-        largest: largest count that is expected, for the choice of mode, and the accuracy of "anchored"; or None.
-        streams: public names of the streams, each with a histogram of its own; None if the events carry no stream.
-        neighbouring: "add_remove" or "replace_one".
-        restartable: whether all noise is bound to the data, as it is anyway if delta > 0. If a job that is restored
-            sees other events in time than before, then that counts differ shows, but not by how much. With delta = 0
-            the error is about three times as large. None: if there is no end.
-        beta: failure probability of the accuracy.
+        separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
+        method: how the numbers are found; "auto" takes the most accurate method. "direct_counters" counts in every
+            window; "anchored_counters" only where numbers have grown, for long runs with few events;
+            "henzinger_sricharan_steiner" is the published algorithm.
+        largest: the largest count that is expected, by which the method is chosen and its accuracy is stated. Without
+            it, the number of windows, or 100,000 if there is no end.
+        streams: public names of the streams, each of which is counted by itself; they must be given if events have a
+            stream.
+        neighbouring: how neighbouring inputs differ in one event or person: "add_remove" or "replace_one".
+        restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
+            much they differ. It always is if there is no end, or if delta > 0; else errors become about three times as
+            large.
+        beta: failure probability of the accuracy statement.
         shards: parallel shards of people. Changes no answer.
 
     Raises:
@@ -85,22 +103,22 @@ class ContinualHistogram(CategoryTransform):
         *,
         epsilon: float,
         domain: Domain,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        allowed_lateness: float = 0,
-        queries: Sequence[str | Monotone] = ("histogram",),
-        unit: str = "event",
+        allowed_lateness: Seconds = 0,
+        queries: tuple[str | Monotone, ...] = ("histogram",),
+        unit: Literal["event", "user"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         categories_per_row: int = 1,
-        separator: str = LISTED,
-        mode: str = "auto",
+        separator: str | None = None,
+        method: Literal["auto", "direct_counters", "anchored_counters", "henzinger_sricharan_steiner"] = "auto",
         largest: int | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
@@ -123,19 +141,39 @@ class ContinualHistogram(CategoryTransform):
             shards=shards,
         )
         self.questions = questions(queries, len(domain))
+        mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "mode": mode, "largest": largest}
         choices = [HistogramQueries(**budget, **self.shape, queries=each) for each in watched(self.questions)]
         self._mechanism = choices[-1] if mode == "paper" else min(choices, key=_expected_error)
+        self.method = next(name for name, mode in METHODS.items() if mode == self._mechanism.chosen_mode)
 
     @property
     def mechanism(self) -> HistogramQueries:
         """The mechanism of one stream."""
         return self._mechanism
 
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far the numbers are off at most, all of them together."""
+        mechanism, error = self.mechanism, _expected_error(self.mechanism)
+        truth = "the true numbers" if self.unit == "event" else "the true numbers after all limits"
+        numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
+        windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
+        if mechanism.chosen_mode != "direct":
+            numbers["largest"] = _expected(mechanism)
+            grown = f", while none of them exceeds {_expected(mechanism):,}"
+        return Accuracy(
+            error=error,
+            failure_probability=mechanism.beta,
+            sentence=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
+            f"within {error:,} of {truth}{grown} (method {self.method}; each row has an error bound of its own).",
+            numbers=numbers,
+        )
+
     def error(self, window: int, intervals: int = 0) -> int:
         """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times.
 
-        In mode direct they are renewed in every window, and `intervals` is not needed.
+        With direct counters they are renewed in every window, and `intervals` is not needed.
         """
         return error_bound(self.mechanism, window, intervals)
 
@@ -146,6 +184,7 @@ class ContinualHistogram(CategoryTransform):
             stage=stage,
             categories=self.categories,
             mechanism=self.mechanism,
+            method=self.method,
             questions=self.questions,
             noise=noise,
         )
@@ -153,4 +192,9 @@ class ContinualHistogram(CategoryTransform):
 
 def _expected_error(mechanism: HistogramQueries) -> int:
     """Return the error that a mechanism promises for the answers that it expects."""
-    return mechanism.error(mechanism.largest or mechanism.horizon or 100_000)
+    return mechanism.error(_expected(mechanism))
+
+
+def _expected(mechanism: HistogramQueries) -> int:
+    """Return the largest count that is expected; without an end, the number of windows, too."""
+    return mechanism.largest or mechanism.horizon or MANY

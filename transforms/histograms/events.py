@@ -17,7 +17,7 @@ from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.steps import Steps
 
-LISTED = "\x1f"  # between the categories of one text, unless another separator is named
+LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
 _MOST_CELLS = 1 << 22
 
 
@@ -81,11 +81,11 @@ class ReadCategories(beam.DoFn):
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
         step[in_run] = in_step
-        told = np.zeros(len(times), bool)
-        told[rows] = True
+        listed = np.zeros(len(times), bool)
+        listed[rows] = True
         self.outside.inc(len(times) - len(in_run))
         self.other_streams.inc(int((streams < 0).sum()))
-        self.other_items.inc(int(len(times) - told.sum()))
+        self.other_items.inc(int(len(times) - listed.sum()))
         keep = (step[rows] >= 0) & (streams[rows] >= 0)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))

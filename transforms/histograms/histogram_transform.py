@@ -19,18 +19,21 @@ from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.histograms.events import Categories, CountEvents
+from privstream.transforms.histograms.events import LISTED, Categories, CountEvents
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.receipts import Parcel, WithReceipts
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 UNITS = ("event", "user")
 MOST_CONTRIBUTIONS = 65_535
 
 
 class CategoryTransform(PrivateTransform):
-    """Events with public categories in; something private about their counts, after every window, out."""
+    """Events with public categories in; something private about their counts, after every window, out.
+
+    Its arguments are those of `ContinualHistogram`.
+    """
 
     row_type: type
 
@@ -38,15 +41,15 @@ class CategoryTransform(PrivateTransform):
         self,
         *,
         domain: Domain,
-        window: float,
-        start: float,
-        end: float | None,
-        allowed_lateness: float,
+        window: Seconds,
+        start: Moment,
+        end: Moment | None,
+        allowed_lateness: Seconds,
         unit: str,
         max_contributions: int | None,
         max_per_window: int | None,
         categories_per_row: int,
-        separator: str,
+        separator: str | None,
         streams: tuple[str, ...] | None,
         neighbouring: str,
         restartable: bool | None,
@@ -58,7 +61,7 @@ class CategoryTransform(PrivateTransform):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
-        if not isinstance(separator, str) or not separator:
+        if separator is not None and not (isinstance(separator, str) and separator):
             raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
         self.unit = checks.one_of("unit", unit, UNITS)
         self.max_contributions = _limit("max_contributions", max_contributions, unit)
@@ -67,7 +70,10 @@ class CategoryTransform(PrivateTransform):
             raise ValueError("max_contributions must be given when the unit is a user")
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self.categories = Categories(
-            domain=domain, streams=check_streams(streams), limit=categories_per_row, separator=separator
+            domain=domain,
+            streams=check_streams(streams),
+            limit=categories_per_row,
+            separator=LISTED if separator is None else separator,
         )
         self.neighbouring = neighbouring
         if restartable is not None and not isinstance(restartable, bool):

@@ -62,11 +62,13 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         stage: int,
         categories: Categories,
         mechanism: HistogramQueries,
+        method: str,
         questions: tuple[Question, ...],
         noise: NoiseSource,
     ) -> None:
         super().__init__(steps=steps, stage=stage, categories=categories)
         self.mechanism = mechanism
+        self.method = method
         self.questions = questions
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
@@ -96,15 +98,14 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
     def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
         """Publish one window's answers."""
         start, end = self.steps.bounds(step)
-        mode = self.mechanism.chosen_mode
         number = 0
-        for name, categories, estimates in self._told(answer):
+        for name, categories, estimates in self._named(answer):
             number += len(estimates)
             for category, estimate in zip(categories, estimates, strict=True):
-                yield HistogramEstimate(stream, start, end, name, category, estimate, bound, mode)
+                yield HistogramEstimate(stream, start, end, name, category, estimate, bound, self.method)
         self.published.inc(number)
 
-    def _told(self, answer: np.ndarray) -> Iterator[tuple[str, list[str], list[int]]]:
+    def _named(self, answer: np.ndarray) -> Iterator[tuple[str, list[str], list[int]]]:
         """Return name, categories and numbers of every query."""
         if self.mechanism.queries != (Histogram(),):
             for question, estimate in zip(self.questions, answer.tolist(), strict=True):

@@ -30,7 +30,7 @@ class Question:
         return isinstance(self.query, Histogram | TopK)
 
     def answer(self, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
-        """Return, from estimates of all counts, which categories (-1 for none) are told, and the numbers told."""
+        """Return, from estimates of all counts, the categories (-1 for none) and the numbers to publish."""
         if isinstance(self.query, Histogram):
             return range(len(counts)), counts
         if isinstance(self.query, TopK):
@@ -60,7 +60,7 @@ def questions(asked: Sequence[str | Monotone], columns: int) -> tuple[Question, 
 
 def _named(text: str, columns: int) -> HistogramQuery:
     if not isinstance(text, str):
-        raise TypeError(f"queries must hold texts or Monotone functions, got {type(text).__name__}")
+        raise TypeError(f"queries must be texts or Monotone functions, got {type(text).__name__}")
     if text in _PLAIN:
         return _PLAIN[text]
     name, _, parameter = text.partition(":")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.histograms.events import LISTED, Categories
+from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.publishing import CountedSteps
 from privstream.transforms.rows import CategoryFlag
 from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
+
+Thresholds = int | Mapping[str, int]
+"""A number for all categories, or one for each by its name."""
+
+MANY = 1_000_000
+"""Windows for which the accuracy is stated if there is no end."""
 
 
 class ThresholdFlags(CategoryTransform):
-    """Tell, at the end of every window, which categories' counts have passed their thresholds; a flag stays up.
+    """Publish, at the end of every window, which categories have passed their thresholds; a flag stays up.
 
     Input, windows, unit and limits are as of `ContinualHistogram`. Output: a `CategoryFlag` row for each category and
     window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
@@ -34,11 +42,12 @@ class ThresholdFlags(CategoryTransform):
         With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
 
     Args:
-        epsilon: finite and > 0; below 3 if delta > 0.
-        thresholds: a public number >= 1 for all categories, or one for each by name.
-        domain, window, start, end, allowed_lateness, delta, unit, max_contributions, max_per_window,
-            categories_per_row, separator, streams, neighbouring, restartable, beta, noise, shards: see
-            `ContinualHistogram`.
+        epsilon: bound on what the rows show about one event or one person, > 0; below 3 if delta > 0.
+        thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
+        domain, window, start, end, allowed_lateness: see `histograms.continual_histogram.ContinualHistogram`.
+        delta, unit, max_contributions, max_per_window: see `histograms.continual_histogram.ContinualHistogram`.
+        categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
+        neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -52,21 +61,21 @@ class ThresholdFlags(CategoryTransform):
         self,
         *,
         epsilon: float,
-        thresholds: int | dict[str, int],
+        thresholds: Thresholds,
         domain: Domain,
-        window: float,
-        start: float,
+        window: Seconds,
+        start: Moment,
         noise: NoiseSource,
-        end: float | None = None,
+        end: Moment | None = None,
         delta: float = 0.0,
-        allowed_lateness: float = 0,
-        unit: str = "event",
+        allowed_lateness: Seconds = 0,
+        unit: Literal["event", "user"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         categories_per_row: int = 1,
-        separator: str = LISTED,
+        separator: str | None = None,
         streams: tuple[str, ...] | None = None,
-        neighbouring: str = "add_remove",
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         restartable: bool | None = None,
         beta: float = 0.05,
         shards: int = 4,
@@ -89,7 +98,7 @@ class ThresholdFlags(CategoryTransform):
             shards=shards,
         )
         names = domain.texts.to_pylist()
-        if isinstance(thresholds, dict):
+        if isinstance(thresholds, Mapping):
             if set(thresholds) != set(names):
                 raise ValueError("thresholds must name every category of the domain, and no other")
             each = tuple(thresholds[name] for name in names)
@@ -101,6 +110,20 @@ class ThresholdFlags(CategoryTransform):
     def mechanism(self) -> ColumnFlags:
         """The mechanism of one stream."""
         return self._mechanism
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far counts are from their thresholds at most, where flags are wrong."""
+        windows, beta = self.windows or MANY, self.mechanism.beta
+        error = self.error(windows)
+        return Accuracy(
+            error=error,
+            failure_probability=beta,
+            sentence=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
+            f"of a stream together, the flag of every category that has been counted {error:,} times more than its "
+            f"threshold is up, and that of every category that has been counted {error:,} times less is down.",
+            numbers={"error_bound": error, "windows": windows},
+        )
 
     def error(self, window: int) -> int:
         """Return the error bound in window 1, 2, .."""
@@ -127,7 +150,7 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        """Tell all flags in all windows from `first` to `last`."""
+        """Find all flags in all windows from `first` to `last`."""
         stream, before = key.decode(), state.step
         counts = self.matrix(first, last, batches)
         state, flags = self.mechanism.run(state, counts, self.noise.derive("stream", stream))

@@ -12,7 +12,7 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds, widest
 from privstream.pipelines.plot.chart import COLOURS
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.histograms.questions import questions
 from privstream.transforms.rows import HistogramEstimate
 
@@ -81,7 +81,7 @@ def bands(rows: list[HistogramEstimate], truth: list[CategoryCount]) -> list[Ban
 
 
 def _true_answer(row: HistogramEstimate, counts: dict[str, int]) -> float:
-    """Return what a row would say without noise; NaN if the truth does not tell."""
+    """Return what a row would say without noise; NaN if the truth is not known."""
     if row.category:
         return counts.get(row.category, np.nan)
     asked = questions((row.query,), len(counts))[0]
@@ -94,10 +94,10 @@ def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
         return "There are no rows."
     categories = len({row.category for row in rows} - {""})
     asked = {row.query.partition(":")[0] for row in rows if not row.category}
-    said = [f"{categories:,} categories."] * (categories > 0) + [MEANINGS[name] for name in MEANINGS if name in asked]
-    text = " ".join(said) + tell_bounds(found)
+    parts = [f"{categories:,} categories."] * (categories > 0) + [MEANINGS[name] for name in MEANINGS if name in asked]
+    text = " ".join(parts) + tell_bounds(found)
     if widest(found):
-        text += " With probability 1 - beta all of them hold together."
+        text += " With probability 1 - beta all of these bounds are right together."
     known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
     if not known:
         return text

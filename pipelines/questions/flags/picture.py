@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, dress, key_above, short
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
-from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.rows import CategoryFlag
 
 MOST = 40

@@ -1,0 +1,1 @@
+"""Flags: which public categories have been counted more often than their thresholds so far."""

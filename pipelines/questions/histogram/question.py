@@ -1,0 +1,27 @@
+"""`privstream histogram`: from events to live counts of public categories."""
+
+from privstream.pipelines.questions.signature import REQUIRED
+from privstream.pipelines.questions.spec import Option, QuestionSpec
+
+SPEC = QuestionSpec(
+    word="histogram",
+    summary="count events of public categories, live",
+    description="Counts the events of public categories, live: after every window, how many there have been so far, "
+    "under one guarantee for the whole run.",
+    transform="histograms.continual_histogram.ContinualHistogram",
+    row="HistogramEstimate",
+    order=("stream", "window_start", "query", "-estimate", "category"),
+    title="estimates",
+    published="estimates_published",
+    user="person, read with --unit user alone",
+    item="category",
+    units_without_users=("event",),
+    beyond={"contributions_over_limit": "categories left out because their person had reached the limit"},
+    prepare="histogram.assumptions.prepare",
+    unplanned=("streams", "separator", "max_per_window"),
+    sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
+    columns={"error_bound": "all numbers within"},
+    error_unit="events",
+    picture="live counts or quantiles with their error bounds, and the true counts",
+    simulation="how a city gets about, by means of transport",
+)

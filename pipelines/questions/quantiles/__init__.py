@@ -1,0 +1,1 @@
+"""Quantiles: how events are spread over public categories so far."""

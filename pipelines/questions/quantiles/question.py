@@ -1,0 +1,27 @@
+"""`privstream quantiles`: from events to live quantiles of how often public categories occur."""
+
+from dataclasses import replace
+
+from privstream.pipelines.questions.histogram.question import SPEC as HISTOGRAM
+from privstream.pipelines.questions.spec import Option
+
+SPEC = replace(
+    HISTOGRAM,
+    word="quantiles",
+    summary="report how events are spread over public categories, live",
+    description="Reports, live, how events are spread over public categories: after every window, the count that a "
+    "part of all categories does not exceed, such as the median.",
+    order=("stream", "window_start", "estimate", "query"),
+    extras=(
+        Option(
+            "quantiles",
+            "tuple[str, ...]",
+            "parts of all categories, in (0, 1]; 0.5 asks for the median, 1 for the maximum",
+            ("0.25", "0.5", "0.75"),
+        ),
+    ),
+    hidden=("queries",),
+    prepare="quantiles.queries.prepare",
+    picture=None,
+    simulation=None,
+)
