@@ -26,9 +26,9 @@ from _throughput import Files, Run, measure, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.commands.histogram import ORDER
+from privstream.pipelines.questions.histogram.question import SPEC
+from privstream.pipelines.questions.histogram.simulation import category_counts, category_names, simulate_trips
 from privstream.pipelines.simulate.event_writers import write_simulation
-from privstream.pipelines.simulate.histogram import category_counts, category_names, simulate_trips
 from privstream.pipelines.simulate.streams import START_MICROS
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.readers import ReadEvents
@@ -44,7 +44,7 @@ def private(events: str, output: str, parameters: dict[str, Any]) -> None:
     with start_beam() as pipeline:
         read = pipeline | "Read" >> ReadEvents(events)
         rows = read.events | "ContinualHistogram" >> histogram
-        rows | "Write" >> WriteRows(f"{output}.parquet", HistogramEstimate, order=ORDER)
+        rows | "Write" >> WriteRows(f"{output}.parquet", HistogramEstimate, order=SPEC.order)
 
 
 def timestamped_item(row: dict[str, Any]) -> TimestampedValue[str]:
@@ -97,7 +97,7 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
     }
     user = parameters | {"unit": "user", "max_contributions": 10}
     yield Run("privstream", "unit event", "all", private, (parameters,))
-    yield Run("privstream", "unit event, anchored", "all", private, (parameters | {"mode": "anchored"},))
+    yield Run("privstream", "unit event, anchored", "all", private, (parameters | {"method": "anchored_counters"},))
     yield Run("privstream", "unit user, 10 events a person", "all", private, (user,))
     yield Run("library alone", "pyarrow in one thread, all in memory", "all", arrow)
     yield Run("privstream", "unit event", "5%", private, (parameters,))

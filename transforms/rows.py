@@ -161,7 +161,6 @@ class HistogramEstimate(NamedTuple):
         category: the category that the number is the count of; empty where it is not that of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far it is off at most, with a stated probability for all rows of a stream together.
-        method: how it was found: `direct_counters`, `anchored_counters` or `henzinger_sricharan_steiner`.
     """
 
     stream: str
@@ -171,7 +170,6 @@ class HistogramEstimate(NamedTuple):
     category: str
     estimate: int
     error_bound: int
-    method: str
 
 
 registry.register_coder(HistogramEstimate, RowCoder)

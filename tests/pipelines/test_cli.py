@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import apache_beam as beam
@@ -36,20 +36,22 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     assert len(ran.stderr.splitlines()) == 1
 
 
-def all_commands(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[list[str], str]]:
-    """Return all commands: their words and their modules."""
+def all_commands(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[str, object]]:
+    """Return all commands: their words and what makes them."""
     for word, (what, _) in commands.items():
-        if isinstance(what, str):
-            yield [word], what
+        if isinstance(what, Mapping):
+            yield from ((f"{word} {words}", one) for words, one in all_commands(what))
         else:
-            yield from (([word, *words], module) for words, module in all_commands(what))
+            yield word, what
 
 
-@pytest.mark.parametrize(("words", "module"), list(all_commands()), ids=str)
-def test_every_command_has_help(words: list[str], module: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "what"), list(all_commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_command_has_help(words: str, what: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        cli.main([*words, "--help"])
-    assert cli.load(module).description.split()[0] in capsys.readouterr().out
+        cli.main([*words.split(), "--help"])
+    assert cli.load(what).description.split()[0] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["plan", "plot", "simulate"])

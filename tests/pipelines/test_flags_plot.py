@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plot.flags import MOST, caption, draw, picture
-from privstream.pipelines.simulate.histogram import CategoryCount
+from privstream.pipelines.questions.flags.picture import MOST, caption, draw, picture
+from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import CategoryFlag
 

@@ -1,31 +1,32 @@
 """What `--help` looks like, and what a mistake on the command line says."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import HelpPage, Parser
+from privstream.pipelines.questions.catalogue import WORDS, question
 
 
 def pages(commands: cli.Commands = cli.COMMANDS) -> Iterator[list[str]]:
     """Return the words of everything that has a help page."""
     for word, (what, _) in commands.items():
         yield [word]
-        if not isinstance(what, str):
+        if isinstance(what, Mapping):
             yield from ([word, *words] for words in pages(what))
 
 
 PAGES = [[], *pages()]
 
 
-def modules(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[list[str], str]]:
-    """Return the words and the module of every command."""
+def commands_of(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[str, object]]:
+    """Return the words of every command, and what makes it."""
     for word, (what, _) in commands.items():
-        if isinstance(what, str):
-            yield [word], what
+        if isinstance(what, Mapping):
+            yield from ((f"{word} {words}", one) for words, one in commands_of(what))
         else:
-            yield from (([word, *words], module) for words, module in modules(what))
+            yield word, what
 
 
 def page(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -45,10 +46,12 @@ def test_help_fits(
     assert max(len(line) for line in shown.splitlines() if line not in examples) <= min(columns, 100)
 
 
-@pytest.mark.parametrize(("words", "module"), list(modules()), ids=str)
-def test_every_option_is_explained(words: list[str], module: str) -> None:
-    parser = Parser(prog=" ".join(words))
-    cli.load(module).add_arguments(parser)
+@pytest.mark.parametrize(
+    ("words", "what"), list(commands_of()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_option_is_explained(words: str, what: object) -> None:
+    parser = Parser(prog=words)
+    cli.load(what).add_arguments(parser)
     assert [action.dest for action in parser._actions if not action.help] == []
 
 
@@ -80,24 +83,10 @@ def test_a_mistake_is_told_in_one_line(
     assert shown.err.endswith(f"; see privstream {' '.join(words)} --help\n")
 
 
-WATCHES = [
-    "heavy-hitters",
-    "top-k",
-    "alerts",
-    "histogram",
-    "quantiles",
-    "flags",
-    "cardinality",
-    "ranges",
-    "predecessor",
-]
-
-
-@pytest.mark.parametrize("word", WATCHES)
+@pytest.mark.parametrize("word", [word for word in WORDS if question(word).watched == "input"])
 def test_help_says_when_streams_must_be_named(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(page([word], capsys).split())
-    (said,) = re.findall(r"--streams A,B,\.\. (.*? needed with (?:it|--stream_field))", shown)
-    assert ("default: all that occur" in said) == (word == "heavy-hitters")
+    assert ("they must be given if events have a stream" in shown) != question(word).all_streams
 
 
 def test_paragraphs_are_wrapped_and_lists_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:

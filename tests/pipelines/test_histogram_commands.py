@@ -3,19 +3,23 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter, KeyedNoise
 from privstream.pipelines import cli
-from privstream.pipelines.commands import histogram
-from privstream.pipelines.plot.histogram import bands
-from privstream.pipelines.simulate.histogram import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.questions.commands import run_command
+from privstream.pipelines.questions.histogram.picture import bands
+from privstream.pipelines.questions.histogram.question import SPEC
+from privstream.pipelines.questions.histogram.simulation import CategoryCount, category_names, simulate_trips
+from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 
 WINDOWS = 30
+MODES = {"direct_counters": "direct", "anchored_counters": "anchored", "henzinger_sricharan_steiner": "paper"}
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-02T06:00"]
 
 
@@ -65,7 +69,8 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tm
     promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one event"
     assert promise["accuracy"]["error_bound"] == counter.error(WINDOWS, 0.05)
-    assert promise["parameters"]["queries"] == "histogram,max,top:3,quantile:0.9"
+    assert promise["accuracy"]["method"] == "direct_counters"
+    assert promise["parameters"]["queries"] == ["histogram", "max", "top:3", "quantile:0.9"]
 
 
 def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,38 +134,66 @@ def test_a_bounded_input_needs_an_end(trips: Path, tmp_path: Path, capsys: pytes
     assert "end must be given when the input is bounded" in capsys.readouterr().err
 
 
-def test_plan_tells_what_the_mechanisms_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--epsilon", "1", "--categories", "12", "--windows", "30"]
-    assert cli.main(["plan", "histogram", *options, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    for mode in ("direct", "anchored", "paper"):
+def plan(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> dict[str, Any]:
+    """Return the plan for one epsilon."""
+    assert cli.main(["plan", name, "--epsilon=1", *options, "--json"]) == 0
+    (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+    return budget
+
+
+def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--categories", "12", "--windows", "30"]
+    answer = plan(capsys, "histogram", *options)
+    assert answer["taken"] == "direct_counters"
+    assert answer["methods"].keys() == MODES.keys()
+    for method, mode in MODES.items():
         made = HistogramQueries(epsilon=1.0, columns=12, horizon=30, row_columns=1, mode=mode)
-        assert answer["modes"][mode]["error_bound"] == made.error(30)
-    counter = KaryTreeCounter(epsilon=1.0, horizon=30, columns=12, row_columns=1)
-    assert answer["counters"]["k-ary tree"]["error_bound"] == counter.error(30, 0.05)
-    assert answer["counters"]["buffered Toeplitz"]["error_bound"] is None
-    assert "delta must be in (0, 1)" in answer["counters"]["buffered Toeplitz"]["reason"]
-    assert cli.main(["plan", "histogram", *options, "--unit", "user", "--max_contributions", "5"]) == 0
-    assert "for one user with 5 categories in all" in " ".join(capsys.readouterr().out.split())
-    assert cli.main(["plan", "histogram", *options, "--unit", "user"]) == 2
+        assert answer["methods"][method]["error_bound"] == made.error(30)
+    beyond = plan(capsys, "histogram", *options, "--delta", "1e-6", "--epsilon", "4")["methods"]
+    assert beyond["henzinger_sricharan_steiner"] == {
+        "reason": "epsilon must be < 3 in mode paper with delta > 0, got 4.0"
+    }
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user", "--max_contributions=5"]) == 0
+    assert "for one person over the whole run" in capsys.readouterr().out
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user"]) == 2
     assert "max_contributions must be given" in capsys.readouterr().err
+
+
+def test_plan_finds_the_least_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--categories", "12", "--windows", "30"]
+    assert cli.main(["plan", "quantiles", *options, "--error", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["epsilons"]["direct_counters"]
+    errors = [plan(capsys, "quantiles", *options, f"--epsilon={epsilon}") for epsilon in (found, found * 0.98)]
+    enough, too_little = (answer["methods"]["direct_counters"]["error_bound"] for answer in errors)
+    assert enough <= 50 < too_little
+
+
+def test_plan_of_flags_is_what_a_run_promises(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (planned,) = plan(capsys, "flags", "--categories", "12", "--windows", "30")["methods"].values()
+    assert command(trips, "flags", tmp_path / "f.jsonl", "--thresholds", "7") == 0
+    promised = json.loads((tmp_path / "f.jsonl.guarantee.json").read_text())
+    assert promised["accuracy"] == planned
+    assert promised["parameters"]["thresholds"] == 7
 
 
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
-        (["--restartable"], {"horizon": 30, "repeatable": True}),
-        (["--neighbouring", "replace_one"], {"horizon": 30, "neighbouring": "replace_one", "rows_per_unit": 1}),
-        (["--windows", "unbounded"], {"repeatable": True}),
+        (["--windows=30", "--restartable"], {"horizon": 30, "repeatable": True}),
+        (
+            ["--windows=30", "--neighbouring=replace_one"],
+            {"horizon": 30, "neighbouring": "replace_one", "rows_per_unit": 1},
+        ),
+        ([], {"repeatable": True}),
     ],
 )
 def test_plan_knows_what_is_assumed(capsys: pytest.CaptureFixture[str], options, changes) -> None:
-    assert cli.main(["plan", "histogram", "--epsilon=1", "--categories=5", "--windows=30", *options, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    found = plan(capsys, "histogram", "--categories=5", *options)["methods"]["direct_counters"]["error_bound"]
+    largest = 30 if "horizon" in changes else 100_000
     made = HistogramQueries(epsilon=1.0, columns=5, row_columns=1, mode="direct", **changes)
-    assert answer["modes"]["direct"]["error_bound"] == made.error(answer["largest"])
+    assert found == made.error(largest)
     usual = HistogramQueries(epsilon=1.0, columns=5, row_columns=1, mode="direct", horizon=changes.get("horizon"))
-    assert made.error(answer["largest"]) > 1.3 * usual.error(answer["largest"])
+    assert found > 1.3 * usual.error(largest)
 
 
 def test_the_command_protects_against_replacement(trips: Path, tmp_path: Path) -> None:
@@ -175,12 +208,13 @@ def test_the_command_protects_against_replacement(trips: Path, tmp_path: Path) -
 
 def test_noise_is_bound_where_a_run_may_be_repeated(trips: Path) -> None:
     parser = argparse.ArgumentParser()
-    histogram.add_arguments(parser)
+    run_command(SPEC).add_arguments(parser)
     files = ["--input", str(trips), "--output", str(trips / "rows"), "--domain", str(trips / "domain.txt")]
     options = [*files, "--noise_key_file", str(trips / "key"), *RUN, "--epsilon", "1"]
     kinds = {"--watch=5": BinaryTreeCounter, "--restartable": BinaryTreeCounter, "--shards=4": KaryTreeCounter}
     for option, kind in kinds.items():
-        made = histogram.transform(parser.parse_args([*options, option]), False, KeyedNoise.random())
+        given = arguments_of(SPEC, vars(parser.parse_args([*options, option])), streams=False)
+        made = SPEC.transform_class(**given, noise=KeyedNoise.random())
         assert type(made.mechanism.counter) is kind
 
 

@@ -29,6 +29,8 @@ COMMANDS = {
     "plan top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "plan alerts": "--epsilon 1 --rules 2 --windows 5",
     "plan histogram": "--epsilon 1 --categories 5 --windows 5",
+    "plan quantiles": "--epsilon 1 --categories 5 --windows 5",
+    "plan flags": "--epsilon 1 --categories 5 --windows 5",
     "plan cardinality": "--epsilon 1 --windows 5 --max_updates 9",
     "plan ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 3",
     "plan predecessor": "--epsilon 1 --universe 64 --windows 5",

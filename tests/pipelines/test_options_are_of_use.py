@@ -54,6 +54,7 @@ VALUES = {
     "max_per_window": "1 --max_contributions 2 --unit user",
     "max_updates": "50",
     "measure_share": "0.5",
+    "method": "auto",
     "min_alerts": "3",
     "mode": "auto",
     "neighbouring": "replace_one",
@@ -95,7 +96,7 @@ NEEDS_A_BROKER = "kafka_setting"
 def offered(name: str) -> list[argparse.Action]:
     """Return the options of a command that need not be given."""
     parser = Parser(prog=name)
-    cli.load(f"commands.{name.replace('-', '_')}").add_arguments(parser)
+    cli.load(cli.COMMANDS[name][0]).add_arguments(parser)
     return [each for each in parser._actions if not each.required and each.dest not in ("help", NEEDS_A_BROKER)]
 
 

@@ -28,6 +28,8 @@ PLANS = {
     "top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "alerts": "--epsilon 1 --rules 2 --windows 5",
     "histogram": "--epsilon 1 --categories 5 --windows 5",
+    "quantiles": "--epsilon 1 --categories 5 --windows 5",
+    "flags": "--epsilon 1 --categories 5 --windows 5",
     "cardinality": "--epsilon 1 --windows 5 --max_updates 9",
     "ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 2",
     "predecessor": "--epsilon 1 --universe 64 --windows 5",
@@ -100,11 +102,14 @@ OWN = {
         "--quiet -1": "quiet",
     },
     "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
-    "quantiles": {"--quantiles 2": "must have Q in (0, 1], got quantile:2", "--quantiles ''": "queries must be among"},
+    "quantiles": {
+        "--quantiles 2": "must have Q in (0, 1], got quantile:2",
+        "--quantiles ''": "--quantiles: must be texts with",
+    },
     "flags": {
         "--thresholds 0": "thresholds must be >= 1, got 0",
         "--thresholds x": "thresholds must",
-        "--thresholds 99999999999999999999": "thresholds must be <= 2**40, got 99999999999999999999",
+        "--thresholds 99999999999999999999": "thresholds must be between -2**40 and 2**40, got 999",
     },
     "cardinality": {
         "--leave_values ''": "leave_values must be texts with commas between them, none of them empty, got ''",
@@ -159,7 +164,7 @@ def cases() -> list[tuple[str, str]]:
     for further, rule in FURTHER_PLANS.items():
         word, wrong = further.split(" ", 1)
         listed.append((f"plan {word} {PLANS[word]} {wrong}", rule))
-    for word in PLANS:
+    for word in cli.SIMULATIONS:
         windows = "" if word == "queries" else "--windows 2"
         same = f"simulate {word} --users 5 --seed 1 --output new.jsonl {windows} --truth ./new.jsonl"
         listed.append((same, "--truth must not be written over --output, got ./new.jsonl"))

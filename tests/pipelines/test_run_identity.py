@@ -12,14 +12,10 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, content_digest, data_digest, identify
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.readers import EventFile, ReadEvents, match_files
 
-COMMANDS = [
-    word
-    for word, (module, _) in cli.COMMANDS.items()
-    if isinstance(module, str) and cli.load(module).takes_beam_options
-]
 CATEGORIES = ("a", "b")
 HOURS = 24
 OPTIONS = "--window 3600 --start 2024-01-01 --end 2024-01-02 --epsilon 1 --domain domain --noise_key_file key"
@@ -112,22 +108,20 @@ def test_the_run_id_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "run id: mine; ledger: key.ledger.jsonl: a release" in capsys.readouterr().err
 
 
-def offered(word: str) -> tuple[list[argparse.Action], Any]:
-    """Return the options of a command, and what the command is."""
-    command = cli.load(str(cli.COMMANDS[word][0]))
+def offered(word: str) -> list[argparse.Action]:
+    """Return the options of a command."""
     parser = Parser(prog=word)
-    command.add_arguments(parser)
-    return [action for action in parser._actions if action.dest != "help"], command.run.__self__  # type: ignore[attr-defined]
+    cli.load(cli.COMMANDS[word][0]).add_arguments(parser)
+    return [action for action in parser._actions if action.dest != "help"]
 
 
-@pytest.mark.parametrize("word", COMMANDS)
+@pytest.mark.parametrize("word", WORDS)
 def test_every_option_is_in_the_identity_or_excused(word: str) -> None:
-    actions, pipeline = offered(word)
-    given = {action.dest: action.default for action in actions} | {"command": word, "traceback": False}
+    given = {action.dest: action.default for action in offered(word)} | {"command": word, "traceback": False}
 
     def run_id(**change: object) -> str:
         arguments = argparse.Namespace(**(given | change))
-        return identify(arguments, [], pipeline.public_files, None).run_id
+        return identify(arguments, [], question(word).files, None).run_id
 
     for name in given:
         shapes = run_id(**{name: "another value"}) != run_id()
@@ -135,7 +129,7 @@ def test_every_option_is_in_the_identity_or_excused(word: str) -> None:
 
 
 def test_every_exception_has_a_reason_and_is_an_option() -> None:
-    options = {action.dest for word in COMMANDS for action in offered(word)[0]} | {"command", "traceback"}
+    options = {action.dest for word in WORDS for action in offered(word)} | {"command", "traceback"}
     assert set(NOT_SHAPING) <= options
     assert all(len(reason) > 15 for reason in NOT_SHAPING.values())
 
@@ -154,16 +148,16 @@ def test_files_that_options_name_enter_by_their_contents(option: str) -> None:
 
 
 def test_a_threshold_may_be_a_number_or_a_file() -> None:
-    pipeline = offered("flags")[1]
-    assert "thresholds" in pipeline.public_files
-    before = identify(argparse.Namespace(command="flags", thresholds="5"), [], ["thresholds"], None).run_id
-    assert before != identify(argparse.Namespace(command="flags", thresholds="6"), [], ["thresholds"], None).run_id
     for name in ("5", "6"):  # files that are called like numbers: `flags` takes the numbers
         Path(name).write_text("the same")
-    five, six = (
-        identify(argparse.Namespace(command="flags", thresholds=name), [], ["thresholds"], None).run_id for name in "56"
+    (option,) = [action for action in offered("flags") if action.dest == "thresholds"]
+    five, six, file = (
+        identify(
+            argparse.Namespace(command="flags", thresholds=option.type(text)), [], question("flags").files, None
+        ).run_id
+        for text in ("5", "6", "./6")
     )
-    assert five != six
+    assert len({five, six, file}) == 3
 
 
 def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:

@@ -19,9 +19,13 @@ CONFIGURATIONS = {
     "plain": {"queries": EVERYTHING},
     "approximate": {"delta": 1e-6, "queries": ("histogram",)},
     "several categories": {"categories_per_row": 2, "separator": "|", "streams": STREAMS},
-    "anchored": {"mode": "anchored", "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0, "beta": 0.2},
-    "extremes": {"mode": "anchored", "queries": ("max", "min"), "epsilon": 60.0, "beta": 0.2, "largest": 100},
-    "paper": {"mode": "paper", "queries": ("max", "median"), "epsilon": 500.0},
+    "anchored": {
+        "method": "anchored_counters", "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0, "beta": 0.2,
+    },
+    "extremes": {
+        "method": "anchored_counters", "queries": ("max", "min"), "epsilon": 60.0, "beta": 0.2, "largest": 100,
+    },
+    "paper": {"method": "henzinger_sricharan_steiner", "queries": ("max", "median"), "epsilon": 500.0},
     "people": {"unit": "user", "max_contributions": 5, "queries": ("histogram", "max")},
     "people, streams": {
         "unit": "user", "max_contributions": 7, "max_per_window": 2, "streams": STREAMS, "delta": 1e-6,

@@ -72,7 +72,7 @@ def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
 
 def _row(made, stream, number, name, category, estimate, bound) -> HistogramEstimate:
     start, end = made.steps.bounds(made.steps.first + number)
-    return HistogramEstimate(stream, start, end, name, category, estimate, bound, made.mechanism.chosen_mode)
+    return HistogramEstimate(stream, start, end, name, category, estimate, bound)
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:

@@ -85,9 +85,7 @@ def test_interesting_configurations_are_interesting():
             raised = [row.raised for row in rows]
             assert 0.1 < np.mean(raised) < 0.9
         else:
-            assert made.mechanism.chosen_mode == {"anchored": "anchored", "extremes": "anchored", "paper": "paper"}.get(
-                name, "direct"
-            )
+            assert made.method == CONFIGURATIONS[name].get("method", "direct_counters")
             estimates = {row.estimate for row in rows if row.query == made.questions[0].name}
             assert len(estimates) > 3
         if made.unit == "user":
@@ -317,7 +315,10 @@ def test_the_key_and_everything_public_decide_the_noise():
         ({"queries": ("quantile:2",)}, "quantile:Q must have Q in (0, 1], got quantile:2"),
         ({"neighbouring": "any"}, "neighbouring must be one of add_remove, replace_one, got 'any'"),
         ({"restartable": 1}, "restartable must be true, false or None, got int"),
-        ({"mode": "best"}, "mode must be one of auto, anchored, direct, paper, got 'best'"),
+        (
+            {"method": "best"},
+            "method must be one of auto, direct_counters, anchored_counters, henzinger_sricharan_steiner, got 'best'",
+        ),
     ],
 )  # fmt: skip
 def test_arguments_are_checked(changes, message):
@@ -330,6 +331,8 @@ def test_thresholds_are_checked():
         transform("flags", thresholds={"cat": 3})
     with pytest.raises(ValueError, match=r"^thresholds must be >= 1, got 0$"):
         transform("flags", thresholds=0)
+    with pytest.raises(ValueError, match=r"^thresholds must be <= 2\*\*53, got 9007199254740993$"):
+        transform("flags", thresholds=dict.fromkeys(NAMES, 2**53 + 1))
 
 
 def test_input_that_cannot_be_published_safely_is_refused():

@@ -31,6 +31,7 @@ PERSON = {"unit": "user", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 ABOUT = LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
+PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 
 # For each transform: arguments, and what applies beside keyed noise; a pair where the two relations differ.
 EXAMPLES = {
@@ -62,9 +63,9 @@ EXAMPLES = {
     "ContinualHistogram": [
         (WINDOWS | LIST, ()),
         (WINDOWS | LIST | PERSON | TWO, (people_hashed,)),
-        (WINDOWS | LIST | PERSON | {"mode": "paper"}, (COMPARED_FLOATS, people_hashed)),
-        (WINDOWS | LIST | FUNCTION | {"mode": "direct"}, ()),
-        (WINDOWS | LIST | FUNCTION | {"mode": "paper"}, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
+        (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | FUNCTION | {"method": "direct_counters"}, ()),
+        (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
     ],
     "ThresholdFlags": [
         (WINDOWS | LIST | {"thresholds": 50}, (COMPARED_FLOATS,)),

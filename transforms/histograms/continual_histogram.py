@@ -184,7 +184,6 @@ class ContinualHistogram(CategoryTransform):
             stage=stage,
             categories=self.categories,
             mechanism=self.mechanism,
-            method=self.method,
             questions=self.questions,
             noise=noise,
         )

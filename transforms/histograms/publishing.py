@@ -62,13 +62,11 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         stage: int,
         categories: Categories,
         mechanism: HistogramQueries,
-        method: str,
         questions: tuple[Question, ...],
         noise: NoiseSource,
     ) -> None:
         super().__init__(steps=steps, stage=stage, categories=categories)
         self.mechanism = mechanism
-        self.method = method
         self.questions = questions
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")
@@ -102,7 +100,7 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         for name, categories, estimates in self._named(answer):
             number += len(estimates)
             for category, estimate in zip(categories, estimates, strict=True):
-                yield HistogramEstimate(stream, start, end, name, category, estimate, bound, self.method)
+                yield HistogramEstimate(stream, start, end, name, category, estimate, bound)
         self.published.inc(number)
 
     def _named(self, answer: np.ndarray) -> Iterator[tuple[str, list[str], list[int]]]:
