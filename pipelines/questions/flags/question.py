@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from privstream.pipelines.questions.histogram.question import SPEC as HISTOGRAM
-from privstream.pipelines.questions.spec import Option
 
 SPEC = replace(
     HISTOGRAM,
@@ -17,10 +16,7 @@ SPEC = replace(
     title="flags",
     published="flags_published",
     files=("domain", "thresholds"),
-    sizes={
-        **HISTOGRAM.sizes,
-        "thresholds": Option("thresholds", "int", "of each category; the accuracy does not depend on it", 1),
-    },
+    assumed={"thresholds": 1},
     columns={"error_bound": "counts off by"},
     picture="when flags went up, and when counts passed their thresholds",
     simulation=None,
