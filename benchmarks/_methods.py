@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
+from _standard_methods import histogram_per_step, sparse
 from _streams import Step
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.continuous import Gaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
-from privstream.pipelines.plan.standard_methods import histogram_per_step, sparse
 
 MONITORS = {"clock": "clock", "target_charging": "target charging", "paper": "monitor of the paper"}
 Reports = Iterator[np.ndarray]

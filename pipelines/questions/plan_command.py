@@ -127,7 +127,7 @@ class PlanCommand:
         columns = self.spec.columns
         for budget in answer["budgets"]:
             table = Table()
-            table.add_column("method")
+            table.add_column("method", no_wrap=True)
             for heading in columns.values():
                 table.add_column(heading, justify="right")
             for name, found in budget["methods"].items():
@@ -142,7 +142,7 @@ class PlanCommand:
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""
         table = Table()
-        table.add_column("method")
+        table.add_column("method", no_wrap=True)
         table.add_column("epsilon", justify="right")
         for name, epsilon in answer["epsilons"].items():
             table.add_row(name, shown(epsilon))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms import MeasuredTopK
 from privstream.pipelines import cli
-from privstream.pipelines.plot.top_k import caption
+from privstream.pipelines.questions.top_k.picture import caption
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.events.domain import Domain
