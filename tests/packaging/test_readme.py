@@ -41,14 +41,14 @@ def test_the_command_runs_on_a_file(tmp_path, monkeypatch):
 
 
 def test_the_table_of_detection_thresholds_is_what_plan_says(capsys):
-    rows = dict(re.findall(r"^\| `(clock|target_charging|paper)` \| (.*) \|$", README, re.MULTILINE))
-    assert set(rows) == {"clock", "target_charging", "paper"}
+    rows = dict(re.findall(r"^\| `(clock|target_charging|kaplan_mansour_stemmer)` \| (.*) \|$", README, re.MULTILINE))
+    assert set(rows) == {"clock", "target_charging", "kaplan_mansour_stemmer"}
     for column, max_hits in enumerate((1, 4, 16, 64)):
-        budget = f"--epsilon 1 --delta 1e-6 --max_hits {max_hits} --tests 1000000 --beta 0.01 --count_share 0"
-        assert main(shlex.split(f"plan heavy-hitters {budget}")) == 0
-        printed = capsys.readouterr().out
-        for calibration, row in rows.items():
-            found = int(re.search(rf"{calibration.replace('_', ' ')} .* ([\d,]+) │", printed)[1].replace(",", ""))
+        budget = f"--epsilon 1 --delta 1e-6 --max_hits {max_hits} --beta 0.01 --count_share 0 --items 1000 --windows 1000"
+        assert main(shlex.split(f"plan heavy-hitters {budget} --json")) == 0
+        methods = json.loads(capsys.readouterr().out)["budgets"][0]["methods"]
+        for method, row in rows.items():
+            found = methods[method]["detection_threshold"]
             shown = row.split(" | ")[column]
             if shown.endswith(" million"):
                 assert float(shown.split()[0]) * 1e6 == float(f"{found:.2g}")

@@ -132,24 +132,36 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
 def test_plan_says_what_the_mechanism_says(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epsilon", "2", "--delta", "1e-6", "--items", "500", "--top", "8", "--windows", "24"]
     assert cli.main(["plan", "top-k", *options, "--json", "--items_per_step", "3"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    mechanism = MeasuredTopK(epsilon=2.0, delta=1e-6, top=8, releases=24, items_per_release=3)
-    asked = next(found for found in answer["shares"] if found["measure_share"] == mechanism.measure_share)
-    assert asked["selection_error"] == mechanism.selection_error(500, 0.05)
-    assert asked["least_error_bound"] == mechanism.measure_error(0.05)
-    assert asked["estimate_stddev"] == pytest.approx(mechanism.estimate_variance**0.5)
+    (answer,) = json.loads(capsys.readouterr().out)["budgets"]
+    assert answer["taken"] == "exponential_gaps"
+    for law in ("exponential", "laplace"):
+        mechanism = MeasuredTopK(epsilon=2.0, delta=1e-6, top=8, releases=24, items_per_release=3, noise_law=law)
+        found = answer["methods"][f"{law}_gaps"]
+        assert found["selection_error"] == mechanism.selection_error(500, 0.05)
+        assert found["least_error_bound"] == mechanism.measure_error(0.05)
+        assert found["estimate_stddev"] == pytest.approx(mechanism.estimate_variance**0.5)
+    mechanism = MeasuredTopK(epsilon=2.0, delta=1e-6, top=8, releases=24)
     assert cli.main(["plan", "top-k", *options]) == 0
-    text = capsys.readouterr().out
-    assert f"{mechanism.selection_error(500, 0.05):,.0f}" in text
+    assert f"{mechanism.selection_error(500, 0.05):,.0f}" in capsys.readouterr().out
+
+
+def test_plan_of_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person is in one stream, as in a run, unless something else is said."""
+    options = ["--epsilon", "2", "--items", "500", "--top", "8", "--windows", "24", "--json"]
+    found = []
+    for streams in ([], ["--streams", "3"], ["--streams", "3", "--streams_per_person", "2"]):
+        assert cli.main(["plan", "top-k", *options, *streams]) == 0
+        (answer,) = json.loads(capsys.readouterr().out)["budgets"]
+        found.append(answer["methods"]["exponential_gaps"]["selection_error"])
+    assert found[0] == found[1] < found[2]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--windows", "0"], "windows must be >= 1, got 0"),
-        ([], "windows must be given when the unit is a person in the whole run, and only then"),
-        (["--windows", "3", "--unit", "person_in_window"], "windows must be given when the unit is a person in the"),
-        (["--windows", "3", "--items", "4"], "items must be >= 5, got 4"),
+        ([], "end or participation_cap must be given: what one person takes part in needs a bound"),
+        (["--windows", "3", "--items", "4"], "top must be < 4, the number of items in domain, got 4"),
         (["--windows", "3", "--measure_share", "1"], "measure_share must be in (0, 1), got 1.0"),
     ],
 )

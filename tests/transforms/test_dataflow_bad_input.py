@@ -52,7 +52,7 @@ def at(user, item, micros):
         *[("participation_cap", value, ValueError) for value in (0, -1)],
         *[("items_per_step", value, ValueError) for value in (0, -1)],
         ("selection", "latest", ValueError),
-        ("calibration", "magic", ValueError),
+        ("method", "magic", ValueError),
         ("neighbouring", "nobody", ValueError),
         *[("beta", value, ValueError) for value in (0, 1, math.nan)],
         *[("count_share", value, ValueError) for value in (1, -0.1, math.nan)],

@@ -38,7 +38,7 @@ COMMON = {
 CONFIGURATIONS = {
     "plain": {},
     "many items": {"items_per_step": 3, "shards": 2},
-    "random items": {"items_per_step": 2, "selection": "random", "noise_law": "laplace"},
+    "random items": {"items_per_step": 2, "selection": "random", "method": "laplace_gaps"},
     "first item": {"selection": "first", "neighbouring": "replace_one", "shards": 1},
     "streams": {"streams": ("s", "t", "never seen"), "delta": 1e-3},
     "some streams": {"streams": ("s", "t", "u"), "streams_per_person": 2, "items_per_step": 2},

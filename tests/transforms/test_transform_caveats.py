@@ -37,7 +37,7 @@ PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 EXAMPLES = {
     "ShiftingHeavyHitters": [
         (HITTERS, (people_hashed, items_hashed)),
-        (HITTERS | {"calibration": "paper", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "kaplan_mansour_stemmer", "count_share": 0.0}, (people_hashed, items_hashed)),
         (HITTERS | LIST, (people_hashed, items_hashed)),
         (HITTERS | LIST | {"start": 0}, (people_hashed,)),
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),

@@ -35,9 +35,9 @@ CONFIGURATIONS = {
         **NO_COUNTS,
     },
     "listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **NO_COUNTS},
-    "target charging": {"calibration": "target_charging", **NO_COUNTS},
-    "target charging, known": {"calibration": "target_charging", "domain": Domain(ITEMS), **NO_COUNTS},
-    "paper": {"calibration": "paper", "epsilon": 100.0, "delta": 0.3, "beta": 0.9, "max_hits": 1, **NO_COUNTS},
+    "target charging": {"method": "target_charging", **NO_COUNTS},
+    "target charging, known": {"method": "target_charging", "domain": Domain(ITEMS), **NO_COUNTS},
+    "paper": {"method": "kaplan_mansour_stemmer", "epsilon": 100.0, "delta": 0.3, "beta": 0.9, "max_hits": 1, **NO_COUNTS},
 }
 
 
