@@ -37,7 +37,14 @@ CONFIGURATIONS = {
     "listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **NO_COUNTS},
     "target charging": {"method": "target_charging", **NO_COUNTS},
     "target charging, known": {"method": "target_charging", "domain": Domain(ITEMS), **NO_COUNTS},
-    "paper": {"method": "kaplan_mansour_stemmer", "epsilon": 100.0, "delta": 0.3, "beta": 0.9, "max_hits": 1, **NO_COUNTS},
+    "paper": {
+        "method": "kaplan_mansour_stemmer",
+        "epsilon": 100.0,
+        "delta": 0.3,
+        "beta": 0.9,
+        "max_hits": 1,
+        **NO_COUNTS,
+    },
 }
 
 
