@@ -20,7 +20,7 @@ from privstream.transforms.timing.steps import Steps
 
 SEGMENT = 65_536
 NOBODY = UserCounters()
-NOTHING = Charges.none(np.uint32)
+NOTHING = Charges(np.empty(0, np.uint64), np.empty(0, np.uint32))
 
 
 @dataclass(frozen=True)
