@@ -74,7 +74,7 @@ def read_signature(path: str) -> Signature:
 def described(docstring: str) -> dict[str, str]:
     """Return what a docstring says of each argument; several may share a line."""
     section = docstring.partition("\nArgs:\n")[2].partition("\n\n")[0]
-    found = {}
+    found: dict[str, str] = {}
     for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
         found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return found

@@ -46,7 +46,7 @@ class Offer:
         own = {
             option.name: Key(READINGS[option.type].plain, option.text, option.default) for option in options_of(spec)
         }
-        self.keys = own | ADDED
+        self.keys = {**own, **ADDED}
         self.__signature__ = inspect.Signature([_parameter(name, key) for name, key in self.keys.items()])
         self.__doc__ = DESCRIPTION.format(
             summary=spec.signature.summary,
