@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import Option, QuestionSpec
 
+WIDEST = 66
+"""So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
+
 NOISE, STREAMS, STREAMS_PER_PERSON = "noise", "streams", "streams_per_person"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
@@ -95,15 +98,18 @@ def options_of(spec: QuestionSpec) -> list[Option]:
     """Return the options that are a question's own, in the order of its signature."""
     hidden = {NOISE, *spec.hidden, *(option.name for option in spec.extras)}
     return [
-        *(_option(argument) for name, argument in spec.signature.arguments.items() if name not in hidden),
+        *(_option(spec, argument) for name, argument in spec.signature.arguments.items() if name not in hidden),
         *spec.extras,
     ]
 
 
-def _option(argument: Argument) -> Option:
+def _option(spec: QuestionSpec, argument: Argument) -> Option:
     """Return the option for an argument of a transform."""
     (kind,) = [kind for kind in argument.types if kind != "None"]
-    return Option(argument.name, kind, argument.text, argument.default, argument.choices)
+    text = argument.text
+    if spec.one_stream and argument.name == STREAMS_PER_PERSON:
+        text = f"{text.removesuffix('.')} (default: 1)"  # not of the transform: see `readings.arguments_of`
+    return Option(argument.name, kind, text, argument.default, argument.choices)
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -126,7 +132,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         f"--{option.name}",
         type=_parsed(kind.parse),
         choices=option.choices or None,
-        metavar=None if option.choices else kind.metavar,
+        metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
         required=default is REQUIRED,
         default=None if default is REQUIRED else default,
         help=text.replace(kind.python, kind.shell).replace("%", "%%"),
