@@ -40,7 +40,7 @@ EXTRA = {
     "--streams": TEXTS, "--time_unit": TEXTS,
     "--input_format": TEXTS, "--dead_letter": PATHS, "--noise_key_variable": TEXTS, "--selection": TEXTS,
     "--items_per_step": NUMBERS,
-    "--mode": TEXTS, "--unit": TEXTS, "--period": NUMBERS, "--participation_cap": NUMBERS, "--queries": TEXTS,
+    "--method": TEXTS, "--unit": TEXTS, "--period": NUMBERS, "--participation_cap": NUMBERS, "--queries": TEXTS,
     "--separator": TEXTS,
     "--runner": TEXTS, "--direct_running_mode": TEXTS, "--direct_num_workers": NUMBERS, "--no_such_option": TEXTS,
     "--kafka_setting": TEXTS,

@@ -55,8 +55,8 @@ def test_every_option_is_explained(words: str, what: object) -> None:
     assert [action.dest for action in parser._actions if not action.help] == []
 
 
-FREE = (["demo"], ["budget"])
-"""Commands of which no one option must be given; budget needs one of two."""
+FREE = (["demo"], ["budget"], ["plan", "cardinality"])
+"""Commands of which no one option must be given; budget and plan need one of two."""
 
 
 @pytest.mark.parametrize("words", [words for words in PAGES if len(words) == 1 and words not in FREE], ids=" ".join)

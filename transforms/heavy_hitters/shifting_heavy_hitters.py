@@ -80,7 +80,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         domain: a public list of items. With `start`, and `end` or `horizon`, each of them is tested in every
             window, whether anybody has it or not; otherwise it only says which items are monitored.
         streams: public names of the streams to monitor. Without it all streams are monitored.
-        streams_per_person: streams that one person may appear in; it must be given if events have a stream.
+        streams_per_person: streams that one person may appear in, if events have a stream.
         method: how items are tested; "auto" takes the most accurate method. "clock" and "target_charging" pay for
             reported items only; "kaplan_mansour_stemmer" is the published algorithm.
         neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".

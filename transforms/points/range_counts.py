@@ -63,7 +63,7 @@ class RangeCounts(PointTransform):
         consistent: make all counts of a window agree, none of them negative. They have no error bounds then.
         insert_values: actions that insert a point. Without it, every action that does not delete inserts.
         delete_values: actions that delete a point. Without it, nothing deletes.
-        streams: public names of the streams, each with points of its own. It must be given if events have a stream.
+        streams: public names of the streams, each with points of its own; they must be given if events have a stream.
         neighbouring: how neighbouring inputs differ in one event: "add_remove" or "replace_one".
         beta: failure probability of the accuracy statement.
 

@@ -1,4 +1,4 @@
-"""Top-k with gaps: events in, the items that most people hold in each window out, with how far each is ahead."""
+"""Top-k with gaps: events in, the items that most people have in each window out, with how far each is ahead."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METHODS = ("auto", "exponential_gaps", "laplace_gaps")
 
 
 class TopKWithGap(PrivateTransform):
-    """Publish, window by window, the `top` items of a public list that most people hold, their gaps and their counts.
+    """Publish, window by window, the `top` items of a public list that most people have, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
     `stream`, or Arrow record batches with these columns. Output: `RankedItem` rows, exactly `top` for each window from
@@ -43,37 +43,39 @@ class TopKWithGap(PrivateTransform):
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
         and all streams: then whoever comes back in n windows has n times epsilon and delta. Neighbours: `neighbouring`.
-        (epsilon, delta): `guarantee`. Enforced: each person holds at most `items_per_step` distinct items in a window
+        (epsilon, delta): `guarantee`. Enforced: each person has at most `items_per_step` distinct items in a window
         of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
-        `streams_per_person` streams. Public: all arguments but `noise`.
+        `streams_per_person` streams (without it, in all). Public: all arguments but `noise`.
 
     Accuracy:
-        In each window, with probability 1 - beta, no item that was left out has over `selection_error` more holders
+        In each window, with probability 1 - beta, no item that was left out has over `selection_error` more people
         than one that was published; and, with probability 1 - beta for each, an estimate is within its error bound of
         the truth, given that all people are within their limits. See `MeasuredTopK` for what estimates are where the
         noise decides what is published.
 
     Args:
-        epsilon: finite and > 0.
+        epsilon: bound on what the rows show about one person, or about one person in one window, > 0.
         window: length of a window in seconds.
-        start: seconds since 1970 UTC of the first window's start.
-        domain: the public list of items; all of them compete in every window, held or not.
+        start: start of the first window, in seconds since 1970 UTC.
+        domain: public list of items; all of them compete in every window, whether anybody has them or not.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: seconds since 1970 UTC after which no window ends; None for ever, on unbounded input only.
-        delta: in [0, 1); above 0, less noise for people who take part in many windows.
-        unit: "person" or "person_in_window".
-        participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
-            None for all windows of the run.
+        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
+            given unless the input has no end.
+        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise for
+            people who take part in many windows.
+        unit: what is protected: one "person" over the whole run, or one "person_in_window".
+        participation_cap: windows that one person takes part in at most, in all streams together, counted per person.
+            Without it a person may take part in all windows of the run.
         allowed_lateness: seconds that a window stays open after its end.
-        items_per_step: items that one person holds in a window of a stream at most.
+        items_per_step: items of one person that count in a window of a stream.
         selection: which of a person's items count: the "last", the "first", or "random" ones.
-        streams: public names of the streams to rank, or None if the events carry no stream.
-        streams_per_person: streams that one person may appear in; None for all of `streams`.
-        measure_share: part of epsilon for measuring how many people hold the items that are published.
-        method: how items are selected: noisy counts with gaps, with "exponential_gaps" (exponential noise) or
-            "laplace_gaps" (Laplace noise, of twice the variance); "auto" takes what is more accurate.
-        neighbouring: "add_remove" or "replace_one".
+        streams: public names of the streams to rank; they must be given if events have a stream.
+        streams_per_person: streams that one person may appear in.
+        measure_share: share of epsilon that is spent on counts of the items that are published.
+        method: how items are selected; "auto" takes the most accurate method. Both select by noisy counts, and publish
+            the gaps between these: "exponential_gaps" with exponential noise, "laplace_gaps" with Laplace noise.
+        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
         beta: failure probability of the accuracy statements.
         shards: parallel shards of people. Changes no answer.
 
