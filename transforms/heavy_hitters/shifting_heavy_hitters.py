@@ -121,7 +121,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         method: Literal["auto", "clock", "target_charging", "kaplan_mansour_stemmer"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
-        count_share: float = 0.1,
+        count_share: float = 0.25,
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
