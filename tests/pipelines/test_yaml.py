@@ -172,7 +172,7 @@ def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str
 def test_rows_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path, key_file: str) -> None:
     events = crowd()
     bad = {
-        "time must be ISO 8601 text or a number": {"user": "u", "item": "tea", "time": "yesterday"},
+        "time must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number": {"user": "u", "item": "tea", "time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": {"user": "u", "item": "tea", "time": "1969-12-31"},
         "time must not be a plain number without a time_unit": {"user": "u", "item": "tea", "time": "1704067200"},
         "item must not be empty": {"user": "u", "item": "", "time": iso(START)},
@@ -216,7 +216,7 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"max_hits": True}, "max_hits must be an integer, got bool"),
         ({"horizon": "long"}, "horizon must be an integer, got str"),
         ({"start": datetime(2024, 1, 1, tzinfo=UTC)}, "start must be ISO 8601 text in quotes"),
-        ({"start": "noon"}, "start must be ISO 8601 text or a number"),
+        ({"start": "noon"}, "start must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number"),
         ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
         ({"domain": "no such file"}, "domain must be a readable file"),
@@ -283,7 +283,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
     rows = [{"who": u, "item": i, "time": iso(t), **({"stream": s} if in_streams else {})} for u, i, t, s in events]
     bad = {
-        "time must be ISO 8601 text or a number": rows[0] | {"time": "yesterday"},
+        "time must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number": rows[0] | {"time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
     }
     config = DAY | config | {"user_field": "who", "noise_key_file": key_file, "error_handling": {"output": "bad"}}
@@ -300,9 +300,9 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
-        ("TopKWithGap", {"streams": None, "stream_field": "stream"}, "streams must be given when the events have a"),
-        ("TopKWithGap", {"stream_field": ""}, "streams must not be given when the events have no stream"),
-        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a list of mappings"),
+        ("TopKWithGap", {"streams": None, "stream_field": "stream"}, "streams must be given with stream_field"),
+        ("TopKWithGap", {"stream_field": ""}, "streams must not be given when no stream is read"),
+        ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
         ("SparseVectorAlerts", {"rules": [{"name": "x", "above": 3}]}, "fields must be name, at_least, at_most, items"),
         ("SparseVectorAlerts", {"rules": [{"at_least": 3}]}, "rule must have a name"),
         ("SparseVectorAlerts", {"rules": [RULES[0] | {"items": "tea"}]}, "items must be a list, got str"),
@@ -366,7 +366,7 @@ def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
     "value", [None, True, b"2024", "", "nan", float("nan"), float("inf"), 10**400, -1, "2200-01-01"]
 )
 def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
-    kinds = "ISO 8601 text or a number|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
+    kinds = "ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
     with pytest.raises(
         (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
     ):
