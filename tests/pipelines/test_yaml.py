@@ -27,6 +27,7 @@ from privstream.transforms.events.times import read_micros
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
 LOGGERS = "privstream.pipelines.yaml"
+NO_TIME = "ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10}
@@ -172,7 +173,7 @@ def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str
 def test_rows_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path, key_file: str) -> None:
     events = crowd()
     bad = {
-        "time must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number": {"user": "u", "item": "tea", "time": "yesterday"},
+        f"time must be {NO_TIME}": {"user": "u", "item": "tea", "time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": {"user": "u", "item": "tea", "time": "1969-12-31"},
         "time must not be a plain number without a time_unit": {"user": "u", "item": "tea", "time": "1704067200"},
         "item must not be empty": {"user": "u", "item": "", "time": iso(START)},
@@ -216,7 +217,7 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"max_hits": True}, "max_hits must be an integer, got bool"),
         ({"horizon": "long"}, "horizon must be an integer, got str"),
         ({"start": datetime(2024, 1, 1, tzinfo=UTC)}, "start must be ISO 8601 text in quotes"),
-        ({"start": "noon"}, "start must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number"),
+        ({"start": "noon"}, f"start must be {NO_TIME}"),
         ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
         ({"domain": "no such file"}, "domain must be a readable file"),
@@ -283,7 +284,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
     rows = [{"who": u, "item": i, "time": iso(t), **({"stream": s} if in_streams else {})} for u, i, t, s in events]
     bad = {
-        "time must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number": rows[0] | {"time": "yesterday"},
+        f"time must be {NO_TIME}": rows[0] | {"time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
     }
     config = DAY | config | {"user_field": "who", "noise_key_file": key_file, "error_handling": {"output": "bad"}}
@@ -366,7 +367,7 @@ def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
     "value", [None, True, b"2024", "", "nan", float("nan"), float("inf"), 10**400, -1, "2200-01-01"]
 )
 def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
-    kinds = "ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
+    kinds = f"{NO_TIME}|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
     with pytest.raises(
         (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
     ):
