@@ -13,7 +13,7 @@ SPEC = QuestionSpec(
     title="heavy hitters",
     published="hits_published",
     beyond={
-        "events_over_items_per_step": "events left out: their person has --items_per_step other items in the window",
+        "items_over_limit": "times an item of a person was left out: --items_per_step others of the window count",
         "holdings_over_limit": "times a person was left out for having taken part often enough",
     },
     all_streams=True,

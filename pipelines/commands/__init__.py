@@ -1,1 +1,0 @@
-"""Commands that watch events, and the options they share."""

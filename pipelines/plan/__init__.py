@@ -1,1 +1,0 @@
-"""`privstream plan`: what a privacy budget gives, before any data is touched."""
