@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral, Real
@@ -9,13 +10,15 @@ from typing import Any, cast
 
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.target_charging import ResponseCurve
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.first_units import first_version_unit
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
-from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
 
-VERSION = 1
+VERSION = 2
 """Of the records; goes up when what is written can no longer be read as before."""
 
 CURVES: Mapping[str, type] = {
@@ -34,7 +37,7 @@ CURVES: Mapping[str, type] = {
 }
 """All curves that mechanisms have, by the names under which they are written: frozen records of plain numbers."""
 
-WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name != "curve")
+WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name not in ("unit", "curve"))
 
 
 def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
 
     Example:
         >>> one = PrivacyGuarantee(
-        ...     unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5)
+        ...     unit=PrivacyUnit(what="event"), neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5)
         ... )
         >>> guarantee_record(one)["curve"]
         {'type': 'PureDp', 'at_epsilon': 0.5, 'at_delta': 0.0}
@@ -56,18 +59,57 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {"version": VERSION} | guarantee.to_dict() | {"curve": curve}
 
 
-def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
+def read_guarantee(record: Mapping[str, Any], parameters: Mapping[str, Any] | None = None) -> PrivacyGuarantee:
     """Return the guarantee that `guarantee_record` has written; a field that it has without a value may be missing.
+
+    Args:
+        record: of version 2, or of version 1, which has the unit in words.
+        parameters: those of the command, for version 1: its words do not say how long a window is.
 
     Raises:
         ValueError, TypeError: it was written otherwise; the message names the field.
     """
-    if record.get("version") != VERSION:
-        raise ValueError(f"version of a guarantee must be {VERSION}, got {record.get('version')!r}")
+    version = record.get("version")
+    if version == 1:
+        unit = first_version_unit(record.get("unit"), parameters or {})
+    elif version == VERSION:
+        unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
+    else:
+        raise ValueError(f"version of a guarantee must be 1 or {VERSION}, got {version!r}")
     given = {name: record[name] for name in WRITTEN if name in record}
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     curve = record.get("curve")
-    return PrivacyGuarantee(**given, curve=None if curve is None else _curve(curve))
+    return PrivacyGuarantee(**given, unit=unit, curve=None if curve is None else _curve(curve))
+
+
+def read_guarantee_file(path: str) -> PrivacyGuarantee:
+    """Return the guarantee, with its privacy curve, that a command has written beside its rows.
+
+    Args:
+        path: of a local file, such as "trending.parquet.guarantee.json".
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a guarantee that a command has written; the message names the file.
+
+    Example:
+        >>> read_guarantee_file("trending.parquet.guarantee.json").curve.epsilon(1e-9)  # doctest: +SKIP
+        1.31
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            return guarantee_of(json.load(file))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"{path} must be a guarantee that a command has written: {error}") from None
+
+
+def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
+    """Return the guarantee in the content of such a file, for who reads it from elsewhere.
+
+    Raises:
+        ValueError, TypeError, KeyError: it holds none.
+    """
+    return read_guarantee(promise["guarantee"], promise["parameters"])
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,9 @@
 """Settings shared by all tests."""
 
 import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,3 +21,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+@pytest.fixture
+def check_proof() -> Callable[[str], None]:
+    """Return what checks that a guarantee's proof is there: every page, theorem and section that it names."""
+
+    def check(proof: str) -> None:
+        for part in proof.split("; "):
+            page, _, places = part.partition(", ")
+            assert page.startswith("docs/proofs/")
+            text = (Path(__file__).parents[1] / page).read_text()
+            for kind, name in re.findall(r"(Theorem|section) (.+?)(?=(?:,| and|, and) (?:Theorem|section)|$)", places):
+                start = rf"\*\*Theorem {re.escape(name)}\b" if kind == "Theorem" else rf"## {re.escape(name)}(\.|$)"
+                assert re.search(rf"^{start}", text, re.MULTILINE), f"{page} has no {kind} {name}"
+
+    return check

@@ -20,10 +20,12 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 UNITS = ("user", "event")
 MODES = ("auto", "sparse", "direct", "counter", "paper")
+PROVED = {"sparse": "Theorem 1", "direct": "section 3", "counter": "section 3", "paper": "section 4"}
 LARGEST_SIZE = 1 << 40
 LARGEST_VISITS = 1 << 20
 _TYPICAL_UPDATES = 1 << 20
@@ -146,9 +148,9 @@ class SetCardinality:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         if self.unit == "event":
-            unit, limits = "one event", ["An event changes whether one person is in the set over one stretch of steps."]
+            unit, limits = EVENT, ["An event changes whether one person is in the set over one stretch of steps."]
         else:
-            unit, limits = "one person over the whole run", ["A person is in the set or not, as often as they like."]
+            unit, limits = PERSON, ["A person is in the set or not, as often as they like."]
             if self.chosen_mode == "counter":
                 most = self.visits_per_person or 1
                 limits = [f"A person enters the set at most {most:,} time{'s' * (most > 1)}."]
@@ -161,6 +163,7 @@ class SetCardinality:
             delta=self.delta,
             limits=tuple(limits),
             public=("all parameters", "the number of steps"),
+            proof=f"docs/proofs/cardinality.md, section 1 and {PROVED[self.chosen_mode]}",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),

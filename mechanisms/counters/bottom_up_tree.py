@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from privstream.mechanisms.counters.continual_counter import (
@@ -51,6 +52,8 @@ class BottomUpTreeCounter(ContinualCounter):
 
     Source: Honaker, Efficient Use of Differentially Private Binary Trees (2015); docs/proofs/counters.md.
     """
+
+    proved: ClassVar[str] = "Theorem 1"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,10 +16,11 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Integers = NDArray[np.int64]
@@ -75,6 +76,7 @@ class ContinualCounter(ABC):
     row_columns: int | None = None
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
+    proved: ClassVar[str]
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -112,6 +114,12 @@ class ContinualCounter(ABC):
         return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
 
     @property
+    def proof(self) -> str:
+        """Where the guarantee is proved."""
+        several = "" if self.rows_per_unit is None else ", and Theorem 5"
+        return f"docs/proofs/counters.md, {self.proved}{several}"
+
+    @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
@@ -121,6 +129,7 @@ class ContinualCounter(ABC):
             delta=self.delta,
             limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
+            proof=self.proof,
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=self.curve,
@@ -219,9 +228,9 @@ def node_law(
     return DiscreteGaussian(sensitivity_sigma(epsilon, delta, rows * math.sqrt(changes) * (1 + 1e-12)))
 
 
-def unit_protected(rows_per_unit: int | None) -> str:
+def unit_protected(rows_per_unit: int | None) -> PrivacyUnit:
     """Return what a guarantee protects."""
-    return "one row over the whole run" if rows_per_unit is None else "one person over the whole run"
+    return PrivacyUnit(what="row") if rows_per_unit is None else PERSON
 
 
 def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None, neighbouring: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from privstream.mechanisms import checks
@@ -55,6 +56,7 @@ class KaryTreeCounter(ContinualCounter):
     (2024); docs/proofs/counters.md.
     """
 
+    proved: ClassVar[str] = "Theorem 2"
     base: int | None = None
 
     def __post_init__(self) -> None:

@@ -101,6 +101,7 @@ class AdaptiveSparseVector(GapMechanism):
             limits=(f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            proof="docs/proofs/free_gap.md, section 2",
             caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import IN_ONE_DIRECTION, check_monotone, noisy
+from privstream.mechanisms.free_gap.gap_noise import check_monotone, noisy
 from privstream.mechanisms.free_gap.gap_ranking import gaps_between, leaders
 from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION
 from privstream.mechanisms.noise.continuous import Gumbel, uniforms
@@ -15,6 +15,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
 from scipy import special
 
@@ -88,14 +89,14 @@ class ExponentialMechanismWithGap:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of one selection."""
         return PrivacyGuarantee(
-            unit=f"one change of the data that moves no utility by more than {self.sensitivity:g}"
-            + (IN_ONE_DIRECTION if self.monotone else ""),
+            unit=PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone),
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
             limits=(ONE_SELECTION,),
             public=("all parameters", "the number of candidates and their order"),
             adaptivity=ONE_RELEASE,
+            proof="docs/proofs/free_gap.md, section 4",
             caveats=(KEYED_NOISE, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

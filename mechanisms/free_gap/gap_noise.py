@@ -1,5 +1,6 @@
 """The noise of the free gap mechanisms: its laws and its checks."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ from privstream.mechanisms.noise.continuous import Exponential, Gumbel, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.gaps import GapLaw, mean
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, IntegersOrReals, check_shared
 from privstream.mechanisms.sparse_vector.hit_mechanism import UNIT
 
 LAWS = ("exponential", "laplace")
-IN_ONE_DIRECTION = ", and moves all of them in the same direction"
 
 
 def make_law(name: str, scale: float, *, integer: bool) -> GapLaw:
@@ -44,9 +45,9 @@ def check_parameters(mechanism: Any, threshold: float, *scales: float) -> None:
     check_monotone(mechanism.monotone, mechanism.neighbouring)
 
 
-def unit(monotone: bool) -> str:
+def unit(monotone: bool) -> PrivacyUnit:
     """Return what a guarantee on queries protects."""
-    return UNIT + (IN_ONE_DIRECTION if monotone else "")
+    return replace(UNIT, same_direction=monotone)
 
 
 def check_monotone(monotone: bool, neighbouring: str) -> None:

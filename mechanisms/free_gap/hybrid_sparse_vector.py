@@ -110,6 +110,7 @@ class HybridSparseVector(ThresholdMechanism):
             ),
             public=(*PUBLIC_ORDER, "the threshold"),
             adaptivity=ONE_RELEASE,
+            proof="docs/proofs/free_gap.md, section 3",
             caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

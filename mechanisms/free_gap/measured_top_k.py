@@ -13,9 +13,10 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PureDp, largest
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureDp, largest
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
 
@@ -102,7 +103,7 @@ class MeasuredTopK:
         """Privacy of all releases together."""
         one = self.releases == 1
         return PrivacyGuarantee(
-            unit="one person over all releases",
+            unit=PERSON,
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
@@ -112,6 +113,7 @@ class MeasuredTopK:
             ),
             public=PUBLIC_ORDER,
             adaptivity="The counts of each release may depend on everything published before it.",
+            proof="docs/proofs/top_k_windows.md, section 2" + (" and section 3" if self._persons == 2 else ""),
             caveats=(KEYED_NOISE,),
             curve=self.curve,
         )

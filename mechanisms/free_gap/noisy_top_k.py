@@ -110,6 +110,7 @@ class NoisyTopK:
             limits=(ONE_SELECTION,),
             public=PUBLIC_ORDER,
             adaptivity=ONE_RELEASE,
+            proof="docs/proofs/free_gap.md, Theorem 1",
             caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

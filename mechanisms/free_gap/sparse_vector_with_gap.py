@@ -89,6 +89,7 @@ class SparseVectorWithGap(GapMechanism):
             limits=(f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            proof="docs/proofs/free_gap.md, section 2",
             caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=PureDp(self.epsilon),
         )

@@ -80,6 +80,11 @@ class ColumnFlags(HistogramMechanism):
         return math.ceil(bounds + counter_error(self.counter, last, float(partition.counter_beta(last)))) + 1
 
     @property
+    def proof(self) -> str:
+        """Where the guarantee is proved."""
+        return "docs/proofs/anchored.md, section 5"
+
+    @property
     def _caveats(self) -> tuple[str, ...]:
         return noise_caveats(False, COMPARED_FLOATS)
 

@@ -110,6 +110,13 @@ class HistogramQueries(HistogramMechanism):
         if self.mode == "paper":
             paper_delta(self.epsilon, self.delta)
 
+    @property
+    def proof(self) -> str:
+        """Where the guarantee is proved."""
+        if self.chosen_mode == "direct":
+            return self.counter.proof
+        return f"docs/proofs/anchored.md, {'Theorem 1' if self.chosen_mode == 'anchored' else 'section 4'}"
+
     @cached_property
     def chosen_mode(self) -> str:
         """The mode, `auto` being decided."""

@@ -58,10 +58,16 @@ class HistogramMechanism(ABC):
             delta=self.delta,
             limits=row_limits(self.columns, self.row_columns, self.rows_per_unit, self.neighbouring),
             public=("all parameters", "the number of steps"),
+            proof=self.proof,
             caveats=self._caveats,
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
         )
+
+    @property
+    @abstractmethod
+    def proof(self) -> str:
+        """Where the guarantee is proved."""
 
     @property
     @abstractmethod

@@ -14,9 +14,10 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import ComposedCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, SlackCurve
 from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 
 LARGEST_COUNT = 1 << 62
 LAST_OCTAVE = 62
@@ -191,6 +192,11 @@ class Calibration(ABC):
     def hits_curve(self) -> PrivacyCurve:
         """The privacy curve of hits and misses alone, without noisy counts and without the domain."""
 
+    @property
+    @abstractmethod
+    def proof(self) -> str:
+        """Where the curve of hits and misses, with the domain, is proved."""
+
     def absent_hit_probability(self) -> Fraction:
         """Return Pr[T <= 0], the chance that an item held by nobody is a hit, as a multiple of 2^-128."""
         if self.budget.domain == "unknown":
@@ -230,13 +236,14 @@ class Calibration(ABC):
         """The guarantee for one person over the whole run."""
         counts = "" if self.count_sigma is None else " and their noisy counts"
         return PrivacyGuarantee(
-            unit="one person over the whole run",
+            unit=PERSON,
             neighbouring=self.budget.neighbouring,
             epsilon=self.budget.epsilon,
             delta=self.budget.delta,
             limits=self.budget.limits(),
             public=("all parameters", f"the steps, the items that were hits{counts}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
+            proof=self.proof + ("; docs/proofs/noisy_counts.md" if counts else ""),
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             curve=self.privacy_curve,
         )

@@ -106,6 +106,13 @@ class ClockCalibration(Calibration):
         """Return hidden thresholds T given T >= 1, one per label, int64 (n,)."""
         return self.threshold_law(step=step).draw(noise, labels)
 
+    @property
+    def proof(self) -> str:
+        """Where the curve of hits and misses, with the domain, is proved."""
+        if self.budget.neighbouring == "replace_one":
+            return "docs/proofs/clock.md, Theorem 4"
+        return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
+
     @functools.cached_property
     def hits_curve(self) -> ClockCurve:
         """The privacy curve of hits and misses alone."""

@@ -68,6 +68,11 @@ class PaperCalibration(Calibration):
         inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
         return int(self.threshold_at(step)) - outer - np.minimum(inner, self.integer_cut_off)
 
+    @property
+    def proof(self) -> str:
+        """Where the curve of hits and misses, with the domain, is proved."""
+        return "docs/proofs/paper_monitor.md, Theorem 3.2, Theorem 3.8 and section 4"
+
     @functools.cached_property
     def hits_curve(self) -> PointCurve:
         """The (epsilon, delta) of the paper's theorem."""

@@ -104,6 +104,13 @@ class TargetChargingCalibration(Calibration):
         """Return hidden thresholds as in `threshold_law`, one per label, int64 (n,)."""
         return self.threshold_law(step=step).draw(noise, labels)
 
+    @property
+    def proof(self) -> str:
+        """Where the curve of hits and misses, with the domain, is proved."""
+        theorem = 1 if self.budget.neighbouring == "add_remove" else 2
+        domain = "" if self.budget.domain == "known" else " and Theorem 3"
+        return f"docs/proofs/target_charging.md, Theorem {theorem}{domain}"
+
     @functools.cached_property
     def hits_curve(self) -> ResponseCurve:
         """The privacy curve of hits and misses alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -81,7 +81,7 @@ class DynamicPredecessor:
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        return self.counter.guarantee
+        return replace(self.counter.guarantee, proof="docs/proofs/range_counting.md, section 5")
 
     def alpha(self, step: int) -> int:
         """Return the error of the counts that are asked for at `step`: of any range that begins or ends at a query."""

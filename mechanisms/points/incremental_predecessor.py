@@ -27,10 +27,11 @@ from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbour
 from privstream.mechanisms.points.predecessor_bounds import HEAVY_SHARES, PredecessorBounds
 from privstream.mechanisms.points.predecessor_tree import TreeState
 from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
-from privstream.mechanisms.points.range_counter import parameters_of, unit_of_privacy
+from privstream.mechanisms.points.range_counter import parameters_of, update_limits
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 
@@ -116,12 +117,13 @@ class IncrementalPredecessor:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=unit_of_privacy(self.updates_per_unit, "insertion"),
+            unit=EVENT if self.updates_per_unit == 1 else PERSON,
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=(f"An insertion adds one point of 1 .. {self.universe}, at one step; points are never deleted.",),
+            limits=(*update_limits("inserts", self.universe, self.updates_per_unit), "Points are never deleted."),
             public=("all parameters", "the number of steps"),
+            proof="docs/proofs/predecessor.md, Theorem 1",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=PureDp(self.epsilon),

@@ -30,10 +30,11 @@ from privstream.mechanisms.points.dynamic_points import (
 )
 from privstream.mechanisms.points.range_consistency import consistent_counts
 from privstream.mechanisms.points.range_noise import DIGEST_BYTES, NO_HISTORY, RangeNoise, next_digest
-from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyCurve, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Law = DiscreteLaplace | DiscreteGaussian
@@ -153,12 +154,13 @@ class RangeCounter:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=unit_of_privacy(self.updates_per_unit),
+            unit=EVENT if self.updates_per_unit == 1 else PERSON,
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(f"An update inserts or deletes one point of 1 .. {self.universe}, at one step.",),
+            limits=update_limits("inserts or deletes", self.universe, self.updates_per_unit),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
+            proof="docs/proofs/range_counting.md, Theorem 1",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=self.curve,
@@ -369,8 +371,9 @@ def parameters_of(mechanism: Any) -> bytes:
     return json.dumps([type(mechanism).__name__, values], sort_keys=True).encode()
 
 
-def unit_of_privacy(updates: int, kind: str = "insertion or deletion") -> str:
-    """Return the unit of privacy of a mechanism on updates of points."""
-    if updates == 1:
-        return f"one update ({kind} of one point) over the whole run"
-    return f"one person who makes at most {updates} updates ({kind} of one point each) over the whole run"
+def update_limits(does: str, universe: int, updates: int) -> tuple[str, ...]:
+    """Return sentences that say what an update is, and how many of them a unit makes."""
+    sentences = [f"An event {does} one point of 1 .. {universe}, at one step."]
+    if updates > 1:
+        sentences.append(f"A person makes at most {updates:,} such updates in the whole run.")
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""Privacy curves: delta as a function of epsilon, and how guarantees compose."""
+"""Privacy curves: delta as a function of epsilon, and how curves compose."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.guarantee import PrivacyCurve, PrivacyGuarantee
 
 Floats = NDArray[np.float64]
 Divergences = Callable[[Floats], tuple[Floats, Floats]]
@@ -26,6 +26,24 @@ LARGEST_EXPONENT = 600.0  # e^600 is still a float
 ROUNDING = 1e-9  # relative room that solvers leave for rounded parameters
 SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
+
+
+class PrivacyCurve(Protocol):
+    """All (epsilon, delta) pairs that a mechanism satisfies, never better than the truth."""
+
+    def __hash__(self) -> int: ...
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        ...
+
+    def epsilon(self, delta: float) -> float:
+        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
+        ...
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
+        ...
 
 
 def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
@@ -207,44 +225,26 @@ def _repeated(loss: PrivacyLossDistribution, times: int) -> PrivacyLossDistribut
     return loss if times == 1 else loss.self_compose(times)
 
 
-def compose(*guarantees: PrivacyGuarantee, delta: float, interval: float = 1e-4) -> PrivacyGuarantee:
-    """Return the guarantee of publishing the outputs of all mechanisms, at the given delta.
+@functools.lru_cache(maxsize=4096)
+def group_point(curve: PrivacyCurve, epsilon: float, delta: float, changes: int) -> PointCurve | None:
+    """Return what a mechanism promises for so many changes in a row, if it is anything.
 
-    Privacy: the mechanisms may run at once and feed each other (concurrent composition of interactive mechanisms,
-    Vadhan and Zhang 2023; Lyu 2022). A guarantee without a curve enters by its (epsilon, delta) alone.
+    Proof: docs/proofs/units.md, Theorem 2. Where another point of the curve allows it, delta stays what it is.
 
     Args:
-        *guarantees: at least one; all of the same unit and neighbouring relation.
-        delta: in (0, 1), the delta at which the composition is stated.
-        interval: grid of the privacy losses, > 0.
-
-    Raises:
-        ValueError: there is no guarantee, or the units or neighbouring relations differ, or no epsilon suffices.
-
-    Example:
-        >>> one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0)
-        >>> round(compose(one, one, delta=1e-9).epsilon, 3)
-        1.0
+        curve: all that it promises for one change.
+        epsilon: of the point at which that is stated.
+        delta: of the same point.
+        changes: at least 1.
     """
-    checks.probability("delta", delta)
-    if not guarantees:
-        raise ValueError("guarantees must hold at least one guarantee, got none")
-    for name in ("unit", "neighbouring"):
-        values = sorted({str(getattr(guarantee, name)) for guarantee in guarantees})
-        if len(values) > 1:
-            raise ValueError(f"{name} must be the same in all guarantees, got {', '.join(values)}")
-    curves = tuple(g.curve or PointCurve(at_epsilon=g.epsilon, at_delta=g.delta) for g in guarantees)
-    composed = ComposedCurve(curves=curves, interval=interval)
-    epsilon = composed.epsilon(delta)
-    if not math.isfinite(epsilon):
-        raise ValueError(f"delta must be > the sum of what the guarantees cannot do without, got {delta}")
-    return replace(
-        guarantees[0],
-        epsilon=epsilon,
-        delta=delta,
-        limits=tuple(dict.fromkeys(limit for g in guarantees for limit in g.limits)),
-        public=tuple(dict.fromkeys(public for g in guarantees for public in g.public)),
-        caveats=tuple(dict.fromkeys(caveat for g in guarantees for caveat in g.caveats)),
-        horizon=min((g.horizon for g in guarantees if g.horizon is not None), default=None),
-        curve=composed,
-    )
+
+    def of_group(at: float) -> float:
+        one, exponent = curve.delta(at), (changes - 1) * at
+        if one == 0 or exponent > LARGEST_EXPONENT:
+            return 0.0 if one == 0 else math.inf
+        return one * math.fsum(math.exp(change * at) for change in range(changes)) * (1 + FUNCTION_ERROR)
+
+    if delta > 0:
+        found = least_epsilon(of_group, delta)
+        epsilon, delta = (found, delta) if math.isfinite(found) else (epsilon, of_group(epsilon))
+    return PointCurve(at_epsilon=changes * epsilon, at_delta=delta) if delta < 1 else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from privstream.mechanisms import checks
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, group_point
+from privstream.mechanisms.privacy.units import PrivacyUnit
 
 NEIGHBOURING = {
     "add_remove": "adding or removing the unit",
@@ -16,34 +16,19 @@ NEIGHBOURING = {
 }
 
 
-class PrivacyCurve(Protocol):
-    """All (epsilon, delta) pairs that a mechanism satisfies, never better than the truth."""
-
-    def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
-        ...
-
-    def epsilon(self, delta: float) -> float:
-        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
-        ...
-
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrivacyGuarantee:
     """A differential privacy guarantee, and everything that it is conditional on.
 
     Attributes:
-        unit: what is protected, such as "one person over the whole run".
+        unit: what is protected.
         neighbouring: "add_remove" or "replace_one": how two neighbouring inputs differ in one unit.
         epsilon: finite and >= 0.
         delta: in [0, 1).
         limits: sentences that say what each unit is limited to.
         public: what is public, or published, besides the outputs.
         adaptivity: sentence that says what the adversary may choose.
+        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 4"; empty if nothing was written down.
         caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.caveats`.
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.
@@ -53,28 +38,108 @@ class PrivacyGuarantee:
         TypeError: a field is of the wrong type.
 
     Example:
-        >>> print(PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=1.0, delta=0.0).paragraph())
+        >>> from privstream.mechanisms.privacy.units import EVENT
+        >>> print(PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0).paragraph())
         (epsilon = 1, delta = 0)-differential privacy for one event, between inputs that differ by adding or removing \
 the unit. The inputs of each step may depend on everything published before it.
     """
 
-    unit: str
+    unit: PrivacyUnit
     neighbouring: str
     epsilon: float
     delta: float
     limits: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
     adaptivity: str = "The inputs of each step may depend on everything published before it."
+    proof: str = ""
     caveats: tuple[str, ...] = ()
     horizon: int | None = None
     curve: PrivacyCurve | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.unit, PrivacyUnit):
+            raise TypeError(f"unit must be a PrivacyUnit, got {type(self.unit).__name__}")
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         checks.non_negative("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
+
+    @property
+    def known_curve(self) -> PrivacyCurve:
+        """The curve, or what (epsilon, delta) alone implies."""
+        return self.curve or PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
+
+    def about(self, unit: PrivacyUnit, neighbouring: str) -> PrivacyGuarantee | None:
+        """Return what this guarantee promises to another unit, or None if nothing is proved.
+
+        A change by the other unit is one change by this one, or several in a row, which cost more (group privacy):
+        docs/proofs/units.md.
+
+        Example:
+            >>> from privstream.mechanisms.privacy.units import EVENT, PERSON
+            >>> one = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=0.5, delta=0.0)
+            >>> one.about(EVENT, "add_remove").epsilon
+            1.0
+            >>> replace(one, neighbouring="replace_one").about(EVENT, "add_remove").epsilon
+            0.5
+        """
+        changes = self.unit.changes(self.neighbouring, unit, neighbouring)
+        if changes is None:
+            return None
+        found = replace(self, unit=unit, neighbouring=neighbouring)
+        if changes == 1:
+            return found
+        point = group_point(self.known_curve, self.epsilon, self.delta, changes)
+        return None if point is None else replace(found, epsilon=point.at_epsilon, delta=point.at_delta, curve=point)
+
+    def compose(self, *others: PrivacyGuarantee, delta: float, interval: float = 1e-4) -> PrivacyGuarantee:
+        """Return what publishing the outputs of all mechanisms promises to the unit of this guarantee.
+
+        Privacy: the mechanisms may run at once and feed each other (concurrent composition of interactive mechanisms,
+        Vadhan and Zhang 2023; Lyu 2022). A guarantee without a curve enters by its (epsilon, delta) alone.
+
+        Args:
+            *others: guarantees about the same data, each of which promises something to the unit of this one.
+            delta: in (0, 1), the delta at which the composition is stated.
+            interval: grid of the privacy losses, > 0.
+
+        Raises:
+            ValueError: another guarantee promises nothing to this unit, or no epsilon suffices.
+
+        Example:
+            >>> from privstream.mechanisms.privacy.units import EVENT
+            >>> one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
+            >>> round(one.compose(one, delta=1e-9).epsilon, 3)
+            1.0
+        """
+        checks.probability("delta", delta)
+        together = [self, *(self._covering(other) for other in others)]
+        composed = ComposedCurve(curves=tuple(one.known_curve for one in together), interval=interval)
+        epsilon = composed.epsilon(delta)
+        if not math.isfinite(epsilon):
+            raise ValueError(f"delta must be > the sum of what the guarantees cannot do without, got {delta}")
+        return replace(
+            self,
+            epsilon=epsilon,
+            delta=delta,
+            limits=tuple(dict.fromkeys(limit for one in together for limit in one.limits)),
+            public=tuple(dict.fromkeys(public for one in together for public in one.public)),
+            caveats=tuple(dict.fromkeys(caveat for one in together for caveat in one.caveats)),
+            proof="; ".join(dict.fromkeys(one.proof for one in together if one.proof)),
+            horizon=min((one.horizon for one in together if one.horizon is not None), default=None),
+            curve=composed,
+        )
+
+    def _covering(self, other: PrivacyGuarantee) -> PrivacyGuarantee:
+        """Return what another guarantee promises to this unit."""
+        found = other.about(self.unit, self.neighbouring)
+        if found is None:
+            raise ValueError(
+                f"unit must be protected by all guarantees: one for {other.unit} ({other.neighbouring}) promises "
+                f"nothing to {self.unit} ({self.neighbouring})"
+            )
+        return found
 
     def paragraph(self) -> str:
         """Return the guarantee as one readable paragraph."""
@@ -88,18 +153,22 @@ the unit. The inputs of each step may depend on everything published before it.
         if self.public:
             sentences.append(f"Public: {'; '.join(self.public)}.")
         sentences.append(self.adaptivity)
+        if self.proof:
+            sentences.append(f"Proof: {self.proof}.")
         return " ".join([*sentences, *self.caveats])
 
-    def to_dict(self) -> dict[str, str | float | int | list[str] | None]:
-        """Return the guarantee as plain values that JSON can hold; the curve is left out."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the guarantee as plain values that JSON can hold, the unit in words too; the curve is left out."""
         return {
-            "unit": self.unit,
+            "unit": str(self.unit),
+            "privacy_unit": self.unit.to_dict(),
             "neighbouring": self.neighbouring,
             "epsilon": float(self.epsilon),
             "delta": float(self.delta),
             "limits": list(self.limits),
             "public": list(self.public),
             "adaptivity": self.adaptivity,
+            "proof": self.proof,
             "caveats": list(self.caveats),
             "horizon": self.horizon,
             "paragraph": self.paragraph(),

@@ -12,8 +12,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import ROUNDING
-from privstream.mechanisms.privacy.guarantee import PrivacyCurve
+from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve
 from scipy import optimize
 
 SIGMA_PRECISION = 1e-3

@@ -71,6 +71,7 @@ class AboveThreshold(HitMechanism):
             limits=(f"{WHOLE_RUN}, which halts at its first hit.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            proof="docs/proofs/sparse_vector.md, section AboveThreshold is epsilon-DP",
             caveats=noise_caveats(self.integer, COMPARED_FLOATS),
             curve=PureDp(self.epsilon),
         )

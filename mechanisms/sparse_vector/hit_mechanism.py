@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.snapshots import pack_state, unpack_state
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress, parameters
 
-UNIT = "one change of the data that moves no query by more than 1"
+UNIT = PrivacyUnit(what="query")
 PUBLIC = ("all parameters", "the thresholds", "the number of queries")
 WHOLE_RUN = "It covers the whole run"
 ADAPTIVITY = "Queries and thresholds may depend on all earlier answers."

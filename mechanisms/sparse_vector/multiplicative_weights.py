@@ -178,6 +178,7 @@ class OnlineMultiplicativeWeights:
             ),
             public=("all parameters", "the queries and their number"),
             adaptivity="Queries may depend on all earlier answers.",
+            proof="docs/proofs/multiplicative_weights.md, section Privacy",
             caveats=tests.caveats,
             curve=tests.curve,
         )

@@ -133,6 +133,7 @@ class NumericSparse(SparseVectorMechanism):
             limits=(f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            proof="docs/proofs/sparse_vector.md, section NumericSparse",
             caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
             curve=ComposedCurve(curves=(self.choice.curve, self._values_curve)),
         )

@@ -134,6 +134,7 @@ class Sparse(HitMechanism):
             limits=(f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",),
             public=PUBLIC,
             adaptivity=ADAPTIVITY,
+            proof="docs/proofs/sparse_vector.md, section Sparse",
             caveats=noise_caveats(self.integer, COMPARED_FLOATS),
             curve=self.curve,
         )

@@ -17,13 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 EXPLAINED = """\
-Runs count once for each run id and noise key: the same again costs nothing. For each unit, the total is what all
-releases promise together, by composition of their privacy loss distributions, at the sum of their deltas; it is never
-above the plain sum of the epsilons. Guarantees of different units (a person, an event), or of different neighbours,
-protect different things: they are never added into one number.
+Runs count once for each run id and noise key: the same again costs nothing. For each unit that a release protects
+(a person, an event ..), the total is what all releases promise together to this unit, by composition of their privacy
+loss distributions, at the sum of their deltas; it is never above the plain sum of the epsilons. A release that protects
+a larger unit enters with what that means for this one: a guarantee of epsilon 1 for adding or removing a person is one
+of epsilon 2 for an event, since the person may have others (docs/proofs/units.md). A release that promises nothing to
+this unit is counted below the table: the total does not cover what that release tells about it.
 """
 
 OF_RUN = ("time", "command", "run_id")
+PROMISED = ("neighbouring", "epsilon", "delta")
+OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
 SECONDS = len("2030-01-01T12:00:00")
 RUN_ID_LETTERS = 18
 COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
@@ -79,25 +83,31 @@ def _describe(name: str, entries: Sequence[Entry]) -> dict[str, Any]:
     return {
         "dataset": name,
         "runs": [_of_release(release) for release in distinct(entries)],
-        "totals": [vars(total) for total in totals(entries)],
+        "totals": [_of_total(total) for total in totals(entries)],
     }
 
 
 def _of_release(release: Sequence[Entry]) -> dict[str, Any]:
     """Return what there is to say of one release, and how often it was repeated."""
     first, guarantee = release[0], release[0].guarantee
-    promised = {name: getattr(guarantee, name) for name in ("unit", "neighbouring", "epsilon", "delta")}
+    promised = {"unit": str(guarantee.unit)} | {name: getattr(guarantee, name) for name in PROMISED}
     return {name: getattr(first, name) for name in OF_RUN} | promised | {"repeats": len(release) - 1}
 
 
+def _of_total(total: Total) -> dict[str, Any]:
+    """Return a total as plain values."""
+    return {"unit": str(total.unit)} | {name: getattr(total, name) for name in OF_TOTAL}
+
+
 def _show(console: Console, name: str, entries: Sequence[Entry]) -> None:
-    """Print the account of a data set: a table for each unit, for units differ in kind and are never added."""
+    """Print the account of a data set: a table for each unit, of the releases that promise something to it."""
     releases = [_of_release(release) for release in distinct(entries)]
     for total in totals(entries):
-        of_unit = [one for one in releases if (one["unit"], one["neighbouring"]) == (total.unit, total.neighbouring)]
         title = f"data set {name}: {total.unit}, neighbours by {total.neighbouring}"
         console.print(Text(printable(title), style="bold"))
-        console.print(_table(of_unit, total))
+        console.print(_table(releases, total))
+        if total.silent:
+            console.print(f"not in this total: {_many(total.silent)} promising nothing to this unit")
         console.print()
 
 
@@ -106,14 +116,21 @@ def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:3] else "right", no_wrap=True)
-    for one in releases:
+    for one, charge in zip(releases, total.charges, strict=True):
+        if charge is None:
+            continue
         texts = one["time"][:SECONDS], one["command"], _short(printable(one["run_id"]))
-        table.add_row(*map(Text, texts), f"{one['epsilon']:g}", f"{one['delta']:g}", f"{one['repeats']:,}")
+        table.add_row(*map(Text, texts), f"{charge.epsilon:g}", f"{charge.delta:g}", f"{one['repeats']:,}")
     table.add_section()
-    number = f"{total.releases:,} release{'s' * (total.releases > 1)}"
+    number = _many(total.releases)
     table.add_row("all, composed", number, "", f"{total.epsilon:g}", f"{total.delta:g}", "")
     table.add_row("all, plain sum", number, "", f"{total.plain_epsilon:g}", f"{total.delta:g}", "")
     return table
+
+
+def _many(releases: int) -> str:
+    """Return a number of releases in words."""
+    return f"{releases:,} release{'s' * (releases > 1)}"
 
 
 def _short(run_id: str) -> str:

@@ -96,7 +96,7 @@ class Entry:
             raise TypeError("fields must be texts")
         if not isinstance(found["parameters"], dict) or not isinstance(found["guarantee"], dict):
             raise TypeError("parameters and guarantee must be objects")
-        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"])}))
+        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"], found["parameters"])}))
 
 
 class Ledger:
@@ -149,8 +149,8 @@ class Ledger:
             for number, line in enumerate(stream, 1):
                 try:
                     entries.append(Entry.from_line(line))
-                except (ValueError, TypeError, KeyError, RecursionError):
-                    rule = "must be an entry as privstream writes it; it is damaged, or from somebody else"
+                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    rule = f"must be an entry as privstream writes it; it is damaged, or from somebody else ({error})"
                     raise ValueError(f"ledger {self.path}: line {number} {rule}") from None
         return entries
 

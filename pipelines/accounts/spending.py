@@ -1,4 +1,4 @@
-"""What runs have cost together: composition over all distinct releases, for each unit by itself."""
+"""What runs have cost together: for each unit, the composition of all releases that promise something to it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from privstream.mechanisms.privacy.accounting import compose
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.accounts.ledger import Entry
 
 FINEST_GRID = 1e-4
@@ -26,21 +26,31 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """What releases about one unit cost together.
+    """What releases cost one unit together.
 
     Attributes:
         unit, neighbouring: what is protected, and how neighbouring inputs differ.
-        epsilon, delta: what all releases together promise; delta is the sum of theirs.
+        charges: what each release promises to this unit; None for those that promise nothing to it.
+        epsilon, delta: what those that promise something promise together; delta is the sum of theirs.
         plain_epsilon: the sum of their epsilons, which `epsilon` is never above.
-        releases: how many they are.
     """
 
-    unit: str
+    unit: PrivacyUnit
     neighbouring: str
+    charges: tuple[PrivacyGuarantee | None, ...]
     epsilon: float
     delta: float
     plain_epsilon: float
-    releases: int
+
+    @property
+    def releases(self) -> int:
+        """Number of releases that promise something to this unit."""
+        return len(self.charges) - self.silent
+
+    @property
+    def silent(self) -> int:
+        """Number of releases that promise nothing to this unit: whatever they tell about it is not in the total."""
+        return self.charges.count(None)
 
 
 def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
@@ -52,34 +62,33 @@ def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def totals(entries: Iterable[Entry]) -> list[Total]:
-    """Return a total for each unit and neighbouring relation; units differ in kind, and are never added."""
-    groups: dict[tuple[str, str], list[PrivacyGuarantee]] = {}
-    for release in distinct(entries):
-        guarantee = release[0].guarantee
-        groups.setdefault((guarantee.unit, guarantee.neighbouring), []).append(guarantee)
-    return [total(guarantees) for guarantees in groups.values()]
+    """Return a total for each unit and neighbouring relation that a release names."""
+    guarantees = [release[0].guarantee for release in distinct(entries)]
+    return [total(guarantees, *unit) for unit in _units(guarantees)]
 
 
-def total(guarantees: Sequence[PrivacyGuarantee]) -> Total:
-    """Return what at least one guarantee of one unit, and all that are with it, come to.
+def total(guarantees: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbouring: str) -> Total:
+    """Return what guarantees come to for one unit, to which at least one of them promises something.
 
-    Privacy: the adaptive composition of all releases, by privacy loss distributions, at the sum of the deltas; at
+    Privacy: the adaptive composition of all of these, by privacy loss distributions, at the sum of the deltas; at
     delta 0 that is the sum of the epsilons.
     """
-    plain = math.fsum(guarantee.epsilon for guarantee in guarantees)
-    delta = min(1.0, math.fsum(guarantee.delta for guarantee in guarantees))
+    charges = tuple(guarantee.about(unit, neighbouring) for guarantee in guarantees)
+    found = [charge for charge in charges if charge is not None]
+    plain = math.fsum(charge.epsilon for charge in found)
+    delta = min(1.0, math.fsum(charge.delta for charge in found))
     return Total(
-        unit=guarantees[0].unit,
-        neighbouring=guarantees[0].neighbouring,
-        epsilon=min(plain, math.inf if len(guarantees) == 1 else _composed(guarantees, delta)),
+        unit=unit,
+        neighbouring=neighbouring,
+        charges=charges,
+        epsilon=min(plain, math.inf if len(found) == 1 else _composed(found, delta)),
         delta=delta,
         plain_epsilon=plain,
-        releases=len(guarantees),
     )
 
 
 def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
-    """Refuse a run that would bring the total of its data set, for its unit, above a limit.
+    """Refuse a run that would bring a total of its data set, for a unit that it promises something to, above a limit.
 
     What is compared with the limit never falls when a run is added. The epsilon of a `Total` may, since a delta that a
     run brings along is there for all of them.
@@ -87,37 +96,41 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
     Raises:
         ValueError: it would; says what is spent, what the run costs and what is left.
     """
-    new = entry.guarantee
-    unit = (new.unit, new.neighbouring)
     own = [release[0].guarantee for release in distinct(one for one in earlier if one.dataset == entry.dataset)]
-    own = [guarantee for guarantee in own if (guarantee.unit, guarantee.neighbouring) == unit]
-    together = _spent([*own, new], limit.delta)
-    if together <= limit.epsilon * (1 + ROUNDING):
-        return
-    spent = _spent(own, limit.delta)
-    at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
-    raise ValueError(
-        f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent epsilon {spent:g} for {new.unit}, "
-        f"this run costs epsilon {_spent([new], limit.delta):g}, all together epsilon "
-        f"{together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
-    )
+    for unit, neighbouring in _units([entry.guarantee, *own]):
+        cost = entry.guarantee.about(unit, neighbouring)
+        before = [charge for one in own if (charge := one.about(unit, neighbouring)) is not None]
+        if cost is None or (together := _spent([*before, cost], limit.delta)) <= limit.epsilon * (1 + ROUNDING):
+            continue
+        spent = _spent(before, limit.delta)
+        at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
+        raise ValueError(
+            f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent epsilon {spent:g} for {unit}, "
+            f"this run costs epsilon {_spent([cost], limit.delta):g}, all together epsilon "
+            f"{together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
+        )
 
 
-def _spent(guarantees: Sequence[PrivacyGuarantee], delta: float | None) -> float:
+def _units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, str]]:
+    """Return all units and neighbouring relations that guarantees name, each once, in order."""
+    return list(dict.fromkeys((guarantee.unit, guarantee.neighbouring) for guarantee in guarantees))
+
+
+def _spent(charges: Sequence[PrivacyGuarantee], delta: float | None) -> float:
     """Return the epsilon of all releases together at a delta, infinite if there is none; without it the plain sum."""
-    plain = math.fsum(guarantee.epsilon for guarantee in guarantees)
+    plain = math.fsum(charge.epsilon for charge in charges)
     if delta is None:
         return plain
-    enough = math.fsum(guarantee.delta for guarantee in guarantees) <= delta * (1 + ROUNDING)
-    return min(plain if enough else math.inf, _composed(guarantees, delta))
+    enough = math.fsum(charge.delta for charge in charges) <= delta * (1 + ROUNDING)
+    return min(plain if enough else math.inf, _composed(charges, delta))
 
 
-def _composed(guarantees: Sequence[PrivacyGuarantee], delta: float) -> float:
+def _composed(charges: Sequence[PrivacyGuarantee], delta: float) -> float:
     """Return the epsilon of the composition at a delta, or infinity if it says nothing there."""
-    if not 0 < delta < 1 or not guarantees:
+    if not 0 < delta < 1 or not charges:
         return math.inf
-    plain = math.fsum(guarantee.epsilon for guarantee in guarantees)
+    interval = max(FINEST_GRID, math.fsum(charge.epsilon for charge in charges) / GRID_POINTS)
     try:
-        return compose(*guarantees, delta=delta, interval=max(FINEST_GRID, plain / GRID_POINTS)).epsilon
+        return charges[0].compose(*charges[1:], delta=delta, interval=interval).epsilon
     except ValueError:  # nothing of delta is left: as for guarantees of one point each
         return math.inf

@@ -2,12 +2,13 @@ import math
 
 import pytest
 from privstream.mechanisms.monitor.clock import ClockCurve
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve, compose
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 
 
 def guarantee(epsilon=0.5, delta=0.0, **changes):
-    fields = {"unit": "one event", "neighbouring": "add_remove", "epsilon": epsilon, "delta": delta}
+    fields = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": epsilon, "delta": delta}
     return PrivacyGuarantee(**{**fields, **changes})
 
 
@@ -39,7 +40,7 @@ def test_slack_adds_to_delta():
 
 
 def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
-    assert compose(guarantee(0.5), guarantee(0.25), delta=1e-9).epsilon == pytest.approx(0.75, abs=1e-3)
+    assert guarantee(0.5).compose(guarantee(0.25), delta=1e-9).epsilon == pytest.approx(0.75, abs=1e-3)
     clocks = ClockCurve(eta=0.05, clocks=1)
     both = ComposedCurve(curves=(clocks, clocks), interval=1e-3)
     assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
@@ -48,7 +49,7 @@ def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
 
 
 def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
-    found = compose(guarantee(limits=("a",), horizon=9), guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
+    found = guarantee(limits=("a",), horizon=9).compose(guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
     assert found.limits == ("a", "b")
     assert found.horizon == 5
     assert found.curve.delta(found.epsilon) <= found.delta
@@ -57,15 +58,14 @@ def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
 @pytest.mark.parametrize(
     ("guarantees", "message"),
     [
-        ((), "guarantees must hold at least one guarantee, got none"),
         (
-            (guarantee(), guarantee(unit="one person")),
-            "unit must be the same in all guarantees, got one event, one per",
+            (guarantee(unit=PERSON), guarantee()),
+            r"unit must be protected by all guarantees: one for one event \(add_remove\) promises nothing to one "
+            r"person over the whole run \(add_remove\)",
         ),
-        ((guarantee(), guarantee(neighbouring="replace_one")), "neighbouring must be the same in all guarantees"),
         ((guarantee(0.5, 1e-3),), "delta must be > the sum of what the guarantees cannot do without, got 1e-09"),
     ],
 )
 def test_what_cannot_be_composed_is_refused(guarantees, message):
     with pytest.raises(ValueError, match=message):
-        compose(*guarantees, delta=1e-9)
+        guarantees[0].compose(*guarantees[1:], delta=1e-9)

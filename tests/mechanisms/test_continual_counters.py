@@ -19,6 +19,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
+from privstream.mechanisms.privacy.units import PERSON
 from scipy import linalg, stats
 
 
@@ -195,7 +196,7 @@ class TestRuns:
         single = kind(epsilon=epsilon, delta=delta, horizon=horizon, columns=2, row_columns=1)
         assert matrix_norm_paid(single, delta) < largest / 2
         assert "at most 3 rows in the whole run" in counter.guarantee.paragraph()
-        assert counter.guarantee.unit == "one person over the whole run"
+        assert counter.guarantee.unit == PERSON
         with pytest.raises(ValueError, match="rows_per_unit must be >= 1, got 0"):
             kind(epsilon=1.0, delta=delta, horizon=3, rows_per_unit=0)
 

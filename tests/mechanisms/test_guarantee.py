@@ -6,8 +6,9 @@ import pytest
 from privstream.mechanisms.monitor import clock
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT
 
-FIELDS = {"unit": "one event", "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+FIELDS = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ FIELDS = {"unit": "one event", "neighbouring": "add_remove", "epsilon": 1.0, "de
         ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\), got 1.0"),
         ({"neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'swap'"),
         ({"horizon": 0}, ValueError, "horizon must be >= 1, got 0"),
+        ({"unit": "one event"}, TypeError, "unit must be a PrivacyUnit, got str"),
     ],
 )
 def test_fields_are_checked(changes, error, message):
@@ -35,13 +37,13 @@ def test_it_is_frozen_data_and_the_curve_does_not_count():
 
 
 def test_json_holds_every_field_but_the_curve():
-    found = json.loads(
-        json.dumps(PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), horizon=7).to_dict())
-    )
+    one = PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), proof="x.md", horizon=7)
+    found = json.loads(json.dumps(one.to_dict()))
     assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve"}
     assert found["limits"] == ["Few."]
     assert found["caveats"] == ["Perhaps."]
-    assert found["paragraph"].endswith(" Perhaps.")
+    assert found["paragraph"].endswith(" Proof: x.md. Perhaps.")
+    assert (found["unit"], found["privacy_unit"]) == ("one event", {"what": "event"})
     assert found["horizon"] == 7
 
 

@@ -34,7 +34,8 @@ from privstream.mechanisms import (
     ThresholdMonitor,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee
-from privstream.mechanisms.privacy.accounting import PairCurve, PointCurve, PureDp, SlackCurve, compose
+from privstream.mechanisms.privacy.accounting import PairCurve, PointCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.units import EVENT
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
 MECHANISMS = [
@@ -113,19 +114,17 @@ def test_every_kind_of_curve_can_be_written():
 
 
 def test_a_guarantee_without_a_curve_is_its_one_point():
-    one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=1e-6)
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-6)
     assert guarantee_record(one)["curve"] is None
     found = written_and_read(one)
     assert found == one
     assert found.curve is None
     with_curve = dataclasses.replace(one, curve=PointCurve(at_epsilon=0.5, at_delta=1e-6))
-    assert compose(found, found, delta=1e-5).epsilon == compose(with_curve, with_curve, delta=1e-5).epsilon
+    assert found.compose(found, delta=1e-5).epsilon == with_curve.compose(with_curve, delta=1e-5).epsilon
 
 
 def test_numbers_of_numpy_become_plain():
-    one = PrivacyGuarantee(
-        unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(np.float64(0.5))
-    )
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(np.float64(0.5)))
     assert written_and_read(one).curve == PureDp(0.5)
 
 
@@ -133,7 +132,7 @@ def test_another_curve_is_refused():
     class Mine(PointCurve):
         pass
 
-    one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=Mine(0.5))
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=Mine(0.5))
     with pytest.raises(TypeError, match=r"curve must be one of PointCurve, .*, got Mine"):
         guarantee_record(one)
 
@@ -141,7 +140,12 @@ def test_another_curve_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version of a guarantee must be 1, got 2"),
+        ({"version": 3}, "version of a guarantee must be 1 or 2, got 3"),
+        ({"privacy_unit": None}, "privacy_unit must be a record of what, window, bound, same_direction"),
+        ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
+        ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
+        ({"version": 1, "unit": "one device"}, "unit must be one that version 1 of a guarantee has, got 'one device'"),
+        ({"version": 1, "unit": "one change that moves no query by more than 1e"}, "unit must be one that version 1"),
         ({"epsilon": -1.0}, "epsilon must be finite and >= 0"),
         ({"neighbouring": "both"}, "neighbouring must be one of"),
         ({"curve": {"type": "list"}}, "curve must be a record with a type of"),
@@ -151,15 +155,15 @@ def test_another_curve_is_refused():
     ],
 )
 def test_what_was_not_written_so_is_refused(change, message):
-    one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0)
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
     with pytest.raises(ValueError, match=message):
         read_guarantee(guarantee_record(one) | change)
 
 
 def test_equal_curves_compose_as_one_by_one():
     curve = SlackCurve(curve=PureDp(0.5), slack=1e-9)
-    one = PrivacyGuarantee(unit="one event", neighbouring="add_remove", epsilon=0.5, delta=1e-9, curve=curve)
+    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-9, curve=curve)
     other = dataclasses.replace(one, epsilon=0.25, curve=SlackCurve(curve=PureDp(0.25), slack=1e-9))
-    many = compose(*[one] * 5, *[other] * 3, delta=1e-6).epsilon
-    step_by_step = compose(compose(one, other, one, delta=1e-6), *[one] * 3, *[other] * 2, delta=1e-6).epsilon
+    many = one.compose(*[one] * 4, *[other] * 3, delta=1e-6).epsilon
+    step_by_step = one.compose(other, one, delta=1e-6).compose(*[one] * 3, *[other] * 2, delta=1e-6).epsilon
     assert many == pytest.approx(step_by_step, rel=1e-3)

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 import privstream.mechanisms
 import pytest
 from privstream.mechanisms.privacy import caveats
-from privstream.mechanisms.privacy.accounting import compose
 
 SAME_DIRECTION = "moves all of them in the same direction"
 COLUMNS = {"columns": 3, "horizon": 20}
@@ -74,9 +73,11 @@ def test_every_mechanism_has_an_example():
 
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 @pytest.mark.parametrize(("name", "parameters", "expected"), CASES)
-def test_what_the_guarantee_rests_on_is_said(name, parameters, expected, neighbouring):
+def test_what_the_guarantee_rests_on_is_said(name, parameters, expected, neighbouring, check_proof):
     made = getattr(privstream.mechanisms, name)(epsilon=1.0, neighbouring=neighbouring, **parameters)
     guarantee = made.guarantee
+    check_proof(guarantee.proof)
+    assert f"Proof: {guarantee.proof}." in guarantee.paragraph()
     assert guarantee.caveats == expected
     assert guarantee.to_dict()["caveats"] == list(expected)
     assert guarantee.paragraph().endswith(" ".join(expected))
@@ -90,9 +91,10 @@ def test_that_all_queries_move_in_one_direction_is_part_of_the_unit(name):
     if "monotone" not in {field.name for field in fields(made)}:
         return
     monotone = replace(made, monotone=True).guarantee
-    assert SAME_DIRECTION in monotone.unit
-    with pytest.raises(ValueError, match="unit must be the same"):
-        compose(monotone, made.guarantee, delta=1e-9)
+    assert SAME_DIRECTION in str(monotone.unit)
+    assert monotone.compose(made.guarantee, delta=1e-9).unit == monotone.unit
+    with pytest.raises(ValueError, match="unit must be protected by all guarantees"):
+        made.guarantee.compose(monotone, delta=1e-9)
 
 
 @pytest.mark.parametrize("name", ["NoisyTopK", "HybridNoisyTopK", "HybridSparseVector", "ExponentialMechanismWithGap"])
@@ -108,7 +110,7 @@ def test_counts_that_one_person_changes_move_together():
 
 def test_compositions_keep_all_caveats():
     real, whole = (privstream.mechanisms.Sparse(epsilon=0.5, integer=integer).guarantee for integer in (False, True))
-    assert compose(whole, real, delta=1e-9).caveats == COMPARED
+    assert whole.compose(real, delta=1e-9).caveats == COMPARED
 
 
 @pytest.mark.parametrize("hashed", [caveats.people_hashed, caveats.items_hashed, caveats.streams_hashed])

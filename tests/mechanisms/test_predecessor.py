@@ -21,6 +21,7 @@ from privstream.mechanisms.points.dyadic_ranges import bounds, cover, tree_heigh
 from privstream.mechanisms.points.predecessor_bounds import PredecessorBounds
 from privstream.mechanisms.points.predecessor_tree import ThresholdTree, TreeState
 from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
+from privstream.mechanisms.privacy.units import PERSON
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 
@@ -394,7 +395,8 @@ class TestIncremental:
 
     def test_guarantee(self):
         guarantee = IncrementalPredecessor(epsilon=1.0, universe=8, updates_per_unit=4).guarantee
-        assert guarantee.unit.startswith("one person who makes at most 4 updates (insertion of one point each)")
+        assert guarantee.unit == PERSON
+        assert "A person makes at most 4 such updates in the whole run." in guarantee.limits
         assert "never deleted" in guarantee.paragraph()
 
 

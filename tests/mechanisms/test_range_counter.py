@@ -16,6 +16,7 @@ from privstream.mechanisms.points.dyadic_ranges import bounds, cover, level_belo
 from privstream.mechanisms.points.dynamic_points import PointCounts, changes
 from privstream.mechanisms.points.range_noise import RangeNoise
 from privstream.mechanisms.privacy.gaussian_curve import largest_shift
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from scipy import stats
 
 EXACT = 1e7  # an epsilon at which all noise is 0
@@ -526,9 +527,12 @@ class TestInputs:
         assert transcripts[0] == transcripts[1]
 
     def test_guarantee(self):
-        text = RangeCounter(epsilon=1.0, universe=100, updates_per_unit=3).guarantee.paragraph()
-        assert "one person who makes at most 3 updates" in text
-        assert "one update (insertion or deletion" in RangeCounter(epsilon=1.0, universe=9).guarantee.paragraph()
+        found = RangeCounter(epsilon=1.0, universe=100, updates_per_unit=3).guarantee
+        assert found.unit == PERSON
+        assert "A person makes at most 3 such updates in the whole run." in found.limits
+        one = RangeCounter(epsilon=1.0, universe=9).guarantee
+        assert one.unit == EVENT
+        assert one.limits == ("An event inserts or deletes one point of 1 .. 9, at one step.",)
 
 
 def test_noise_parameters_have_values():

@@ -19,6 +19,7 @@ from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.privacy.units import EVENT
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -504,7 +505,7 @@ class TestGuarantee:
             "A person enters the set at most 3 times.",
             "A person takes part in at most 2 streams.",
         )
-        assert SetCardinality(epsilon=1.0, unit="event").guarantee.unit == "one event"
+        assert SetCardinality(epsilon=1.0, unit="event").guarantee.unit == EVENT
 
     def test_unused_visits_are_no_condition(self):
         mechanism = SetCardinality(epsilon=1.0, horizon=5, visits_per_person=1000, max_updates=100)

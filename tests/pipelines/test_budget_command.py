@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
@@ -16,11 +17,11 @@ from dp_accounting.pld import privacy_loss_distribution
 from privstream.mechanisms.privacy.accounting import PointCurve, PureDp
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Entry, Ledger
-from privstream.pipelines.accounts.spending import Limit, check_limit, total
+from privstream.pipelines.accounts.spending import Limit, Total, check_limit, totals
 
-PERSON = "one person over the whole run"
 SHIFT = 0.25
 EPSILON = GaussianCurve(shift=SHIFT).epsilon(1e-6)
 
@@ -32,8 +33,14 @@ def gaussian(shift: float = SHIFT, delta: float = 1e-6) -> PrivacyGuarantee:
     )
 
 
-def pure(epsilon: float, unit: str = PERSON) -> PrivacyGuarantee:
+def pure(epsilon: float, unit: PrivacyUnit = PERSON) -> PrivacyGuarantee:
     return PrivacyGuarantee(unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
+
+
+def total(guarantees: Sequence[PrivacyGuarantee]) -> Total:
+    """Return the total of guarantees of one unit."""
+    (found,) = totals(entry(number, guarantee) for number, guarantee in enumerate(guarantees))
+    return found
 
 
 def entry(number: int, guarantee: PrivacyGuarantee, dataset: str = "default") -> Entry:
@@ -66,7 +73,7 @@ def test_gaussian_releases_compose_as_one_gaussian_release(tmp_path, capsys) -> 
     path = write(tmp_path / "ledger", *(entry(number, gaussian()) for number in range(4)))
     (account,) = budget(capsys, "--ledger", path)["datasets"]
     (found,) = account["totals"]
-    assert (found["unit"], found["releases"]) == (PERSON, 4)
+    assert (found["unit"], found["releases"]) == (str(PERSON), 4)
     assert found["delta"] == pytest.approx(4e-6)
     assert found["plain_epsilon"] == pytest.approx(4 * EPSILON)
     exact = GaussianCurve(shift=2 * SHIFT).epsilon(4e-6)
@@ -101,7 +108,7 @@ def test_deltas_that_come_to_1_promise_nothing_but_are_added() -> None:
     assert (found.epsilon, found.delta) == (pytest.approx(2 * EPSILON), 1.0)
 
 
-def test_repetitions_are_free_and_units_are_never_added(tmp_path, capsys) -> None:
+def test_repetitions_are_free_and_each_unit_has_all_that_concerns_it(tmp_path, capsys) -> None:
     again, other_key = entry(1, pure(1.0)), replace(entry(1, pure(1.0)), key="fedcba9876543210")
     path = write(
         tmp_path / "ledger",
@@ -109,15 +116,19 @@ def test_repetitions_are_free_and_units_are_never_added(tmp_path, capsys) -> Non
         again,
         replace(again, time="later"),
         other_key,
-        entry(2, pure(0.5, "one event")),
+        entry(2, pure(0.5, EVENT)),
         entry(3, replace(pure(0.25), neighbouring="replace_one")),
         entry(4, pure(4.0), dataset="another"),
     )
     found = budget(capsys, "--ledger", path)["datasets"]
     assert [account["dataset"] for account in found] == ["default", "another"]
     assert [one["repeats"] for one in found[0]["runs"]] == [2, 0, 0, 0]
-    totals = {(one["unit"], one["neighbouring"]): one["epsilon"] for one in found[0]["totals"]}
-    assert totals == {(PERSON, "add_remove"): 2.0, ("one event", "add_remove"): 0.5, (PERSON, "replace_one"): 0.25}
+    of_units = {(one["unit"], one["neighbouring"]): one for one in found[0]["totals"]}
+    assert {unit: (one["epsilon"], one["releases"], one["silent"]) for unit, one in of_units.items()} == {
+        (str(PERSON), "add_remove"): (2.25, 3, 1),  # the event promises nothing to a person
+        ("one event", "add_remove"): (4.75, 4, 0),  # 0.5 + 2 * 2 for people added or removed + 0.25 for one replaced
+        (str(PERSON), "replace_one"): (4.25, 3, 1),
+    }
     (found,) = budget(capsys, "--ledger", path, "--dataset", "another")["datasets"]
     assert [one["epsilon"] for one in found["totals"]] == [4.0]
 
@@ -125,7 +136,7 @@ def test_repetitions_are_free_and_units_are_never_added(tmp_path, capsys) -> Non
 def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     red = replace(entry(2, pure(0.5)), run_id="\x1b[31mred" + "x" * 40)
-    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, "one event")))
+    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, EVENT)))
     assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
     shown = capsys.readouterr().out
     assert f"data set default: {PERSON}, neighbours by add_remove" in shown
@@ -135,7 +146,8 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
     plain = f"{EPSILON:g}", f"{EPSILON + 0.5:g}"
     assert ["2030-01-01T00:00:01", "heavy-hitters", "run", "1", plain[0], "1e-06", "0"] in lines
     assert ["all,", "plain", "sum", "2", "releases", plain[1], "1e-06"] in lines
-    assert ["all,", "composed", "1", "release", "0.5", "0"] in lines
+    assert ["2030-01-01T00:00:03", "heavy-hitters", "run", "3", "0.5", "0", "0"] in lines
+    assert shown.count("not in this total: 1 release promising nothing to this unit") == 1
     assert max(map(len, shown.splitlines())) <= 80
 
 
@@ -165,7 +177,7 @@ def test_what_is_missing_is_said(options, message, tmp_path, monkeypatch, capsys
 
 def test_a_limit_refuses_what_would_pass_it() -> None:
     earlier = [entry(number, pure(1.0)) for number in range(2)]
-    earlier += [entry(9, pure(7.0, "one event")), entry(10, pure(7.0), dataset="another")]
+    earlier += [entry(10, pure(7.0), dataset="another")]
     check_limit(Limit(3.0), entry(11, pure(1.0)), earlier)
     check_limit(Limit(1.0), entry(11, pure(1.0)), [])
     check_limit(Limit(1.0), entry(99, pure(0.1)), [entry(number, pure(0.1)) for number in range(9)])
@@ -182,6 +194,17 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
         check_limit(Limit(2.0, 5e-7), entry(11, point), [])
     check_limit(Limit(2.0, 1e-6), entry(11, point), [])
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
+
+
+def test_a_limit_is_kept_for_every_unit_that_a_run_is_about() -> None:
+    person, event = entry(1, pure(1.0)), entry(2, pure(1.0, EVENT))
+    check_limit(Limit(1.0), event, [])
+    check_limit(Limit(3.0), event, [person])
+    for new, earlier in ((event, [person]), (person, [event]), (replace(person, run_id="more"), [person, event])):
+        with pytest.raises(
+            ValueError, match=r"for one event, this run costs epsilon ., all together epsilon (3|5); left"
+        ):
+            check_limit(Limit(2.9), new, earlier)
 
 
 def test_a_limit_with_a_delta_counts_the_composition_not_the_plain_sum() -> None:

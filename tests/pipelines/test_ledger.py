@@ -10,12 +10,13 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.runners import launch
 
 GUARANTEE = PrivacyGuarantee(
-    unit="one event", neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5), limits=("One.",), horizon=7
+    unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5), limits=("One.",), horizon=7
 )
 ENTRY = Entry(
     time="2030-01-01T00:00:00+00:00",

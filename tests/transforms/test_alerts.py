@@ -23,6 +23,7 @@ from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
 from privstream.transforms.alerts.threshold_tests import TestCounts
@@ -193,10 +194,10 @@ def test_the_label_of_the_noise_holds_what_changes_the_law():
 class TestGuarantee:
     def test_of_one_person_over_the_whole_run(self):
         found = transform("shared streams").guarantee
-        assert (found.unit, found.epsilon, found.delta) == ("one person over the whole run", 8.0, 0.0)
+        assert (found.unit, found.epsilon, found.delta) == (PERSON, 8.0, 0.0)
         assert found.horizon is None  # however long the run
         assert "any number of windows" in found.paragraph()
-        assert transform("shared").guarantee.unit == "one person over the whole run"
+        assert transform("shared").guarantee.unit == PERSON
 
     @pytest.mark.parametrize(
         ("changes", "share"),

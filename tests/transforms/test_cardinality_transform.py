@@ -29,6 +29,7 @@ from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
@@ -374,4 +375,4 @@ def test_guarantee_and_error():
     shared = transform("streams")
     assert "at most 2 streams" in shared.guarantee.paragraph()
     assert shared.mechanism.algorithm.epsilon == 30.0
-    assert transform("events in streams").guarantee.unit == "one event"
+    assert transform("events in streams").guarantee.unit == EVENT

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import first_rows
@@ -350,7 +351,7 @@ def test_input_that_cannot_be_published_safely_is_refused():
 
 def test_the_guarantee_says_what_is_enforced():
     event, people = transform("several categories").guarantee, transform("people, streams").guarantee
-    assert (event.unit, people.unit) == ("one event", "one person over the whole run")
+    assert (event.unit, people.unit) == (EVENT, PERSON)
     assert (event.epsilon, event.delta, event.horizon) == (2.0, 0.0, 40)
     assert (people.epsilon, people.delta) == (2.0, 1e-6)
     assert "at most 2 categories of 6" in event.paragraph()

@@ -11,6 +11,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from tiny_runner import Stage
@@ -186,7 +187,7 @@ def test_a_late_copy_is_late_whether_or_not_it_equals_what_was_in_time(others, t
 
 def test_the_guarantee_says_nothing_of_persons():
     found = make("real").guarantee
-    assert found.unit == "one change that moves no measurement of the whole run by more than 1"
+    assert found.unit == PrivacyUnit(what="measurement")
     assert "person is not checked here" in found.paragraph()
     assert (found.epsilon, found.delta) == (5.0, 0.0)
     assert make("per rule").plan.mechanism.epsilon == 2.5

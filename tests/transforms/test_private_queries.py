@@ -11,6 +11,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
 from privstream.transforms.queries.answering import LATE, QUERY, AnswerQueries, SparseQuery
@@ -298,7 +299,7 @@ def test_unbounded_data_is_refused():
 def test_the_guarantee_is_about_persons():
     made = make("real weights")
     found = made.guarantee
-    assert found.unit == "one person over the whole run"
+    assert found.unit == PERSON
     assert (found.epsilon, found.delta) == (50.0, 1e-3)
     assert f"At most {made.mechanism.max_updates:,} answers are measured" in found.paragraph()
     assert made.accuracy.error == made.error_bound == made.mechanism.accuracy(20, 0.05)

@@ -98,7 +98,7 @@ def test_every_transform_has_an_example():
 
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 @pytest.mark.parametrize(("name", "arguments", "applies"), CASES)
-def test_what_the_guarantee_rests_on_is_said(name, arguments, applies, neighbouring):
+def test_what_the_guarantee_rests_on_is_said(name, arguments, applies, neighbouring, check_proof):
     kind = getattr(privstream.transforms, name)
     if "neighbouring" in inspect.signature(kind).parameters:
         arguments = arguments | {"neighbouring": neighbouring}
@@ -106,6 +106,7 @@ def test_what_the_guarantee_rests_on_is_said(name, arguments, applies, neighbour
         applies = applies[neighbouring == "replace_one"]
     expected = [KEYED_NOISE, *(one(neighbouring) if one in HASHES else one for one in applies)]
     guarantee = kind(**arguments, noise=SeededNoise(1)).guarantee
+    check_proof(guarantee.proof)
     assert list(guarantee.caveats) == expected
     assert guarantee.to_dict()["caveats"] == expected
     assert guarantee.paragraph().endswith(" ".join(expected))
@@ -117,5 +118,5 @@ def test_measurements_that_move_together_say_so():
         privstream.transforms.MeasurementAlerts(**WINDOWS, **NUMBERS, noise=SeededNoise(1), monotone=monotone).guarantee
         for monotone in (True, False)
     )
-    assert "moves all of them in the same direction" in monotone.unit
+    assert "moves all of them in the same direction" in str(monotone.unit)
     assert "direction" not in other.paragraph()

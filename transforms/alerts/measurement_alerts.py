@@ -9,11 +9,11 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_noise import IN_ONE_DIRECTION
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
@@ -135,8 +135,7 @@ class MeasurementAlerts(AlertTransform):
             f"Tests stop when alerts have cost as much as {self.plan.mechanism.min_hits:,} at the full price, or nearly"
         )
         return PrivacyGuarantee(
-            unit="one change that moves no measurement of the whole run by more than 1"
-            + (IN_ONE_DIRECTION if self.plan.mechanism.monotone else ""),
+            unit=PrivacyUnit(what="measurement", same_direction=self.plan.mechanism.monotone),
             neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=0.0,
@@ -145,6 +144,7 @@ class MeasurementAlerts(AlertTransform):
                 cost + (", for each rule by itself." if self.plan.by_rule else "."),
             ),
             public=("all parameters, among them the rules", "number, times, rules and streams of the measurements"),
+            proof="docs/proofs/alerts.md, section 2 and section 3",
             caveats=noise_caveats(self.plan.mechanism.integer, ROUNDED_FLOATS),
             curve=PureDp(self.epsilon),
         )

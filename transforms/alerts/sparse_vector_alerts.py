@@ -14,6 +14,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
@@ -221,12 +222,13 @@ class SparseVectorAlerts(AlertTransform):
             # Without such a limit two people who share a hash are counted once, which moves no count by more than 1.
             caveats += [people_hashed(plan.mechanism.neighbouring), streams_hashed(plan.mechanism.neighbouring)]
         return PrivacyGuarantee(
-            unit="one person over the whole run",
+            unit=PERSON,
             neighbouring=plan.mechanism.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
             limits=tuple(limits),
             public=("all parameters, among them the rules" + (" and the streams" if self.streams else ""),),
+            proof="docs/proofs/alerts.md, section 1 and section 2",
             caveats=tuple(caveats),
             curve=PureDp(self.epsilon),
         )

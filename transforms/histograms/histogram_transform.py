@@ -13,6 +13,7 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
@@ -130,9 +131,10 @@ class CategoryTransform(PrivateTransform):
         hashes = (people_hashed(self.neighbouring),) if self.unit == "user" else ()
         return replace(
             found,
-            unit="one person over the whole run" if self.unit == "user" else "one event",
+            unit=PERSON if self.unit == "user" else EVENT,
             limits=tuple(limits),
             public=tuple(public),
+            proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'user' else 2}; {found.proof}",
             caveats=(*found.caveats, *hashes),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -14,6 +15,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
@@ -137,20 +139,17 @@ class PrivateQueries(PrivateTransform):
         found = self.mechanism.guarantee
         # Who is added to somebody with the same hash may replace that one's record: that moves no query by more than 1.
         hashes = (people_hashed(found.neighbouring),) if found.neighbouring == "replace_one" else ()
-        return PrivacyGuarantee(
-            unit="one person over the whole run",
-            neighbouring=found.neighbouring,
-            epsilon=found.epsilon,
-            delta=found.delta,
+        return replace(
+            found,
+            unit=PERSON,
             limits=(
                 f"Each person counts with one record, the {self.selection} one.",
                 f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.",
                 "It covers one data set.",
             ),
             public=("all parameters, among them the number of records", "the queries and their number"),
-            adaptivity="Queries may depend on all earlier answers.",
+            proof=f"docs/proofs/private_queries.md; {found.proof}",
             caveats=(*noise_caveats(self.mechanism.integer, ROUNDED_FLOATS), *hashes),
-            curve=found.curve,
         )
 
     @property

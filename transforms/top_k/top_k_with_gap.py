@@ -13,6 +13,7 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundItems
@@ -188,7 +189,7 @@ class TopKWithGap(PrivateTransform):
             caveats.append(streams_hashed(made.neighbouring))
         return replace(
             made.guarantee,
-            unit="one person in one window" if in_window else "one person over the whole run",
+            unit=PrivacyUnit(what="person", window=self.steps.size) if in_window else PERSON,
             limits=tuple(limits),
             public=("all parameters", "the list of items", "the windows and streams, each of which is published"),
             adaptivity="The events of each window may depend on everything published before it.",

@@ -1,0 +1,119 @@
+"""PrivacyUnit: what a guarantee protects, and what that means for other units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from privstream.mechanisms import checks
+
+PORTIONS = ("person", "event", "row")
+CHANGES = ("query", "utility", "measurement")
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyUnit:
+    """What is protected: a portion of the data, or any change of the data that moves little.
+
+    Attributes:
+        what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
+            occurs. "row": the same, but a row that is replaced keeps its step. "query", "utility" or "measurement": a
+            change of the data that moves none of these by more than `bound`, whatever it is.
+        window: length in microseconds of the fixed windows, counted from 1970, of which the unit is what a person sends
+            in one; None for the whole run.
+        bound: how far a change moves any query, utility or measurement at most.
+        same_direction: a change moves all of them in the same direction.
+
+    Raises:
+        ValueError, TypeError: a field is out of range, of the wrong type, or of another kind of unit.
+
+    Example:
+        >>> print(PrivacyUnit(what="person", window=3600 * SECOND))
+        one person in one window of 3,600 seconds
+        >>> PERSON.changes("add_remove", EVENT, "add_remove")
+        2
+        >>> PERSON.changes("replace_one", EVENT, "add_remove")
+        1
+    """
+
+    what: str
+    window: int | None = None
+    bound: float = 1.0
+    same_direction: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of("what", self.what, PORTIONS + CHANGES)
+        checks.positive("bound", self.bound)
+        if self.window is not None:
+            checks.integer("window", self.window, minimum=1)
+            if self.what != "person":
+                raise ValueError(f"window must not be given for a unit of {self.what}")
+        if not isinstance(self.same_direction, bool):
+            raise TypeError(f"same_direction must be True or False, got {type(self.same_direction).__name__}")
+        if self.what in PORTIONS and (self.bound != 1 or self.same_direction):
+            raise ValueError(f"bound and same_direction must not be given for a unit of {self.what}")
+
+    def __str__(self) -> str:
+        """Return the unit in words, as in "differential privacy for one person over the whole run"."""
+        if self.what in CHANGES:
+            direction = ", and moves all of them in the same direction" if self.same_direction else ""
+            return f"one change of the data that moves no {self.what} by more than {self.bound:g}{direction}"
+        if self.window is not None:
+            return f"one person in one window of {self.window / SECOND:,g} seconds"
+        return "one event" if self.what == "event" else f"one {self.what} over the whole run"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the unit as plain values: the fields that are not as usual, and `what`."""
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
+
+    @classmethod
+    def from_dict(cls, record: Any) -> PrivacyUnit:
+        """Return the unit that `to_dict` has written.
+
+        Raises:
+            ValueError, TypeError: it was written otherwise; the message names the field.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(record, Mapping) or "what" not in record or not set(record) <= set(names):
+            raise ValueError(f"privacy_unit must be a record of {', '.join(names)}")
+        return cls(**record)
+
+    def changes(self, neighbouring: str, other: PrivacyUnit, others: str) -> int | None:
+        """Return how many changes by this unit make any one change by another; None if no number is proved to do.
+
+        Proof: docs/proofs/units.md, Theorem 1.
+
+        Args:
+            neighbouring: how this unit changes, "add_remove" or "replace_one".
+            other: the other unit.
+            others: how that one changes.
+        """
+        if (self, neighbouring) == (other, others):
+            return 1
+        if self.what in CHANGES or other.what in CHANGES:
+            return 1 if neighbouring == others and self._covers_change(other) else None
+        if self == other or "person" not in (self.what, other.what):
+            added: int | None = 1
+        elif self._contains(other):
+            added = 2 if neighbouring == "add_remove" else 1  # what else the person sends goes, and comes back
+        else:
+            added = None
+        return added if added is None or others == "add_remove" else 2 * added
+
+    def _covers_change(self, other: PrivacyUnit) -> bool:
+        """Return whether each change that is the other unit is one that this unit is."""
+        alike = self.what == other.what and other.bound <= self.bound
+        return alike and (other.same_direction or not self.same_direction)
+
+    def _contains(self, other: PrivacyUnit) -> bool:
+        """Return whether the other unit is always a part of what one person sends, in one window if this has them."""
+        if self.what != "person" or self.window is None or other.what != "person":
+            return self.what == "person"
+        return other.window is not None and self.window % other.window == 0
+
+
+PERSON = PrivacyUnit(what="person")
+EVENT = PrivacyUnit(what="event")
