@@ -15,6 +15,7 @@ from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import (
@@ -34,6 +35,7 @@ from privstream.mechanisms.points.incremental_predecessor import IncrementalPred
 from privstream.mechanisms.points.predecessor_answers import Neighbours, PredecessorStep
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
@@ -70,6 +72,7 @@ __all__ = [
     "OnlineMultiplicativeWeights",
     "PredecessorStep",
     "PrivacyGuarantee",
+    "PrivacyUnit",
     "Quantile",
     "RangeCounter",
     "RangeStep",
@@ -82,4 +85,5 @@ __all__ = [
     "TopK",
     "UnknownHorizonCounter",
     "Updates",
+    "read_guarantee_file",
 ]

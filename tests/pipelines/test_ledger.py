@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT
+from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.runners import launch
@@ -50,6 +50,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(output: str, *options: str) -> int:
     return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
+
+
+def test_entries_of_the_first_version_of_guarantees_are_read() -> None:
+    line = json.loads(ENTRY.to_line())
+    line["guarantee"] |= {"version": 1, "unit": "one person in one window"}
+    del line["guarantee"]["privacy_unit"]
+    Path("ledger").write_text(json.dumps(line) + "\n")
+    (found,) = Ledger("ledger").read()
+    assert found.guarantee == replace(GUARANTEE, unit=PrivacyUnit(what="person", window=60 * SECOND))
+    Path("ledger").write_text(json.dumps(line | {"guarantee": line["guarantee"] | {"unit": "one device"}}) + "\n")
+    with pytest.raises(ValueError, match=r"line 1 must be an entry .* version 1 of a guarantee has, got 'one device'"):
+        Ledger("ledger").read()
 
 
 def test_an_entry_comes_back_as_it_was() -> None:
