@@ -16,6 +16,7 @@ from event_forms import checked
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
 from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch
@@ -441,7 +442,8 @@ class TestArguments:
 
     def test_guarantee_and_errors(self):
         made = transform("ranges")
-        assert "one update (insertion or deletion of one point)" in made.guarantee.paragraph()
+        assert made.guarantee.unit == EVENT
+        assert made.guarantee.limits[0].startswith("An event updates one point of 1 .. ")
         assert "the last one counts" in made.guarantee.paragraph()
         assert made.guarantee.horizon == 12
         every = made.mechanism.error(12, 0.05)

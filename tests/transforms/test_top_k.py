@@ -275,7 +275,7 @@ class TestGuarantee:
 
     def test_one_window_is_another_unit(self):
         text = self.paragraph("one window")
-        assert "privacy for one person in one window," in text
+        assert "privacy for one person in one window of 10 seconds," in text
         assert "Whoever takes part in n windows is promised n times these epsilon and delta." in text
         assert transform("one window", end=None).mechanism.releases == 1
 
