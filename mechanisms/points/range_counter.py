@@ -73,7 +73,7 @@ class RangeCounter:
     labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
 
     Privacy:
-        Unit: one update over the whole run (an insertion or deletion of one point), or `updates_per_unit` of them.
+        Unit: one event, that is one update (an insertion or deletion of one point), or `updates_per_unit` of them.
         Neighbours: `neighbouring`. An update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h
         nodes over time, and moves each node by 1; with duplicates ignored, the next update of the same point may then
         count in one world and not in the other, which doubles that. delta = 0: discrete Laplace noise of scale
