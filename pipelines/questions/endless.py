@@ -12,6 +12,7 @@ from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING
 from privstream.pipelines.questions.input_fields import input_fields
 from privstream.pipelines.questions.spec import QuestionSpec
@@ -146,9 +147,9 @@ def check_same_promise(path: str, promised: Mapping[str, Any]) -> None:
 
 def _shaping(promised: Mapping[str, Any]) -> list[Any]:
     """Return what two promises have in common that are about one run, in the words of any version."""
-    given = promised["parameters"]
+    given, guarantee = promised["parameters"], guarantee_of(promised)
     kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name == "run_id"}
-    return [promised["made_by"]["command"], kept, [promised["guarantee"].get(name) for name in PROMISED]]
+    return [promised["made_by"]["command"], kept, [getattr(guarantee, name) for name in PROMISED]]
 
 
 def end_path(arguments: argparse.Namespace) -> str | None:
