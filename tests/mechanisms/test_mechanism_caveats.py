@@ -35,7 +35,6 @@ EXAMPLES = {
     "ThresholdMonitor": [
         (RUN, NUMBERS),
         (RUN | {"calibration": "paper"}, NUMBERS),
-        (RUN | {"calibration": "paper", "count_share": 0.0}, (*NUMBERS, caveats.COMPARED_FLOATS)),
         (RUN | {"calibration": "clock", "count_share": 0.0}, NUMBERS),
     ],
     "BinaryTreeCounter": [(COLUMNS, EXACT)],

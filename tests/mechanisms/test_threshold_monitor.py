@@ -235,7 +235,6 @@ class TestRefusals:
             ({"items": np.zeros(2, np.float64)}, TypeError, "items must be an array of uint64, got float64"),
             ({"items": [1, 2]}, TypeError, "items must be an array of uint64, got list"),
             ({"ranks": np.zeros(2, np.int16)}, TypeError, "ranks must be an array of uint16, got int16"),
-            ({"weights": np.zeros(2, np.float32)}, TypeError, "weights must be an array of float64, got float32"),
             ({"ranks": np.zeros(3, np.uint16)}, ValueError, r"ranks must have shape \(2,\), got \(3,\)"),
             ({"users": np.zeros((2, 2), np.uint64)}, ValueError, r"users must have shape \(2,\), got \(2, 2\)"),
             ({"step": -1}, ValueError, "step must be >= 0, got -1"),

@@ -141,9 +141,10 @@ def null_rows(column: pa.Array) -> np.ndarray:
 
 def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
     finite = np.isfinite(values)
-    rounded = np.rint(np.where(finite, values, 0.0) * (MICROS / per_second))
-    outside = (np.where(finite, values, 0.0) < 0) | (rounded >= SECONDS * MICROS)
-    micros = np.where(outside, 0.0, rounded).astype(np.int64)
+    farthest = float(SECONDS * per_second)
+    given = np.clip(np.where(finite, values, 0.0), -1.0, farthest)
+    micros = np.rint(given * (MICROS / per_second)).astype(np.int64)
+    outside = (given < 0) | (micros >= SECONDS * MICROS)
     return micros, [(nulls, _missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
 
 
