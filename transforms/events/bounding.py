@@ -76,18 +76,15 @@ def _choose(
     users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int, *, random: bool, noise: NoiseSource
 ) -> Kept:
     """Choose rows by least time, or at random, and rank them."""
-    if limit == 1 and not random:
-        order = np.lexsort((items, times, users))
-        first = np.flatnonzero(first_of_run(users[order]))
-        rows = order[first]
-        own = np.repeat(items[rows], np.diff(np.append(first, len(order))))
-        others = order[items[order] != own]
-        others = others[np.lexsort((items[others], users[others]))]
-        left_out = int(np.count_nonzero(first_of_run(users[others], items[others])))
-        return Kept(rows, np.zeros(len(rows), np.uint16), left_out)
     order = np.lexsort((times, items, users))
-    first = np.flatnonzero(first_of_run(users[order], items[order]))
-    held = order[first]
+    held = order[first_of_run(users[order], items[order])]  # by person, then by item
+    if limit == 1 and not random and len(held):
+        starts = np.flatnonzero(first_of_run(users[held]))
+        least = np.minimum.reduceat(times[held], starts)
+        least = np.repeat(least, np.diff(np.append(starts, len(held))))
+        rows = held[times[held] == least]
+        rows = rows[first_of_run(users[rows])]
+        return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
     lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
     priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
