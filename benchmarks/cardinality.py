@@ -132,8 +132,8 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
     )  # fmt: skip
     split = SplitMoves(steps=made.steps, moves=made.moves, noise=noise, shards=1)
     split.setup()
-    track = TrackMembers(steps=made.steps, moves=made.moves, noise=noise, stage=2)
-    ledger, state = track.restore([]), made.mechanism.initial_state()
+    track = TrackMembers(steps=made.steps, moves=made.moves, noise=noise, timer_offset=2)
+    ledger, state = track.decode(b"", []), made.mechanism.initial_state()
     seconds = {"split and hash": 0.0, "last moves": 0.0, "membership": 0.0, "mechanism": 0.0}
     clock = time.process_time
     for step, batch in enumerate(door_batches(updates)):
@@ -147,14 +147,14 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         said = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
         marks.append(clock())
         handled = track.handle(b"", step, [(StepKey("", step, 0), said)], ledger)
-        ledger = handled.ledger
+        ledger = handled.state
         marks.append(clock())
         change = sum(CHANGE.unpack(record[8:])[0] for _, record in handled.outputs)
         state, _ = made.mechanism.step(state, change, noise)
         marks.append(clock())
         for stage, took in zip(seconds, np.diff(marks).tolist(), strict=True):
             seconds[stage] += took
-    return seconds, len(ledger.presences), sum(map(len, track.compact(ledger)))
+    return seconds, len(ledger.presences), sum(map(len, track.encode(ledger)))
 
 
 def speed(updates: int) -> list[dict[str, Any]]:

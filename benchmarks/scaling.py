@@ -38,7 +38,9 @@ MOST_FOR_PEER = 1_000_000
 
 def make_stage() -> MonitorStream:
     monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=MAX_HITS, horizon=1000, first_step=0)
-    return MonitorStream(monitor=monitor, steps=Steps(size=10**6, period=10**6), noise=KeyedNoise.random(), stage=3)
+    return MonitorStream(
+        monitor=monitor, steps=Steps(size=10**6, period=10**6), noise=KeyedNoise.random(), timer_offset=3
+    )
 
 
 def charged(people: np.ndarray) -> UserCounters:
@@ -68,8 +70,8 @@ def measure(people: int, streams: int, repeats: int) -> dict[str, Any]:
         held = window(np.sort(mine), HOLDINGS // streams, rng)
         key = StepKey(f"stream {number}", 1, 0)
         stage.handle(key.stream.encode(), 1, [(key, held)], ledger)  # builds the tables
-        checkpoint, segments = best_seconds(lambda: stage.compact(ledger), repeats)  # noqa: B023
-        restore, _ = best_seconds(lambda: stage.restore(segments), repeats)  # noqa: B023
+        checkpoint, segments = best_seconds(lambda: stage.encode(ledger), repeats)  # noqa: B023
+        restore, _ = best_seconds(lambda: stage.decode(b"", segments), repeats)  # noqa: B023
         decide, handled = best_seconds(
             lambda: stage.handle(key.stream.encode(), 1, [(key, held)], ledger),  # noqa: B023
             repeats,

@@ -65,7 +65,7 @@ def alerts(tests: int) -> Iterator[Row]:
     rules = [AlertRule(name=f"rule {i}", at_least=THRESHOLD) for i in range(SEVERAL)]
     windows = min(CALLS, max(1, tests // SEVERAL))
     made = SparseVectorAlerts(epsilon=1.0, rules=rules, window=1, start=0, end=windows, noise=KeyedNoise.random())
-    fn = TestCounts(plan=made.plan, steps=made.steps, stage=3, noise=made.noise)
+    fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
     batch = [encode_counts(b"", np.arange(SEVERAL))]
 
     def run() -> None:

@@ -246,7 +246,7 @@ class ThresholdMonitor:
         true[np.searchsorted(published, distinct[hit])] = totals[hit]
         return Hits(published, self._noisy(holdings.step, published, true, source)), charges
 
-    def may_hit(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
+    def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Tell which items could be hits if `counts` (int64, all holders, dropped or not) people hold them.
 
         Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.

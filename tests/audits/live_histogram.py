@@ -15,11 +15,14 @@ from apache_beam.transforms.window import TimestampedValue
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
-from privstream.transforms.timing.clocked import SEED
+from privstream.transforms.timing.keyed_state import Cells, KeyedState
+from privstream.transforms.timing.public_clock import SEED
 
 
 class State(list):
     """A bag or a cell."""
+
+    bag = True
 
     def read(self):
         return list(self) if self.bag else (self[-1] if self else None)
@@ -51,14 +54,14 @@ class Live:
         self.transform, self.states = transform, defaultdict(State)
         self.split = SplitRows(**common, noise=transform._source.derive("people"), shards=2)
         limit = transform.max_contributions
-        self.bound = BoundRows(**common, stage=1, limit=min(limit, transform.max_per_window or limit))
-        self.limit = limiter(**common, stage=2, limit=limit)
+        self.bound = BoundRows(**common, timer_offset=1, limit=min(limit, transform.max_per_window or limit))
+        self.limit = limiter(**common, timer_offset=2, limit=limit)
         self.publish = publisher or transform.publisher(3, transform._noise())
         self.publish.noise = transform._noise()
         for stage in (self.split, self.bound, self.limit, self.publish):
             stage.setup()
         for stream in transform.categories.streams:
-            list(self.publish.keep((stream.encode(), SEED), *self._cells(stream, "pending", "hand"), Timer()))
+            list(self.publish.keep((stream.encode(), SEED), self._cells_of("publish", stream)))
 
     def window(self, number, users, items, streams):
         """Give the events of window 0, 1, ..; return what is published, estimates (streams, categories)."""
@@ -69,29 +72,31 @@ class Live:
         batch = pa.RecordBatch.from_arrays([*texts, pa.array(times)], names=["user", "item", "stream", "time"])
         for key, (digest, data) in self.split.process(batch):
             assert StepKey.from_bytes(key).step == step
-            (parcels,) = self._cells(key, "parcels")
-            self.bound.process((key, (digest, data)), parcels, Timer())
-            self.bound.process((key, (digest, b"")), parcels, Timer())
-        for key in [key for key, name in self.states if name == "parcels"]:
-            for shard, record in self.bound.on_due(key, *self._cells(key, "parcels")):
-                list(self.limit.keep((shard, record), *self._cells(shard, "waiting", "head"), Timer()))
-        for key in [key for key, name in self.states if name == "waiting"]:
-            self.limit._cache.clear()
+            self.bound.process((key, (digest, data)), self.states[key, "batches"], Timer())
+            self.bound.process((key, (digest, b"")), self.states[key, "batches"], Timer())
+        for key in self._keys("batches"):
+            for shard, record in self.bound.on_due(key, self.states[key, "batches"]):
+                list(self.limit.keep((shard, record), self._cells_of("limit", shard)))
+        for key in self._keys("limit waiting"):
+            self.limit.keys = KeyedState(self.limit)
             time = steps.decision_time(step, 2)
-            for element in self.limit.handle_due(key, time, *self._cells(key, "waiting", "log", "head")):
+            for element in self.limit.tick(key, time, self._cells_of("limit", key)):
                 stream, record = element.value
-                list(self.publish.keep((stream, record), *self._cells(stream.decode(), "pending", "hand"), Timer()))
+                list(self.publish.keep((stream, record), self._cells_of("publish", stream.decode())))
         return np.array([self._published(stream, step) for stream in self.transform.categories.streams])
 
     def _published(self, stream, step):
-        self.publish._cache.clear()
-        cells = self._cells(stream, "pending", "hand", "memory")
+        self.publish.keys = KeyedState(self.publish)
         time = self.transform.steps.decision_time(step, 3)
-        rows = list(self.publish.tick(stream.encode(), time, *cells, Timer()))
+        rows = list(self.publish.tick(stream.encode(), time, self._cells_of("publish", stream)))
         assert all(isinstance(row, TimestampedValue) and not isinstance(row, TaggedOutput) for row in rows)
         return [row.value.estimate for row in rows]
 
-    def _cells(self, key, *names):
-        for name in names:
-            self.states[key, name].bag = name not in ("hand", "memory", "head")
-        return [self.states[key, name] for name in names]
+    def _cells_of(self, stage, key):
+        """Return the states of a key in a stage."""
+        waiting, progress, log = (self.states[key, f"{stage} {name}"] for name in ("waiting", "progress", "log"))
+        progress.bag = False
+        return Cells(waiting, progress, log, Timer())
+
+    def _keys(self, name):
+        return [key for key, found in self.states if found == name]

@@ -29,7 +29,7 @@ def alerts(rules, **others):
 
 def counts_of(made, people, meet=None):
     """Count people through the stages: so many in each window, each with nine events of every item there is."""
-    fn = MeetRules(rules=made.plan.rules, steps=made.steps, stage=1, noise=made.noise, by_people=False)
+    fn = MeetRules(rules=made.plan.rules, steps=made.steps, timer_offset=1, noise=made.noise, by_people=False)
     fn.setup()
     if meet is not None:
         fn.meet = meet
@@ -47,7 +47,7 @@ def counts_of(made, people, meet=None):
 
 def outcomes(made, batches, seed):
     """Code how many tests fired in each window, and the last gap, up to 8, in many runs."""
-    fn = TestCounts(plan=made.plan, steps=made.steps, stage=3, noise=made.noise)
+    fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
     codes = np.zeros(RUNS, np.int64)
     for run in range(RUNS):
         fn.noise = SeededNoise(seed).derive(run)
@@ -117,7 +117,7 @@ def test_events_in_place_of_people_are_caught():
 def test_noise_of_one_window_used_in_all_is_caught():
     """A mechanism that is started anew in every window spends epsilon in each of them."""
     made = alerts(ONE)
-    fn = TestCounts(plan=made.plan, steps=made.steps, stage=3, noise=made.noise)
+    fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
     worlds = []
     for people in (4, 5):
         batches, codes = counts_of(made, (people,) * WINDOWS), np.zeros(RUNS, np.int64)
@@ -137,9 +137,9 @@ class TestOfMeasurements:
 
     def outcomes(self, made, values, seed):
         check = KeyMeasurements(rules=made.plan.rules, streams=("",), steps=made.steps, whole=True)
-        parcels = [out for value in values for out in check.process(Measurement("x", Timestamp(0), value))]
-        fn = TestMeasurements(plan=made.plan, steps=made.steps, stage=2, noise=made.noise)
-        batch = pack("measurements", 1, {str(i): data for i, (_, (_, data)) in enumerate(parcels)})
+        keyed_batches = [out for value in values for out in check.process(Measurement("x", Timestamp(0), value))]
+        fn = TestMeasurements(plan=made.plan, steps=made.steps, timer_offset=2, noise=made.noise)
+        batch = pack("measurements", 1, {str(i): data for i, (_, (_, data)) in enumerate(keyed_batches)})
         codes = np.zeros(RUNS, np.int64)
         for run in range(RUNS):
             fn.noise = SeededNoise(seed).derive(run)

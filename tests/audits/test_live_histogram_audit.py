@@ -57,7 +57,7 @@ def outcomes(growth):
 class ForgetfulLimit(LimitRows):
     """Limits each window by itself."""
 
-    def restore(self, segments):
+    def decode(self, key, segments):
         return UserCounters()
 
 

@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.events.bounding import BoundItems, Kept
+from privstream.transforms.events.bounding import BoundPerWindow, Kept
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -27,17 +27,17 @@ def ranking(**changes) -> TopKWithGap:
     return TopKWithGap(**{**COMMON, **changes})
 
 
-def stages(made: TopKWithGap) -> tuple[BoundItems, CountHolders, RankItems]:
+def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
     common = {"steps": made.steps, "noise": made.noise}
-    bound = BoundItems(
+    bound = BoundPerWindow(
         **common,
-        stage=1,
+        timer_offset=1,
         items_per_step=made.mechanism.items_per_release,
         selection=made.selection,
         item_shards=1,
         domain=made.domain,
     )
-    rank = RankItems(**common, stage=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta)
+    rank = RankItems(**common, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta)
     return bound, CountHolders(), rank
 
 

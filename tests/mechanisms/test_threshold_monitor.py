@@ -70,7 +70,7 @@ def reference_step(monitor, charged, step, rows, noise):
     counts, charges = {}, []
     for item in tested:
         taking_part = [u for u, held, rank in rows if held == item and rank < monitor.max_hits - charged[u]]
-        if monitor.may_hit(step, ids([item]), np.array([len(taking_part)]), noise)[0]:
+        if monitor.could_exceed(step, ids([item]), np.array([len(taking_part)]), noise)[0]:
             counts[item] = len(taking_part)
             charges += taking_part
     for user in charges:
@@ -131,7 +131,7 @@ class TestInvariance:
         noise, full, pruned = SeededNoise(seed), monitor.initial_state(), monitor.initial_state()
         for step, rows in enumerate(stream):
             items, counts = np.unique(ids([item for _, item, _ in rows]), return_counts=True)
-            kept = set(items[monitor.may_hit(step, items, counts, noise)].tolist())
+            kept = set(items[monitor.could_exceed(step, items, counts, noise)].tolist())
             fewer = [row for row in rows if row[1] in kept]
             full, hits = monitor.step(full, holdings(step, rows), noise)
             if fewer or monitor.next_absent_hit(step, step + 1, noise) is not None:
@@ -146,7 +146,7 @@ class TestInvariance:
         noise, pruned_hits, absent_hits = SeededNoise(5), 0, 0
         for step in range(200):
             absent = KNOWN.decide(UserCounters(), holdings(step, []), noise)[0].items
-            may = KNOWN.may_hit(step, ids(range(DOMAIN)), np.zeros(DOMAIN, np.int64), noise)
+            may = KNOWN.could_exceed(step, ids(range(DOMAIN)), np.zeros(DOMAIN, np.int64), noise)
             assert np.flatnonzero(may).tolist() == absent.tolist()
             absent_hits += len(absent)
             pruned_hits += len(absent) < DOMAIN
@@ -259,7 +259,7 @@ class TestRefusals:
             with pytest.raises(HorizonExceeded, match=f"step must be >= 5 and < 11, got {step}"):
                 monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
             with pytest.raises(HorizonExceeded, match="step must be >= 5"):
-                monitor.may_hit(step, ids([1]), np.ones(1, np.int64), SeededNoise(1))
+                monitor.could_exceed(step, ids([1]), np.ones(1, np.int64), SeededNoise(1))
         for step in (5, 10):
             monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
         with pytest.raises(HorizonExceeded, match="step must be >= 5, got 4"):
@@ -306,7 +306,7 @@ class TestUnboundedHorizon:
         users = ids(np.arange(math.ceil(at[2])))
         late = replace(UNBOUNDED, first_step=0, epsilon=1.0, delta=1e-6)
         hits = [
-            sum(late.may_hit(step, ids([9]), np.array([len(users)]), SeededNoise(s))[0] for s in range(100))
+            sum(late.could_exceed(step, ids([9]), np.array([len(users)]), SeededNoise(s))[0] for s in range(100))
             for step in (0, 2**40)
         ]
         assert hits[0] > 20

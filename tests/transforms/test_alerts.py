@@ -27,7 +27,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
 from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.timing.clocked import SEED, stepped
+from privstream.transforms.timing.public_clock import SEED, stepped
 from runner_harness import on_every_runner
 from tiny_runner import Stage
 
@@ -97,7 +97,7 @@ def test_every_window_is_tested_without_any_event():
 @settings(max_examples=200, deadline=None)
 def test_one_person_moves_each_count_by_at_most_one(others, own):
     made = transform("shared")
-    fn = MeetRules(rules=RULES, steps=made.steps, stage=1, noise=made.noise, by_people=False)
+    fn = MeetRules(rules=RULES, steps=made.steps, timer_offset=1, noise=made.noise, by_people=False)
     fn.setup()
 
     def counts(events):
@@ -121,7 +121,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(name, seed):
     made, chance = transform(name), random.Random(seed)
     events = random_events(name, chance)
     counts = true_counts(made, events)
-    fn = TestCounts(plan=made.plan, steps=made.steps, stage=3, noise=made.noise)
+    fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
     stage = Stage(fn, chance, crashes=0.3, workers=2)
     records = [(ONE_RUN, SEED)]
     for (step, stream, rule), count in counts.items():
@@ -137,7 +137,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(name, seed):
         stage.advance(watermark)
     stage.advance(2**62 // 1000 * 1000)
     assert same(stage.take(), reference(made, events))
-    assert [place[1] for place, values in stage.cells.states.items() if values] == ["test_counts_hand"]
+    assert [place[1] for place, values in stage.cells.states.items() if values] == ["test_counts_progress"]
 
 
 def test_who_is_over_the_limit_of_streams_is_left_out():

@@ -17,7 +17,7 @@ from privstream.transforms import (
     SparseVectorAlerts,
     TopKWithGap,
 )
-from privstream.transforms.timing.receipts import NO_TIME
+from privstream.transforms.timing.on_time_markers import NO_TIME
 from runner_harness import on_every_runner, run
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400

@@ -34,7 +34,7 @@ from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import last_moves
-from privstream.transforms.timing.clocked import StartClocks
+from privstream.transforms.timing.public_clock import StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -82,22 +82,22 @@ def drive(made, events, chance, *, crashes, workers=2):
     names = ("LastMoves", "TrackMembers", "PublishCardinality")
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
     stages[-1].feed(call_all(StartClocks(made.moves.streams), [b""]))
-    steps, receipts = made.steps, {}
+    steps, markers = made.steps, {}
     waiting, watermark = list(events), START * SECOND
 
     def arrive(some):
-        parcels = call_all(fns["SplitMoves"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
-        for key, (digest, _) in parcels:
-            receipts.setdefault(key, []).append(digest)
-        stages[0].feed(parcels)
+        keyed_batches = call_all(fns["SplitMoves"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
+        for key, (digest, _) in keyed_batches:
+            markers.setdefault(key, []).append(digest)
+        stages[0].feed(keyed_batches)
 
     while watermark < steps.end * steps.size + 5 * SECOND:
         watermark += chance.choice([1, 5, 10, 80]) * SECOND
         due = [e for e in waiting if e[2] // steps.size * steps.size <= watermark]
         waiting = [e for e in waiting if e not in due]
         arrive(due)
-        ready = [key for key in receipts if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
-        stages[0].feed([(key, (b"".join(receipts.pop(key)), b"")) for key in ready])
+        ready = [key for key in markers if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
+        stages[0].feed([(key, (b"".join(markers.pop(key)), b"")) for key in ready])
         for stage, following in itertools.pairwise(stages):
             stage.advance(watermark)
             following.feed(stage.take())
@@ -115,7 +115,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert sorted(stages[-1].outputs) == expected(made, events)
     assert [stage.dead for stage in stages if stage.dead] == []
     left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {"publish_cardinality_hand", "track_members_head", "track_members_log"}
+    assert left <= {"publish_cardinality_progress", "track_members_progress", "track_members_log"}
     assert not any(stage.cells.timers for stage in stages)
 
 
@@ -129,7 +129,7 @@ def test_shards_and_batches_change_nothing():
 
 
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
-    monkeypatch.setattr("privstream.transforms.timing.ordered.LEAST_COMPACTION", 500)
+    monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
     monkeypatch.setattr("privstream.transforms.cardinality.members.SEGMENT", 3)
     for name in ("doors", "visits in streams", "sessions with ends"):
         chance = random.Random(5)

@@ -12,9 +12,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
-from privstream.transforms.timing.clocked import CHUNK, SEED, WithClock, stepped
-from privstream.transforms.timing.one_by_one import OneByOne
-from privstream.transforms.timing.receipts import NO_TIME
+from privstream.transforms.timing.clocked import CHUNK, ClockedSteps
+from privstream.transforms.timing.on_time_markers import NO_TIME
+from privstream.transforms.timing.public_clock import SEED, WithClock, stepped
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage
@@ -24,7 +24,7 @@ WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
-class Tell(OneByOne, state="tell"):
+class Tell(ClockedSteps, state="tell"):
     """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
 
     def initial(self, key):
@@ -73,7 +73,7 @@ def steps_of(number: int, *, first: int = 7, **others) -> Steps:
 def test_every_step_once_in_order_on_every_runner(runner, windows):
     steps = steps_of(windows, allowed_lateness=2 * MICROS)
     records = random_records(random.Random(3), steps, 40)
-    fn = Tell(steps=steps, stage=1)
+    fn = Tell(steps=steps, timer_offset=1)
 
     def build(pipeline):
         made = pipeline | beam.Create(records).with_output_types(Keyed)
@@ -88,7 +88,7 @@ def test_every_step_once_in_order_on_every_runner(runner, windows):
 @on_every_runner
 def test_steps_without_any_event(runner):
     steps = steps_of(20)
-    fn = Tell(steps=steps, stage=0)
+    fn = Tell(steps=steps, timer_offset=0)
 
     def build(pipeline):
         nothing = pipeline | beam.Create([]).with_output_types(Keyed)
@@ -102,7 +102,7 @@ def test_steps_without_any_event(runner):
 def test_a_watermark_that_creeps_and_jumps(runner, endless):
     """Every step as the watermark passes; what comes later is set aside; an endless clock ends with its input."""
     steps = Steps(size=MICROS, period=MICROS, first=10, end=None if endless else 700)
-    fn = Tell(steps=steps, stage=0)
+    fn = Tell(steps=steps, timer_offset=0)
     events = test_stream.TestStream(coder=BytesCoder())
     used = []
     marks = [0, 11.5, 11.7, 14, 15, 16, 40, 41, 300, 301, 302.5, 640]
@@ -135,7 +135,7 @@ def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside(runner):
     decision = steps.decision_time(2, 1)
     early = [decision - Duration(micros=MILLISECOND), MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP]
     stamps = [(b"early", stamp.micros) for stamp in early] + [(b"late", (decision + 0).micros), (b"late", 90 * MICROS)]
-    fn = Tell(steps=steps, stage=1)
+    fn = Tell(steps=steps, timer_offset=1)
 
     def build(pipeline):
         made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(Keyed)
@@ -159,7 +159,7 @@ def test_bounded_input_needs_an_end_and_all_input_a_start():
     with pytest.raises(ValueError, match=r"^start must be given"):
         WithClock(Steps(size=1, period=1), ("",))
     with pytest.raises(ValueError, match=r"^start must be given"):
-        Tell(steps=Steps(size=1, period=1), stage=0)
+        Tell(steps=Steps(size=1, period=1), timer_offset=0)
     records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = records | WithClock(Steps(size=1, period=1, first=0), ("",))
@@ -169,7 +169,7 @@ def test_a_batch_outside_of_the_run_is_refused():
     steps = steps_of(3)
     for step in (6, 10):
         with pytest.raises(ValueError, match=r"^step of a batch must be in the run"):
-            Stage(Tell(steps=steps, stage=0), random.Random(1)).feed([(b"", stepped(step, b""))])
+            Stage(Tell(steps=steps, timer_offset=0), random.Random(1)).feed([(b"", stepped(step, b""))])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -177,7 +177,7 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
     chance = random.Random(seed)
     steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
     records = random_records(chance, steps, 60)
-    fn = Tell(steps=steps, stage=2)
+    fn = Tell(steps=steps, timer_offset=2)
     stage = Stage(fn, chance, crashes=0.3, workers=3)
     waiting = list(records)
     if chance.random() < 0.5:  # batches may overtake the seeds
@@ -197,12 +197,12 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
     assert not [row for row in rows if row[2] == "late"]
     assert sorted(rows) == expected(fn, records)
     assert not stage.cells.timers
-    assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_hand"}
+    assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
 
 def test_a_step_that_was_handled_takes_nothing_more():
     steps = steps_of(50)
-    stage = Stage(Tell(steps=steps, stage=0), random.Random(5), crashes=0.2, workers=2)
+    stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(5), crashes=0.2, workers=2)
     stage.feed([(b"", SEED)])
     stage.advance(steps.decision_time(20).micros)
     stage.feed([(b"", stepped(20, b"x")), (b"", stepped(21, b"y"))])
@@ -214,7 +214,7 @@ def test_a_step_that_was_handled_takes_nothing_more():
 
 def test_a_jump_over_many_windows_takes_few_calls():
     steps = steps_of(100_000, first=12_345)
-    stage = Stage(Tell(steps=steps, stage=0), random.Random(5))
+    stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(5))
     calls = []
     commit = stage._commit
     stage._commit = lambda *args, **kwargs: (calls.append(1), commit(*args, **kwargs))
@@ -230,8 +230,8 @@ def test_walks_are_cut_into_chunks():
             assert last - first < CHUNK
             return super().walk(key, first, last, batches, state)
 
-    fn = Wide(steps=steps_of(3 * CHUNK), stage=0)
-    stage = Stage(Tell(steps=fn.steps, stage=0), random.Random(2))
+    fn = Wide(steps=steps_of(3 * CHUNK), timer_offset=0)
+    stage = Stage(Tell(steps=fn.steps, timer_offset=0), random.Random(2))
     stage.workers = [fn]
     stage.feed([(b"", SEED)])
     stage.advance(2**62)

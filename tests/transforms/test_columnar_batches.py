@@ -21,7 +21,7 @@ from privstream.transforms.batches import (
     string_buffers,
     unseal,
 )
-from privstream.transforms.timing.receipts import digest, join_receipts, split_receipts
+from privstream.transforms.timing.on_time_markers import count_markers, digest, join_markers
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = st.builds(StepKey, TEXT, st.integers(0, 2**62), st.integers(0, 2**32 - 1))
@@ -107,5 +107,5 @@ def test_string_buffers_of_slices(texts, start, kind):
 
 @given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
 def test_receipts_are_joined_and_split(parts):
-    joined = [join_receipts((b"key", map(digest, part)))[1][0] for part in parts]
-    assert split_receipts(joined) == Counter(digest(data) for part in parts for data in part)
+    joined = [join_markers((b"key", map(digest, part)))[1][0] for part in parts]
+    assert count_markers(joined) == Counter(digest(data) for part in parts for data in part)

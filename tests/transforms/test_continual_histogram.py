@@ -29,7 +29,8 @@ from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import first_rows
-from privstream.transforms.timing.clocked import SEED, ClockedSteps, StartClocks
+from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.public_clock import SEED, StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -100,7 +101,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     names = [name for name in ("BoundRows", "LimitRows", "PublishHistogram", "RaiseFlags") if name in fns]
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
     stages[-1].feed(call_all(StartClocks(made.categories.streams), [b""]))
-    steps, receipts = made.steps, {}
+    steps, markers = made.steps, {}
     waiting, watermark = list(events), START * SECOND
 
     def arrive(some):
@@ -108,10 +109,10 @@ def drive(made, events, chance, *, crashes, workers=2):
         if len(names) == 1:
             stages[0].feed(call_all(fns["CountEvents"], checked(made, batches)))
             return
-        parcels = call_all(fns["SplitRows"], checked(made, batches))
-        for key, (digest, _) in parcels:
-            receipts.setdefault(key, []).append(digest)
-        stages[0].feed(parcels)
+        keyed_batches = call_all(fns["SplitRows"], checked(made, batches))
+        for key, (digest, _) in keyed_batches:
+            markers.setdefault(key, []).append(digest)
+        stages[0].feed(keyed_batches)
 
     while watermark < steps.end * steps.size + 5 * SECOND:
         due = [e for e in waiting if e[2] <= watermark]
@@ -122,8 +123,8 @@ def drive(made, events, chance, *, crashes, workers=2):
         waiting = [e for e in waiting if e not in late]
         arrive(late)
         if len(names) > 1:
-            ready = [k for k in receipts if steps.decision_time(StepKey.from_bytes(k).step).micros <= watermark]
-            stages[0].feed([(key, (b"".join(receipts.pop(key)), b"")) for key in ready])
+            ready = [k for k in markers if steps.decision_time(StepKey.from_bytes(k).step).micros <= watermark]
+            stages[0].feed([(key, (b"".join(markers.pop(key)), b"")) for key in ready])
         for stage, following in itertools.pairwise(stages):
             stage.advance(watermark)
             following.feed(stage.take())
@@ -141,7 +142,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert sorted(stages[-1].outputs) == expected(name, made, events)
     assert [stage.dead for stage in stages if stage.dead] == []
     left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {"publish_histogram_hand", "raise_flags_hand", "limit_rows_head", "limit_rows_log"}
+    assert left <= {"publish_histogram_progress", "raise_flags_progress", "limit_rows_progress", "limit_rows_log"}
     assert not any(stage.cells.timers for stage in stages)
 
 
@@ -163,7 +164,7 @@ def test_a_state_is_small_however_many_events_there_were():
         stage.feed([(b"", SEED)])
         stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
-        sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "memory" in p))
+        sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
     assert sizes[0] == sizes[1] < 1500
 
 

@@ -173,14 +173,14 @@ def test_a_late_copy_is_late_whether_or_not_it_equals_what_was_in_time(others, t
     check = KeyMeasurements(rules=made.plan.rules, streams=made.plan.streams, steps=made.steps, whole=False)
     at = Timestamp(START)
     *in_time, late = [
-        parcel for value in (others, others, 1000.0) for parcel in check.process(Measurement("load", at, value))
+        batch for value in (others, others, 1000.0) for batch in check.process(Measurement("load", at, value))
     ]
     key = late[0]
-    stage = Stage(KeepMeasurements(steps=made.steps, stage=1), random.Random(1))
+    stage = Stage(KeepMeasurements(steps=made.steps, timer_offset=1), random.Random(1))
     stage.feed([*in_time, late, (key, (b"".join(digest for _, (digest, _) in in_time), b""))])
     stage.advance(made.steps.decision_time(made.steps.first, 1).micros)
     ((_, kept),) = stage.take()
-    test = TestMeasurements(plan=made.plan, steps=made.steps, stage=2, noise=made.noise)
+    test = TestMeasurements(plan=made.plan, steps=made.steps, timer_offset=2, noise=made.noise)
     assert len(test.read(("",), [kept[8:]]).values) == tests
     assert [letter.source for letter in stage.dead] == ["late measurement"]
 

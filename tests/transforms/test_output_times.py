@@ -176,7 +176,7 @@ def test_windows_of_any_length_long_after_the_first(size, lateness, started):
     source = source.add_elements([hit(steps, last)]).advance_watermark_to_infinity()
 
     def build(pipeline):
-        rows = pipeline | "Source" >> source | "Ends" >> AtWindowEnds(steps, HeavyHitter, stage=2)
+        rows = pipeline | "Source" >> source | "Ends" >> AtWindowEnds(steps, HeavyHitter, timer_offset=2)
         return {"rows": rows, "grouped": rows | ByWindow(size)}
 
     results = runner_harness.run("prism", build, "--streaming")

@@ -244,7 +244,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(seed):
     assert same(
         sorted(stage.take(), key=lambda row: (row.time, row.query)), reference(made, data, queries), scale_of(made)
     )
-    assert stage.cells.states[ONE_KEY, "answer_queries_pending"] == []
+    assert stage.cells.states[ONE_KEY, "answer_queries_waiting"] == []
     assert not stage.cells.timers
 
 

@@ -21,7 +21,7 @@ from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
 from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
-from privstream.transforms.timing.clocked import StartClocks
+from privstream.transforms.timing.public_clock import StartClocks
 from privstream.transforms.timing.steps import Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
@@ -246,7 +246,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert sorted(stage.outputs) == expected(made, events, queries)
     assert stage.dead == []
     left = {place for (_, place), values in stage.cells.states.items() if values}
-    assert all(place.endswith("_hand") for place in left)
+    assert all(place.endswith("_progress") for place in left)
     assert not any(stage.cells.timers.values())
 
 

@@ -8,9 +8,9 @@ import tiny_runner
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
-from privstream.transforms.events.limiting import LimitPeople
+from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
-from privstream.transforms.timing import ordered
+from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, random_events, transform
 
@@ -29,7 +29,7 @@ def monitor_stage(max_hits: int = 1000) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
     monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000, count_share=0.0)
     assert monitor.detection_threshold <= 50
-    fn = MonitorStream(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), stage=4)
+    fn = MonitorStream(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
     return tiny_runner.Stage(fn, random.Random(0))
 
 
@@ -56,7 +56,7 @@ def test_a_step_writes_what_it_charges_and_not_the_history():
 
 
 def test_the_log_is_compacted_at_amortised_cost(monkeypatch):
-    monkeypatch.setattr(ordered, "LEAST_COMPACTION", 2_000)
+    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2_000)
     stage, people, charged = monitor_stage(), np.arange(200), 0
     written, sizes = 0, []
     for step in range(200):
@@ -87,17 +87,17 @@ def test_pending_batches_are_freed_at_amortised_cost():
     for step in range(many):
         stage.advance(STEPS.decision_time(step, 4).micros)
     assert stage.cells.added - before <= 2 * many * batch + many * (50 * BYTES_PER_CHARGE + OVERHEAD)
-    assert stage.cells.states[b"", "monitor_stream_pending"] == []
+    assert stage.cells.states[b"", "monitor_stream_waiting"] == []
     assert not stage.cells.timers
 
 
 def test_steps_in_which_nobody_new_takes_part_write_no_log():
-    fn = LimitPeople(steps=STEPS, noise=KeyedNoise(KEY), stage=2, item_shards=2, streams=1)
+    fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))
     for step in range(50):
         stage.feed([(b"\0\0\0\0", seal(StepKey("s", step, 0), held(np.arange(10))))])
         stage.advance(STEPS.decision_time(step, 2).micros)
-    assert len(stage.cells.states[b"\0\0\0\0", "limit_people_log"]) == 1
+    assert len(stage.cells.states[b"\0\0\0\0", "bound_across_windows_log"]) == 1
 
 
 @pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain"])
@@ -106,7 +106,12 @@ def test_the_first_stages_keep_nothing(name):
     for stage in chain.stages:
         assert not stage.cells.timers
         left = {place[1] for place, values in stage.cells.states.items() if values}
-        assert left <= {"limit_people_log", "limit_people_head", "monitor_stream_log", "monitor_stream_head"}
+        assert left <= {
+            "bound_across_windows_log",
+            "bound_across_windows_progress",
+            "monitor_stream_log",
+            "monitor_stream_progress",
+        }
 
 
 def test_a_late_batch_leaves_nothing_behind():

@@ -16,8 +16,8 @@ from event_forms import as_rows, run_bounded, run_stream, stamped
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
-from privstream.transforms.timing.clocked import SEED as CLOCK_SEED
-from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.public_clock import SEED as CLOCK_SEED
+from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.top_k.ranking import RankItems
 from runner_harness import on_every_runner
 from slow_reference import bounded, hashed, limit_people
@@ -220,7 +220,7 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
 def test_bundles_that_fail_and_batches_in_any_order(seed):
     chance, made = random.Random(seed), transform("streams")
     fn = RankItems(
-        steps=made.steps, noise=made.noise, stage=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
+        steps=made.steps, noise=made.noise, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
     )
     records = []
     for _ in range(60):
@@ -235,7 +235,7 @@ def test_bundles_that_fail_and_batches_in_any_order(seed):
         stage.feed(records)
         stage.advance(2**62)
         assert not stage.dead
-        assert not stage.cells.states[b"s", "rank_items_pending"]
+        assert not stage.cells.states[b"s", "rank_items_waiting"]
         return sorted(stage.take())
 
     quiet = rows(random.Random(0), 0.0, 1)
@@ -246,7 +246,7 @@ def test_bundles_that_fail_and_batches_in_any_order(seed):
 def test_late_counts_are_set_aside_by_item():
     made = transform()
     fn = RankItems(
-        steps=made.steps, noise=made.noise, stage=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
+        steps=made.steps, noise=made.noise, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
     )
     stage = Stage(fn, random.Random(1))
     stage.feed([(b"", CLOCK_SEED)])

@@ -5,7 +5,7 @@ import random
 import pytest
 import slow_reference
 import tiny_runner
-from privstream.transforms.timing import ordered
+from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
 SEEDS = range(3)
@@ -41,8 +41,8 @@ def test_rows_are_those_of_the_reference(name):
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
-    monkeypatch.setattr(ordered, "LEAST_COMPACTION", 64)
-    monkeypatch.setattr(ordered, "CACHED_KEYS", 2)
+    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 64)
+    monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
     events = random_events(name, random.Random(77))
     quiet = tiny_runner.run_chain(transform(name), events, random.Random(1))
     for seed in SEEDS:
@@ -75,7 +75,7 @@ def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
         chain.advance(tiny_runner.END)
         assert sorted(chain.rows) == slow_reference.heavy_hitters(made, events)
         assert len(chain.dead_letters()) == late_pairs(made, late)
-        assert chain.counters().get("BoundItems.late", 0) == late_pairs(made, late)
+        assert chain.counters().get("BoundPerWindow.late", 0) == late_pairs(made, late)
         assert not any("user" in field for letter in chain.dead_letters() for field in letter)
 
 

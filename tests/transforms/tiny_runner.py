@@ -226,7 +226,7 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 
 SCHEMA = EventFields().schema()
-STATEFUL = ("BoundItems", "LimitPeople", "TestItems", "MonitorStream")
+STATEFUL = ("BoundPerWindow", "BoundAcrossWindows", "PruneItems", "MonitorStream")
 
 
 @dataclass
@@ -246,10 +246,10 @@ class Chain:
             if name in self.fns
         ]
         self.rows: list = []
-        self.receipts: dict[bytes, list[bytes]] = defaultdict(list)
+        self.markers: dict[bytes, list[bytes]] = defaultdict(list)
         self.watermark = -(2**62)
-        if "VisitAbsentHits" in self.fns:
-            self._send(call_all(self.fns["VisitAbsentHits"], [b""]))
+        if "EmitEmptySteps" in self.fns:
+            self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds, stream) in batches of any size and order."""
@@ -264,17 +264,17 @@ class Chain:
             del events[:size]
             self._send(call_all(self.fns["SplitEvents"], [batch]))
 
-    def _send(self, parcels: list) -> None:
-        for key, (digest, _) in parcels:
+    def _send(self, keyed_batches: list) -> None:
+        for key, (digest, _) in keyed_batches:
             if self._decision(key) > self.watermark:
-                self.receipts[key].append(digest)
-        self.stages[0].feed(parcels)
+                self.markers[key].append(digest)
+        self.stages[0].feed(keyed_batches)
 
     def advance(self, watermark: int) -> None:
         """Move the watermark of the source, and let it pass through all stages."""
         self.watermark = watermark
-        ready = [key for key in self.receipts if self._decision(key) <= watermark]
-        self.stages[0].feed([(key, (b"".join(self.receipts.pop(key)), b"")) for key in ready])
+        ready = [key for key in self.markers if self._decision(key) <= watermark]
+        self.stages[0].feed([(key, (b"".join(self.markers.pop(key)), b"")) for key in ready])
         for stage, following in itertools.zip_longest(self.stages, self.stages[1:]):
             stage.advance(watermark)
             if following is None:

@@ -24,24 +24,24 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_events
-from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.step_parcels import StepParcels
+from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 ONE_RUN = b""
 """Key of tests that go over all streams."""
 
 
-class MeetRules(StepParcels, state="meet_rules"):
+class MeetRules(OnTimeBatches, state="meet_rules"):
     """Per stream, step and shard of people: events in, and out who meets which rule, as holdings of the rule's number.
 
-    They go on keyed by stream and step, or `by_people`, for `LimitPeople`, by shard of people.
+    They go on keyed by stream and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
     """
 
     def __init__(
-        self, *, rules: tuple[AlertRule, ...], steps: Steps, stage: int, noise: NoiseSource, by_people: bool
+        self, *, rules: tuple[AlertRule, ...], steps: Steps, timer_offset: int, noise: NoiseSource, by_people: bool
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
         self.noise = noise
         self.by_people = by_people

@@ -20,10 +20,10 @@ from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTran
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.element_types import check_rows
-from privstream.transforms.events.private_transform import Stage, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
 from privstream.transforms.rows import Alert, Measurement
-from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 
@@ -149,15 +149,15 @@ class MeasurementAlerts(AlertTransform):
             curve=PureDp(self.epsilon),
         )
 
-    def build(self, measurements: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, measurements: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         check_rows("measurements", measurements, Measurement._fields[:3])
         plan = self.plan
         everywhere = measurements | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         check = KeyMeasurements(rules=plan.rules, streams=plan.streams, steps=self.steps, whole=plan.mechanism.integer)
-        receipted = stage(everywhere, check, Parcel) | "WithReceipts" >> WithReceipts(self.steps)
-        keep = KeepMeasurements(steps=self.steps, stage=1)
-        kept = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed)
+        marked = apply_dofn(everywhere, check, KeyedBatch) | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        keep = KeepMeasurements(steps=self.steps, timer_offset=1)
+        kept = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), keep, Keyed)
         clocked = kept | "WithClock" >> WithClock(self.steps, plan.keys)
-        tests = TestMeasurements(plan=plan, steps=self.steps, stage=2, noise=self.noise)
-        return stage(clocked, tests, Alert)
+        tests = TestMeasurements(plan=plan, steps=self.steps, timer_offset=2, noise=self.noise)
+        return apply_dofn(clocked, tests, Alert)

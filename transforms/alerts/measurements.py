@@ -19,9 +19,9 @@ from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.times import micros_of
 from privstream.transforms.rows import Measurement
-from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.receipts import digest
-from privstream.transforms.timing.step_parcels import StepParcels
+from privstream.transforms.timing.on_time_markers import digest
+from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 
@@ -80,7 +80,7 @@ class KeyMeasurements(beam.DoFn):
         return float(math.floor(number)) if self.whole else number
 
 
-class KeepMeasurements(StepParcels, state="keep_measurements"):
+class KeepMeasurements(OnTimeBatches, state="keep_measurements"):
     """Per stream and step: pass on the measurements that were in time, when the step is due."""
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:

@@ -23,12 +23,12 @@ from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.limiting import BoundAcrossWindows
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import Alert
-from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 BUDGETS = ("shared", "per_rule")
@@ -238,7 +238,7 @@ class SparseVectorAlerts(AlertTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
-    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         plan = self.plan
         items = {item for rule in plan.rules for item in rule.items or ()}
@@ -250,20 +250,20 @@ class SparseVectorAlerts(AlertTransform):
             domain=None if everybody else Domain(items),
             streams=self.streams,
         )
-        meet = MeetRules(rules=plan.rules, steps=self.steps, stage=1, noise=self.noise, by_people=plan.by_stream)
-        parcels = stage(gather(events, stage, self.event_fields), split, Parcel)
-        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
-        met = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
+        meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
+        keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        met = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), meet, Keyed)
         if plan.by_stream:
-            limit = LimitPeople(
-                steps=self.steps, noise=self.noise, stage=2, item_shards=1, streams=self.streams_per_person
+            limit = BoundAcrossWindows(
+                steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person
             )
-            met = stage(met, limit, Keyed)
+            met = apply_dofn(met, limit, Keyed)
         count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
         counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
-        tests = TestCounts(plan=plan, steps=self.steps, stage=3, noise=self.noise)
-        return stage(clocked, tests, Alert)
+        tests = TestCounts(plan=plan, steps=self.steps, timer_offset=3, noise=self.noise)
+        return apply_dofn(clocked, tests, Alert)
 
 
 def runs_touched(neighbouring: str, streams: int, streams_per_person: int | None) -> int:

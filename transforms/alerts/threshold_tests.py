@@ -18,7 +18,7 @@ from privstream.transforms.alerts.counts import decode_counts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import Alert
-from privstream.transforms.timing.one_by_one import OneByOne
+from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.steps import Steps
 
 NEVER = -1
@@ -87,7 +87,7 @@ class AlertPlan:
         return windows * (1 if self.by_rule else len(self.rules)) * (1 if self.by_stream else len(self.streams))
 
 
-class TestAlerts(OneByOne):
+class TestAlerts(ClockedSteps):
     """Test the rules of each window once, and publish the alerts. Misses publish nothing.
 
     A window without data is tested like any other. A run that has spent its budget tests nothing more.
@@ -95,8 +95,8 @@ class TestAlerts(OneByOne):
 
     __test__ = False  # not a test case
 
-    def __init__(self, *, plan: AlertPlan, steps: Steps, stage: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, plan: AlertPlan, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.plan = plan
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")

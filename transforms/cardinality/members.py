@@ -17,8 +17,8 @@ from privstream.transforms.cardinality.ledger import Presences, Stays
 from privstream.transforms.cardinality.moves import FOR_EVER, Moves
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.timing.clocked import stepped
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 SEGMENT = 65_536
@@ -62,11 +62,11 @@ class TrackMembers(OrderedSteps, state="track_members"):
         steps: Steps,
         moves: Moves,
         noise: NoiseSource,
-        stage: int,
+        timer_offset: int,
         visits: int | None = None,
         streams_per_person: int | None = None,
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.moves = moves
         self.noise = noise
         self.visits = visits
@@ -74,16 +74,16 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self.left_out = Metrics.counter("privstream", "entries_over_limit")
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Members) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
         """Compare what people said with what was known."""
         said = HolderBatch.join([batch for _, batch in batches])
         streams, stay = said.items.astype(np.int64), said.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         places = self._places(said.users, streams)
-        before = ledger.presences.until(places)
+        before = state.presences.until(places)
         present = before > step
         entering = np.flatnonzero(~present & (stay > 0))
-        admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], ledger)
+        admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], state)
         self.left_out.inc(int(len(admitted) - admitted.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
@@ -92,10 +92,10 @@ class TrackMembers(OrderedSteps, state="track_members"):
         stays = Stays.of(places[rows], until[rows])
         after = Members(
             step=step,
-            presences=ledger.presences.told(stays, step),
-            visits=ledger.visits.charge(visits),
-            joined=ledger.joined.charge(joined),
-            streams=ledger.streams.charge(of_person),
+            presences=state.presences.told(stays, step),
+            visits=state.visits.charge(visits),
+            joined=state.joined.charge(joined),
+            streams=state.streams.charge(of_person),
         )
         segment = _segment(step, stays, visits, joined, of_person) if len(rows) else None
         return Handled(after, segment, outputs)
@@ -111,16 +111,16 @@ class TrackMembers(OrderedSteps, state="track_members"):
         return places
 
     def _admit(
-        self, people: np.ndarray, places: np.ndarray, ledger: Members
+        self, people: np.ndarray, places: np.ndarray, state: Members
     ) -> tuple[np.ndarray, Charges, Charges, Charges]:
         """Tell which of the distinct entries are within a person's limits, and what they charge: visits, streams."""
         admitted = np.ones(len(people), bool)
         joined = of_person = visits = _mentions(people[:0])
         if self.visits is not None:
-            admitted &= ledger.visits.charged(places) < self.visits
+            admitted &= state.visits.charged(places) < self.visits
         if self.streams_per_person is not None and self.streams_per_person < len(self.moves.streams):
-            new = np.flatnonzero(admitted & (ledger.joined.charged(places) == 0))
-            left = self.streams_per_person - ledger.streams.charged(people[new])
+            new = np.flatnonzero(admitted & (state.joined.charged(places) == 0))
+            left = self.streams_per_person - state.streams.charged(people[new])
             over = place_in_run(people[new], np.lexsort((places[new], people[new]))) >= left
             admitted[new[over]] = False
             joined, of_person = _mentions(places[new[~over]]), _mentions(people[new[~over]])
@@ -159,27 +159,27 @@ class TrackMembers(OrderedSteps, state="track_members"):
         """Describe late batches, which no runner that keeps its watermark lets happen."""
         yield late_letter(self.steps, key.step, "late events", f"{len(batch.users)} people")
 
-    def restore(self, segments: list[bytes]) -> Members:
+    def decode(self, key: bytes, segments: list[bytes]) -> Members:
         """Put the log together."""
-        ledger = Members()
+        state = Members()
         for segment in segments:
             found: dict[str, Any] = unpack("members", 1, segment)
             step, stays = int(found.pop("step")), Stays.from_bytes(found.pop("stays"))
             charges = {name: Charges.from_bytes(data) for name, data in found.items()}
-            ledger = Members(
+            state = Members(
                 step=step,
-                presences=ledger.presences.told(stays, step),
-                **{name: getattr(ledger, name).charge(one) for name, one in charges.items()},
+                presences=state.presences.told(stays, step),
+                **{name: getattr(state, name).charge(one) for name, one in charges.items()},
             )
-        return ledger
+        return state
 
-    def compact(self, ledger: Members) -> list[bytes]:
+    def encode(self, state: Members) -> list[bytes]:
         """Write one entry per person who is present, and per counter."""
-        stays = ledger.presences.compact(ledger.step)
-        charges = [counter.compact() for counter in (ledger.visits, ledger.joined, ledger.streams)]
+        stays = state.presences.compact(state.step)
+        charges = [counter.compact() for counter in (state.visits, state.joined, state.streams)]
         longest = max(len(stays), *map(len, charges))
         return [
-            _segment(ledger.step, stays.slice(i, i + SEGMENT), *(one.slice(i, i + SEGMENT) for one in charges))
+            _segment(state.step, stays.slice(i, i + SEGMENT), *(one.slice(i, i + SEGMENT) for one in charges))
             for i in range(0, longest, SEGMENT)
         ]
 

@@ -26,8 +26,8 @@ from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.shards import split_by_shard
 from privstream.transforms.events.streams import stream_numbers
-from privstream.transforms.timing.receipts import Parcel
-from privstream.transforms.timing.step_parcels import StepParcels
+from privstream.transforms.timing.on_time_markers import KeyedBatch
+from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps, to_micros
 
 ENTER, LEAVE = 0, 1
@@ -125,7 +125,7 @@ class SplitMoves(beam.DoFn):
         """Derive the hash, which depends on nothing but the key."""
         self._user_hash = self.noise.derive("user hash")
 
-    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split one batch."""
         self.events.inc(batch.num_rows)
         streams = stream_numbers(batch["stream"], self.moves.streams)
@@ -157,11 +157,11 @@ def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.nd
     return rows
 
 
-class LastMoves(StepParcels, state="last_moves"):
+class LastMoves(OnTimeBatches, state="last_moves"):
     """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard."""
 
-    def __init__(self, *, steps: Steps, moves: Moves, stage: int) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, steps: Steps, moves: Moves, timer_offset: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.moves = moves
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:

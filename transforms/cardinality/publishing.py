@@ -13,18 +13,17 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.cardinality.members import CHANGE
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.mechanism_steps import MechanismSteps
+from privstream.transforms.timing.clocked import ClockedSteps, Outputs
 from privstream.transforms.timing.steps import Steps
 
 NO_BOUND = -1
 
 
-class PublishCardinality(MechanismSteps, state="publish_cardinality"):
+class PublishCardinality(ClockedSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
 
-    def __init__(self, *, steps: Steps, stage: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, steps: Steps, timer_offset: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")

@@ -19,11 +19,11 @@ from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, 
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 METHODS = {
@@ -202,7 +202,7 @@ class SetCardinality(PrivateTransform):
         """What is read of an event."""
         return EventFields(item=self.moves.by_item, streams=self.moves.streams != ("",))
 
-    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         if not events.is_bounded and self.method == "visit_counter" and self.mechanism.delta == 0:
             raise ValueError(
@@ -212,21 +212,23 @@ class SetCardinality(PrivateTransform):
             )
         common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
         people = self.noise.derive("people in a set")
-        batches = gather(events, stage, self.event_fields)
-        parcels = stage(batches, SplitMoves(**common, noise=people, shards=self.shards), Parcel)
-        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
-        said = stage(receipted, LastMoves(**common, stage=1), Keyed)
+        batches = gather(events, apply_dofn, self.event_fields)
+        keyed_batches = apply_dofn(batches, SplitMoves(**common, noise=people, shards=self.shards), KeyedBatch)
+        marked = (
+            keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
+        )
+        said = apply_dofn(marked, LastMoves(**common, timer_offset=1), Keyed)
         track = TrackMembers(
             **common,
             noise=people,
-            stage=2,
+            timer_offset=2,
             visits=self.mechanism.visits_per_person,
             streams_per_person=self.streams_per_person,
         )
-        changes = stage(said, track, Keyed)
+        changes = apply_dofn(said, track, Keyed)
         clocked = changes | "WithClock" >> WithClock(self.steps, self.moves.streams, apart=False)
-        publish = PublishCardinality(steps=self.steps, stage=3, mechanism=self.mechanism, noise=self._noise())
-        return stage(clocked, publish, CardinalityEstimate)
+        publish = PublishCardinality(steps=self.steps, timer_offset=3, mechanism=self.mechanism, noise=self._noise())
+        return apply_dofn(clocked, publish, CardinalityEstimate)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""

@@ -13,7 +13,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 
 
@@ -51,7 +51,7 @@ class SplitEvents(beam.DoFn):
         self._user_hash = self.noise.derive("user hash")
         self._item_hash = self.noise.derive("item hash")
 
-    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split one batch; see `EventFields.schema` for its columns."""
         self.events.inc(batch.num_rows)
         yield from self._split(self._select(batch))
@@ -68,7 +68,7 @@ class SplitEvents(beam.DoFn):
             batch = kept
         return batch
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+    def _split(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)

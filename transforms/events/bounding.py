@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
-from privstream.transforms.timing.step_parcels import StepParcels
+from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 SELECTIONS = ("last", "first", "random")
@@ -110,13 +110,13 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     return place
 
 
-class BoundItems(StepParcels, state="bound_items"):
+class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
     """Per stream, step and shard of people: events in, bounded holdings out.
 
-    They go on keyed by shard of items, or `by_people`, for `LimitPeople`, by shard of people.
+    They go on keyed by shard of items, or `by_people`, for `BoundAcrossWindows`, by shard of people.
 
-    A batch without a receipt (see `WithReceipts`) is late: it is counted and described in the dead-letter output, never
-    used. When the step is due, all state of the key is freed.
+    A batch without an on-time marker (see `WithOnTimeMarkers`) is late: it is counted and described in the dead-letter
+    output, never used. When the step is due, all state of the key is freed.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class BoundItems(StepParcels, state="bound_items"):
         *,
         steps: Steps,
         noise: NoiseSource,
-        stage: int,
+        timer_offset: int,
         items_per_step: int,
         selection: str,
         item_shards: int,
         by_people: bool = False,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
         self.noise = noise
         self.items_per_step = items_per_step
@@ -166,7 +166,7 @@ class BoundItems(StepParcels, state="bound_items"):
 
 
 def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, bytes]]:
-    """Part holdings by shard of items; where there are none, as in a visit, they go to a shard of their own."""
+    """Part holdings by shard of items; where there are none, as in an empty step, they go to a shard of their own."""
     if not len(held.users):
         yield StepKey(key.stream, key.step, shards).to_bytes(), encode(held)
     shard = held.items % np.uint64(shards)

@@ -15,7 +15,7 @@ from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.element_types import check_events
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.private_transform import Stage
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.record_batches import batch_record, pieces, read_batch, row_records
 from privstream.transforms.events.set_aside_log import LOG
 from privstream.transforms.events.single_events import Said, read_event
@@ -27,7 +27,7 @@ ROWS_PER_BATCH = 65_536
 Together = tuple[int | None, bool]  # millisecond of arrival, if that is after the time; whether the item is a list
 
 
-def gather(events: PCollection[Any], stage: Stage, fields: EventFields) -> PCollection[pa.RecordBatch]:
+def gather(events: PCollection[Any], apply_dofn: ApplyDoFn, fields: EventFields) -> PCollection[pa.RecordBatch]:
     """Return the events that can be used as batches of the columns of `EventFields.schema`.
 
     Raises:
@@ -35,7 +35,7 @@ def gather(events: PCollection[Any], stage: Stage, fields: EventFields) -> PColl
     """
     check_events(events, fields)
     everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
-    return stage(everywhere, GatherRows(fields), pa.RecordBatch)
+    return apply_dofn(everywhere, GatherRows(fields), pa.RecordBatch)
 
 
 class GatherRows(beam.DoFn):

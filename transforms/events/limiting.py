@@ -32,7 +32,7 @@ class Contributions:
     streams: UserCounters = NOBODY
 
 
-class LimitPeople(OrderedSteps, state="limit_people"):
+class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
     """Per shard of people: leave out who has taken part in enough steps, or is new to a stream but in enough others.
 
     Steps are handled in order, and within a step a person's streams in an order that depends on nothing but the
@@ -48,13 +48,13 @@ class LimitPeople(OrderedSteps, state="limit_people"):
         *,
         steps: Steps,
         noise: NoiseSource,
-        stage: int,
+        timer_offset: int,
         item_shards: int,
         participations: int | None = None,
         streams: int | None = None,
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
         self.noise = noise
         self.item_shards = item_shards
@@ -63,7 +63,7 @@ class LimitPeople(OrderedSteps, state="limit_people"):
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
 
     def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: Contributions
+        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributions
     ) -> Handled:
         """Admit each person to streams and steps while the limits allow it."""
         streams = sorted({step_key.stream for step_key, _ in batches})
@@ -77,34 +77,34 @@ class LimitPeople(OrderedSteps, state="limit_people"):
         ends = np.searchsorted(in_stream[order], np.arange(len(streams)), side="right")
         for stream, rows in zip(streams, np.split(order, ends[:-1]), strict=True):
             lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
-        admitted, charges = self._admit(people, lots, ledger)
+        admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.left_out.inc(int(len(kept) - kept.sum()))
         outputs: list[Any] = []
         ends = np.cumsum([len(batch.users) for _, batch in held])[:-1]
         for (code, batch), keep in zip(held, np.split(kept, ends), strict=True):
-            if keep.any() or not len(keep):  # an empty batch is a visit, which goes on
+            if keep.any() or not len(keep):  # that of an empty step goes on
                 step_key = StepKey(streams[code], step, 0)
                 outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
         after = Contributions(
-            *(counters.charge(new) for counters, new in zip(vars(ledger).values(), charges, strict=True))
+            *(counters.charge(new) for counters, new in zip(vars(state).values(), charges, strict=True))
         )
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
 
-    def _admit(self, people: np.ndarray, lots: np.ndarray, ledger: Contributions) -> tuple[np.ndarray, list[Charges]]:
+    def _admit(self, people: np.ndarray, lots: np.ndarray, state: Contributions) -> tuple[np.ndarray, list[Charges]]:
         """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
         admitted = np.ones(len(people), bool)
         memberships, streams, participations = NOTHING, NOTHING, NOTHING
         if self.streams is not None:
-            new = np.flatnonzero(ledger.memberships.charged(lots) == 0)
-            left = self.streams - ledger.streams.charged(people[new]).astype(np.int64)
+            new = np.flatnonzero(state.memberships.charged(lots) == 0)
+            left = self.streams - state.streams.charged(people[new]).astype(np.int64)
             over = place_in_run(people[new], np.lexsort((lots[new], people[new]))) >= left
             admitted[new[over]] = False
             joined = new[~over]
             memberships, streams = _mentions(lots[joined]), _mentions(people[joined])
         if self.participations is not None:
             rows = np.flatnonzero(admitted)
-            left = self.participations - ledger.participations.charged(people[rows]).astype(np.int64)
+            left = self.participations - state.participations.charged(people[rows]).astype(np.int64)
             over = place_in_run(people[rows], np.lexsort((lots[rows], people[rows]))) >= left
             admitted[rows[over]] = False
             participations = _mentions(people[admitted])
@@ -114,19 +114,19 @@ class LimitPeople(OrderedSteps, state="limit_people"):
         """Describe late holdings by item."""
         return late_events(self.steps, key, batch, self.domain)
 
-    def restore(self, segments: list[bytes]) -> Contributions:
+    def decode(self, key: bytes, segments: list[bytes]) -> Contributions:
         """Add up the log."""
-        ledger = Contributions()
+        state = Contributions()
         for segment in segments:
             parts = [Charges.from_bytes(part) for part in unpack("contributions", 1, segment).values()]  # type: ignore[arg-type]
-            ledger = Contributions(
-                *(counters.charge(part) for counters, part in zip(vars(ledger).values(), parts, strict=True))
+            state = Contributions(
+                *(counters.charge(part) for counters, part in zip(vars(state).values(), parts, strict=True))
             )
-        return ledger
+        return state
 
-    def compact(self, ledger: Contributions) -> list[bytes]:
+    def encode(self, state: Contributions) -> list[bytes]:
         """Write one entry per person and counter."""
-        compacted = [counters.compact() for counters in vars(ledger).values()]
+        compacted = [counters.compact() for counters in vars(state).values()]
         chunks = range(0, max(map(len, compacted)), SEGMENT)
         return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks]
 

@@ -24,7 +24,7 @@ KEEP_BUNDLES_WHOLE = "prism_disable_sdf_split"
 """Prism (Beam 2.77) splits slow bundles in the middle of a key, runs both parts at once, and keeps the state of one
 alone: batches would be lost, and what is remembered of people. Other runners ignore the name."""
 
-Stage = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
+ApplyDoFn = Callable[[PCollection[Any], beam.DoFn, Any], PCollection[Any]]
 """Adds a stage after a collection: given its function and the type of what it emits, returns that."""
 
 
@@ -64,7 +64,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return EventFields()
 
     @abstractmethod
-    def build(self, events: Any, stage: Stage) -> PCollection[Any]:
+    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages; return the rows."""
 
     def with_dead_letters(self) -> Self:
@@ -79,14 +79,14 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             check_runner(each.pipeline)
         dead: list[PCollection[Any]] = []
 
-        def stage(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
+        def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
             _ = outputs[DEAD_LETTERS] | f"{type(fn).__name__}Log" >> beam.ParDo(LogSetAside())
             return cast(PCollection[Any], outputs[ROWS])
 
-        rows = self.build(events, stage)
+        rows = self.build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 

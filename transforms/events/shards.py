@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
 
 ALL_STREAMS = ""
 
@@ -24,7 +24,7 @@ def check_shards(shards: int) -> int:
 
 def split_by_shard(
     users: np.ndarray, items: np.ndarray, times: np.ndarray, steps: np.ndarray, shards: int
-) -> Iterator[Parcel]:
+) -> Iterator[KeyedBatch]:
     """Part events without names, at least one, of all streams together, by step and by shard of people."""
     first = int(steps.min())
     group = (steps - first) * shards + (users % np.uint64(shards)).astype(np.int64)

@@ -23,22 +23,26 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
 
     def __init__(
-        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, stage: int, domain: Domain | None = None
+        self,
+        *,
+        monitor: ThresholdMonitor,
+        steps: Steps,
+        noise: NoiseSource,
+        timer_offset: int,
+        domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
         self.monitor = monitor
         self.noise = noise
         self.hits = Metrics.counter("privstream", "hits_published")
 
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
-    ) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
         holdings = Holdings(step=step, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
-        hits, charges = self.monitor.decide(ledger, holdings, self.noise.derive("stream", stream))
+        hits, charges = self.monitor.decide(state, holdings, self.noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [0] * len(hits.items)
@@ -54,18 +58,18 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]
         segment = charges.to_bytes() if len(charges) else None
-        return Handled(ledger.charge(charges), segment, rows)
+        return Handled(state.charge(charges), segment, rows)
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late holdings by item."""
         return late_events(self.steps, key, batch, self.domain)
 
-    def restore(self, segments: list[bytes]) -> UserCounters:
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
         return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
 
-    def compact(self, ledger: UserCounters) -> list[bytes]:
+    def encode(self, state: UserCounters) -> list[bytes]:
         """Write one entry per person."""
-        charges = ledger.compact()
+        charges = state.compact()
         chunks = range(0, len(charges), SEGMENT)
         return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks]

@@ -15,19 +15,19 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.batching import SplitEvents
-from privstream.transforms.events.bounding import SELECTIONS, BoundItems
+from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.limiting import BoundAcrossWindows
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.heavy_hitters.item_tests import TestItems
+from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
+from privstream.transforms.heavy_hitters.item_pruning import PruneItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
-from privstream.transforms.heavy_hitters.visits import VisitAbsentHits
 from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import HeavyHitter
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds
 
@@ -240,7 +240,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams_per_person is not None)
 
-    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
@@ -256,34 +256,36 @@ class ShiftingHeavyHitters(PrivateTransform):
             streams=self.streams,
         )
         limits = self._participations is not None or self.streams_per_person is not None
-        bound = BoundItems(
+        bound = BoundPerWindow(
             **common,
-            stage=1,
+            timer_offset=1,
             items_per_step=self.monitor.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
             by_people=limits,
             domain=domain,
         )
-        batches = gather(events, stage, self.event_fields)
-        parcels = stage(batches, split, Parcel)
+        batches = gather(events, apply_dofn, self.event_fields)
+        keyed_batches = apply_dofn(batches, split, KeyedBatch)
         if domain is not None:
-            visit = VisitAbsentHits(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
+            emit = EmitEmptySteps(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
             once = events.pipeline | "Once" >> beam.Impulse()
-            visits = once | "VisitAbsentHits" >> beam.ParDo(visit).with_output_types(Parcel)
-            parcels = (parcels, visits) | "WithVisits" >> beam.Flatten()
-        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
-        held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
+            empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
+            keyed_batches = (keyed_batches, empty) | "WithEmptySteps" >> beam.Flatten()
+        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
         if limits:
-            limit = LimitPeople(
+            limit = BoundAcrossWindows(
                 **common,
-                stage=2,
+                timer_offset=2,
                 item_shards=self.shards,
                 participations=self._participations,
                 streams=self.streams_per_person,
                 domain=domain,
             )
-            held = stage(held, limit, keyed)
-        candidates = stage(held, TestItems(**common, stage=3, monitor=self.monitor), keyed)
-        rows = stage(candidates, MonitorStream(**common, stage=4, monitor=self.monitor, domain=domain), HeavyHitter)
-        return cast(PCollection[Any], rows | "AtWindowEnds" >> AtWindowEnds(self.steps, HeavyHitter, stage=5))
+            held = apply_dofn(held, limit, keyed)
+        candidates = apply_dofn(held, PruneItems(**common, timer_offset=3, monitor=self.monitor), keyed)
+        rows = apply_dofn(
+            candidates, MonitorStream(**common, timer_offset=4, monitor=self.monitor, domain=domain), HeavyHitter
+        )
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> AtWindowEnds(self.steps, HeavyHitter, timer_offset=5))

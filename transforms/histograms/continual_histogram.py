@@ -177,11 +177,11 @@ class ContinualHistogram(CategoryTransform):
         """
         return error_bound(self.mechanism, window, intervals)
 
-    def publisher(self, stage: int, noise: NoiseSource) -> beam.DoFn:
+    def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
         return PublishHistogram(
             steps=self.steps,
-            stage=stage,
+            timer_offset=timer_offset,
             categories=self.categories,
             mechanism=self.mechanism,
             questions=self.questions,

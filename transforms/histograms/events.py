@@ -14,7 +14,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.streams import stream_numbers
-from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
 
 LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named

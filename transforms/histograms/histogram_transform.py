@@ -18,12 +18,12 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.histograms.events import LISTED, Categories, CountEvents
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
-from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 UNITS = ("event", "user")
@@ -89,7 +89,7 @@ class CategoryTransform(PrivateTransform):
         """The mechanism of one stream."""
 
     @abstractmethod
-    def publisher(self, stage: int, noise: NoiseSource) -> beam.DoFn:
+    def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
 
     @property
@@ -144,27 +144,31 @@ class CategoryTransform(PrivateTransform):
         user = TEXT if self.unit == "user" else UNREAD
         return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
 
-    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         if not events.is_bounded and self.mechanism.delta == 0 and not self.restartable:
             raise ValueError(
                 "restartable must be true when the input is unbounded and delta is 0: else noise does not depend on "
                 "the data, and a job that is restored and sees other events in time would show the exact difference"
             )
-        batches = gather(events, stage, self.event_fields)
+        batches = gather(events, apply_dofn, self.event_fields)
         common: dict[str, Any] = {"steps": self.steps, "categories": self.categories}
         if self.unit == "event":
-            counts, last = stage(batches, CountEvents(**common), Keyed), 1
+            counts, last = apply_dofn(batches, CountEvents(**common), Keyed), 1
         else:
             limit = cast(int, self.max_contributions)
             noise = self._source.derive("people in histograms")
-            parcels = stage(batches, SplitRows(**common, noise=noise, shards=self.shards), Parcel)
-            receipted = parcels | "WithReceipts" >> WithReceipts(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
+            keyed_batches = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
+            marked = (
+                keyed_batches
+                | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+                | "ApartFromOthers" >> beam.Reshuffle()
+            )
             in_window = min(limit, self.max_per_window or limit)
-            bounded = stage(receipted, BoundRows(**common, stage=1, limit=in_window), Keyed)
-            counts, last = stage(bounded, LimitRows(**common, stage=2, limit=limit), Keyed), 3
+            bounded = apply_dofn(marked, BoundRows(**common, timer_offset=1, limit=in_window), Keyed)
+            counts, last = apply_dofn(bounded, LimitRows(**common, timer_offset=2, limit=limit), Keyed), 3
         clocked = counts | "WithClock" >> WithClock(self.steps, self.categories.streams, apart=self.unit == "event")
-        return stage(clocked, self.publisher(last, self._noise()), self.row_type)
+        return apply_dofn(clocked, self.publisher(last, self._noise()), self.row_type)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the counts depend on, beside the events."""

@@ -24,9 +24,9 @@ from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.shards import split_by_shard
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
+from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.receipts import Parcel
-from privstream.transforms.timing.step_parcels import StepParcels
+from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 SEGMENT = 65_536
@@ -47,7 +47,7 @@ class SplitRows(ReadCategories):
         """Derive the hash, which depends on nothing but the key."""
         self._user_hash = self.noise.derive("user hash")
 
-    def process(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split one batch."""
         found = self.read(batch)
         if not len(found.rows):
@@ -69,11 +69,11 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
     return rows, place[rows].astype(np.uint16)
 
 
-class BoundRows(StepParcels, state="bound_rows"):
+class BoundRows(OnTimeBatches, state="bound_rows"):
     """Per step and shard of people: late batches out, and each person's first rows on, by shard of people."""
 
-    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
@@ -100,36 +100,34 @@ class LimitRows(OrderedSteps, state="limit_rows"):
     Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
     """
 
-    def __init__(self, *, steps: Steps, categories: Categories, stage: int, limit: int) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
 
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], ledger: UserCounters
-    ) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Admit rows while their person has some left, and count what is admitted."""
         rows = HolderBatch.join([batch for _, batch in batches])
-        admitted = rows.ranks.astype(np.int64) < self.limit - ledger.charged(rows.users)
+        admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.left_out.inc(int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
         counts = list(count(self.categories, streams, np.full(len(streams), step), positions))
-        return Handled(ledger.charge(charges), charges.to_bytes() if len(charges) else None, counts)
+        return Handled(state.charge(charges), charges.to_bytes() if len(charges) else None, counts)
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late rows by stream and category."""
         columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
         return late_counts(self.steps, self.categories, key.step, columns, counts)
 
-    def restore(self, segments: list[bytes]) -> UserCounters:
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
         return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
 
-    def compact(self, ledger: UserCounters) -> list[bytes]:
+    def encode(self, state: UserCounters) -> list[bytes]:
         """Write one entry per person."""
-        charges = ledger.compact()
+        charges = state.compact()
         return [charges.slice(i, i + SEGMENT).to_bytes() for i in range(0, len(charges), SEGMENT)]
 
 

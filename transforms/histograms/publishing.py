@@ -16,18 +16,17 @@ from privstream.transforms.histograms.events import Categories, decode_counts
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.histograms.questions import Question
 from privstream.transforms.rows import HistogramEstimate
-from privstream.transforms.timing.clocked import Outputs
-from privstream.transforms.timing.mechanism_steps import MechanismSteps
+from privstream.transforms.timing.clocked import ClockedSteps, Outputs
 from privstream.transforms.timing.steps import Steps
 
 CELLS_AT_ONCE = 1 << 20  # steps times columns
 
 
-class CountedSteps(MechanismSteps):
+class CountedSteps(ClockedSteps):
     """Counts of categories per stream, on a public clock."""
 
-    def __init__(self, *, steps: Steps, stage: int, categories: Categories) -> None:
-        super().__init__(steps=steps, stage=stage)
+    def __init__(self, *, steps: Steps, timer_offset: int, categories: Categories) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 
@@ -59,13 +58,13 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         self,
         *,
         steps: Steps,
-        stage: int,
+        timer_offset: int,
         categories: Categories,
         mechanism: HistogramQueries,
         questions: tuple[Question, ...],
         noise: NoiseSource,
     ) -> None:
-        super().__init__(steps=steps, stage=stage, categories=categories)
+        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
         self.mechanism = mechanism
         self.questions = questions
         self.noise = noise

@@ -129,10 +129,14 @@ class ThresholdFlags(CategoryTransform):
         """Return the error bound in window 1, 2, .."""
         return self.mechanism.error(window)
 
-    def publisher(self, stage: int, noise: NoiseSource) -> beam.DoFn:
+    def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
         return RaiseFlags(
-            steps=self.steps, stage=stage, categories=self.categories, mechanism=self.mechanism, noise=noise
+            steps=self.steps,
+            timer_offset=timer_offset,
+            categories=self.categories,
+            mechanism=self.mechanism,
+            noise=noise,
         )
 
 
@@ -140,9 +144,9 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     """Per stream: run the mechanism through every window, and publish all flags."""
 
     def __init__(
-        self, *, steps: Steps, stage: int, categories: Categories, mechanism: ColumnFlags, noise: NoiseSource
+        self, *, steps: Steps, timer_offset: int, categories: Categories, mechanism: ColumnFlags, noise: NoiseSource
     ) -> None:
-        super().__init__(steps=steps, stage=stage, categories=categories)
+        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", "flags_published")

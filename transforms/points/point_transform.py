@@ -17,9 +17,9 @@ from privstream.transforms.events.broken_rule import TYPE, BrokenRuleError
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import NUMBER, EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.points.updates import Actions, PackQueries, PackUpdates, check_query
-from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 MOST_STANDING = 100_000
@@ -98,7 +98,9 @@ class PointTransform(PrivateTransform):
         """What is read of an event."""
         return EventFields(user=NUMBER, streams=self.streams != ("",))
 
-    def build(self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
+    def build(
+        self, inputs: PCollection[Any] | Mapping[str, PCollection[Any]], apply_dofn: ApplyDoFn
+    ) -> PCollection[Any]:
         """Build the stages."""
         given = dict(inputs) if isinstance(inputs, Mapping) else {"events": inputs}
         if set(given) - {"events", "queries"} or "events" not in given:
@@ -110,16 +112,18 @@ class PointTransform(PrivateTransform):
             )
         common: dict[str, Any] = {"steps": self.steps, "streams": self.streams, "universe": self.universe}
         pack = PackUpdates(**common, actions=self.actions, reduce=self.mechanism.duplicates == "ignored")
-        records = stage(gather(given["events"], stage, self.event_fields), pack, Keyed)
+        records = apply_dofn(gather(given["events"], apply_dofn, self.event_fields), pack, Keyed)
         if "queries" in given:
             check_rows("queries", given["queries"], (*self.query_fields, "time"))
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
-            asked = stage(queries, PackQueries(**common, fields=self.query_fields), Keyed)
+            asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
         clocked = records | "WithClock" >> WithClock(self.steps, self.streams)
         windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         actions = f"{self.actions.insert} {self.actions.delete}"
-        return stage(clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type)
+        return apply_dofn(
+            clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type
+        )
 
     def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""

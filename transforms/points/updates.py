@@ -19,7 +19,7 @@ from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.timing.clocked import stepped
+from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
 
 UPDATES, QUERIES = b"u", b"q"

@@ -11,12 +11,11 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.transforms.points.updates import QUERIES, UPDATES, PointBatch, decode_queries, late_records
-from privstream.transforms.timing.mechanism_steps import MechanismSteps
-from privstream.transforms.timing.one_by_one import OneByOne
+from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.steps import Steps
 
 
-class AnswerWindows(MechanismSteps, OneByOne):
+class AnswerWindows(ClockedSteps):
     """Per stream: run a mechanism through every window, and answer the queries of each and the standing ones.
 
     A subclass says of what type its rows are, how the numbers of a query are called, and what its counter counts.
@@ -29,7 +28,7 @@ class AnswerWindows(MechanismSteps, OneByOne):
     def __init__(
         self, *, steps: Steps, mechanism: Any, standing: tuple[tuple[int, ...], ...], noise: NoiseSource
     ) -> None:
-        super().__init__(steps=steps, stage=1)
+        super().__init__(steps=steps, timer_offset=1)
         self.mechanism = mechanism
         self.standing = standing
         self.noise = noise

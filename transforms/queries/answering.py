@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -31,10 +26,10 @@ from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, Broke
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.queries.counting import ONE_KEY, decode_counts
+from privstream.transforms.queries.counting import ONE_KEY, decode_counts, encode_counts
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.receipts import NO_TIME
-from privstream.transforms.timing.runner_check import check_state
+from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
+from privstream.transforms.timing.on_time_markers import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 
 QUERY = b"q"
@@ -143,59 +138,26 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Head:
-    """The small part of the state.
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """What is remembered.
 
     Attributes:
-        version: random; new whenever any state changes.
-        decided: event time, in microseconds, up to which queries have been answered.
-        answered: number of queries answered, and
-        pending: queries in the bag, and
-        handled: how many of them have been answered.
+        counts: the data set, int64, or None before it has come.
+        hypothesis: what the answers have taught so far.
+        answered: number of queries answered.
     """
 
-    version: bytes = b""
-    decided: int = -1
-    answered: int = 0
-    pending: int = 0
-    handled: int = 0
-
-
-@dataclass(eq=False)
-class Memory:
-    """The state, decoded; `waiting` is a heap of due time, query time, name and encoded query."""
-
-    version: bytes
     counts: np.ndarray | None
     hypothesis: Hypothesis
-    waiting: list[tuple[int, int, str, bytes]] = field(default_factory=list)
-
-    def add(self, record: bytes) -> None:
-        """Add a waiting query."""
-        query = SparseQuery.from_bytes(record)
-        heapq.heappush(self.waiting, (query.due, query.time, query.name, record))
-
-    def take_until(self, time: int) -> list[SparseQuery]:
-        """Take out the queries that are due, in order of time, name and content."""
-        taken = []
-        while self.waiting and self.waiting[0][0] <= time:
-            taken.append(SparseQuery.from_bytes(heapq.heappop(self.waiting)[3]))
-        return taken
+    answered: int = 0
 
 
 class AnswerQueries(beam.DoFn):
-    """Keep the data set, and answer queries when their time has come.
+    """Keep the data set, and answer queries when their time has come. Steps are milliseconds.
 
-    Queries that come before the data wait for it. The decoded state is cached under a random version that is written
-    with every change, so that a bundle that was rolled back never meets a stale cache.
+    Queries that come before the data wait for it.
     """
-
-    PENDING = BagStateSpec("answer_queries_pending", BytesCoder())  # encoded queries that wait, and some answered ones
-    COUNTS = ReadModifyWriteStateSpec("answer_queries_counts", BytesCoder())  # the data set
-    LEARNT = ReadModifyWriteStateSpec("answer_queries_learnt", BytesCoder())  # snapshot of the hypothesis
-    HEAD = ReadModifyWriteStateSpec("answer_queries_head", BytesCoder())  # encoded Head
-    DUE = TimerSpec("answer_queries_due", TimeDomain.WATERMARK)  # tagged by due time
 
     def __init__(
         self, *, mechanism: OnlineMultiplicativeWeights, noise: NoiseSource, queries: int, beta: float
@@ -204,79 +166,76 @@ class AnswerQueries(beam.DoFn):
         self.noise = noise
         self.queries = queries
         self.beta = beta
+        self.keys = KeyedState(self)
         self.late = Metrics.counter("privstream", "queries_late")
         self.answered = Metrics.counter("privstream", "queries_answered")
         self.refused = Metrics.counter("privstream", "queries_refused")
-        self._cache: Memory | None = None
 
-    def process(
-        self,
-        element: Keyed,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        counts: Any = beam.DoFn.StateParam(COUNTS),
-        learnt: Any = beam.DoFn.StateParam(LEARNT),
-        head: Any = beam.DoFn.StateParam(HEAD),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
+    def step_of(self, record: bytes) -> int:
+        """Return the step at which a query is answered."""
+        return SparseQuery.from_bytes(record).due // MILLISECOND
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Answering:
+        """Read the data set, and the newest hypothesis after it."""
+        counts = decode_counts(segments[0]) if segments else None
+        if len(segments) < 2:
+            return Answering(counts, self.mechanism.initial_state())
+        fields: dict[str, Any] = unpack("answering", 1, segments[-1])
+        return Answering(counts, self.mechanism.restore(fields["hypothesis"]), fields["answered"])
+
+    def encode(self, state: Answering) -> list[bytes]:
+        """Write the data set and the hypothesis."""
+        return [] if state.counts is None else [encode_counts(state.counts), self._learnt(state)]
+
+    def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
         """Keep the data set, or a query until its time has come."""
-        check_state(head)
-        data = element[1]
-        now = _read(head)
-        memory = self._take(now) or self._load(pending, counts, learnt, now)
+        key, data = element
         if data[: len(MAGIC)] == MAGIC:
-            if memory.counts is not None:
-                raise ValueError("data must come once")
-            counts.write(data)
-            memory.counts = decode_counts(data)
-            times = {query[0] for query in memory.waiting}
-        else:
-            query = SparseQuery.from_bytes(data[1:])
-            if query.due <= now.decided:
-                self.late.inc()
-                yield TaggedOutput(DEAD_LETTERS, query.late())
-                self._cache = memory
-                return
-            pending.add(data[1:])
-            memory.add(data[1:])
-            now = replace(now, pending=now.pending + 1)
-            times = {query.due}
-        for time in times:
-            due.set(Timestamp(micros=time), dynamic_timer_tag=str(time))
-        self._keep(memory, now, head)
-
-    @on_timer(DUE)
-    def on_due(
-        self,
-        time: Any = beam.DoFn.TimestampParam,
-        pending: Any = beam.DoFn.StateParam(PENDING),
-        counts: Any = beam.DoFn.StateParam(COUNTS),
-        learnt: Any = beam.DoFn.StateParam(LEARNT),
-        head: Any = beam.DoFn.StateParam(HEAD),
-    ) -> Iterator[Any]:
-        """Answer the queries that are due; runners may deliver timers in any order."""
-        now = _read(head)
-        memory = self._take(now) or self._load(pending, counts, learnt, now)
-        queries = memory.take_until(time.micros) if memory.counts is not None else []
-        if not queries:
-            self._cache = memory
+            self._keep_data(key, data, cells)
             return
-        memory.hypothesis, rows = self._answer(memory.hypothesis, memory.counts, queries, now.answered)
+        query, progress = SparseQuery.from_bytes(data[1:]), Progress.from_bytes(cells.progress.read())
+        if query.due // MILLISECOND <= progress.handled:
+            self.late.inc()
+            yield TaggedOutput(DEAD_LETTERS, query.late())
+        else:
+            self.keys.wait(key, data[1:], progress, cells)
+            cells.due.set(Timestamp(micros=query.due), dynamic_timer_tag=str(query.due))
+
+    def _keep_data(self, key: bytes, data: bytes, cells: Cells) -> None:
+        """Keep the data set, and set the timers of queries that wait for it anew."""
+        decoded = self.keys.open(key, cells)
+        if decoded.state.counts is not None:
+            raise ValueError("data must come once")
+        decoded.state = replace(decoded.state, counts=decode_counts(data))
+        self.keys.append(decoded, data, cells)
+        self.keys.close(key, decoded, cells)
+        for step in decoded.steps:
+            due = step * MILLISECOND
+            cells.due.set(Timestamp(micros=due), dynamic_timer_tag=str(due))
+
+    def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
+        """Answer the queries that are due, in order of time, name and content."""
+        decoded = self.keys.open(key, cells)
+        last = time.micros // MILLISECOND if decoded.state.counts is not None else NOTHING
+        records = [record for _, found in decoded.take_until(last) for record in found]
+        if not records:
+            self.keys.cache(key, decoded)
+            return
+        pairs = [(SparseQuery.from_bytes(record), record) for record in records]
+        queries = [query for query, _ in sorted(pairs, key=lambda pair: (pair[0].time, pair[0].name, pair[1]))]
+        before = decoded.state
+        hypothesis, rows = self._answer(before.hypothesis, before.counts, queries, before.answered)
         yield from (
             TimestampedValue(row, Timestamp(micros=query.due)) for row, query in zip(rows, queries, strict=True)
         )
-        learnt.write(self.mechanism.snapshot(memory.hypothesis))
-        now = replace(
-            now,
-            decided=queries[-1].due,
-            answered=now.answered + len(queries),
-            handled=now.handled + len(queries),
-        )
-        if 2 * now.handled >= now.pending:
-            pending.clear()
-            for query in memory.waiting:
-                pending.add(query[3])
-            now = replace(now, pending=len(memory.waiting), handled=0)
-        self._keep(memory, now, head)
+        decoded.state = replace(before, hypothesis=hypothesis, answered=before.answered + len(queries))
+        self.keys.append(decoded, self._learnt(decoded.state), cells)
+        self.keys.close(key, decoded, cells)
+
+    def _learnt(self, state: Answering) -> bytes:
+        """Encode what changes with answers."""
+        fields: dict[str, Any] = {"hypothesis": self.mechanism.snapshot(state.hypothesis), "answered": state.answered}
+        return pack("answering", 1, fields)
 
     def _answer(
         self, hypothesis: Hypothesis, counts: Any, queries: list[SparseQuery], before: int
@@ -340,32 +299,5 @@ class AnswerQueries(beam.DoFn):
             bound -= self.mechanism.alpha * self.mechanism.records
         return float(math.ceil(bound))
 
-    def _take(self, now: Head) -> Memory | None:
-        """Take the decoded state out of the cache, if it is the current one; an error leaves nothing cached."""
-        memory, self._cache = self._cache, None
-        return memory if memory is not None and memory.version == now.version else None
 
-    def _load(self, pending: Any, counts: Any, learnt: Any, now: Head) -> Memory:
-        """Decode the state."""
-        data, snapshot = counts.read(), learnt.read()
-        memory = Memory(
-            now.version,
-            None if data is None else decode_counts(data),
-            self.mechanism.initial_state() if snapshot is None else self.mechanism.restore(snapshot),
-        )
-        for record in pending.read():
-            memory.add(record)
-        while memory.waiting and memory.waiting[0][0] <= now.decided:
-            heapq.heappop(memory.waiting)
-        return memory
-
-    def _keep(self, memory: Memory, now: Head, head: Any) -> None:
-        """Write the head under a new version, and cache the decoded state."""
-        memory.version = secrets.token_bytes(12)
-        head.write(pack("queries head", 1, vars(replace(now, version=memory.version))))
-        self._cache = memory
-
-
-def _read(head: Any) -> Head:
-    data = head.read()
-    return Head() if data is None else Head(**unpack("queries head", 1, data))  # type: ignore[arg-type]
+declare_states(AnswerQueries, "answer_queries")

@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
 from privstream.transforms.events.bounding import bound_items
-from privstream.transforms.timing.receipts import Parcel
+from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.steps import Steps
 
 ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
@@ -20,9 +20,9 @@ ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
 ONE_KEY = b""
 
 
-def without_digest(parcel: Parcel) -> Keyed:
-    """Keep the encoded batch of a parcel."""
-    key, (_, data) = parcel
+def without_digest(keyed_batch: KeyedBatch) -> Keyed:
+    """Leave the digest out."""
+    key, (_, data) = keyed_batch
     return key, data
 
 

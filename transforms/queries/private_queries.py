@@ -23,7 +23,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import PrivateTransform, Stage
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.queries.answering import AnswerQueries, KeyQueries
 from privstream.transforms.queries.counting import (
@@ -34,7 +34,7 @@ from privstream.transforms.queries.counting import (
     without_digest,
 )
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.receipts import Parcel
+from privstream.transforms.timing.on_time_markers import KeyedBatch
 
 SELECTIONS = ("last", "first")
 
@@ -189,7 +189,7 @@ class PrivateQueries(PrivateTransform):
         """What is read of an event."""
         return EventFields(timed=False)
 
-    def build(self, inputs: Mapping[str, PCollection[Any]], stage: Stage) -> PCollection[Any]:
+    def build(self, inputs: Mapping[str, PCollection[Any]], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         data, queries = inputs["events"], inputs["queries"]
         if not data.is_bounded:
@@ -198,9 +198,9 @@ class PrivateQueries(PrivateTransform):
         size = len(self.domain)
         noise = self.noise.derive("private queries", self.domain.digest, self.selection)
         split = SplitEvents(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
-        parcels = stage(gather(data, stage, self.event_fields), split, Parcel)
+        keyed_batches = apply_dofn(gather(data, apply_dofn, self.event_fields), split, KeyedBatch)
         counts = (
-            parcels
+            keyed_batches
             | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords(size, self.selection, noise)).with_output_types(Keyed)
@@ -216,11 +216,11 @@ class PrivateQueries(PrivateTransform):
             | "Together" >> beam.GroupByKey()
             | "SumRecords" >> beam.Map(sum_records).with_output_types(Keyed)
         )
-        asked = stage(
+        asked = apply_dofn(
             queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows()),
             KeyQueries(self.domain, self.mechanism.integer),
             Keyed,
         )
         answering = AnswerQueries(mechanism=self.mechanism, noise=noise, queries=self.queries, beta=self.beta)
         apart = (together, asked) | "DataAndQueries" >> beam.Flatten() | "ApartFromOthers" >> beam.Reshuffle()
-        return stage(apart, answering, QueryAnswer)
+        return apply_dofn(apart, answering, QueryAnswer)

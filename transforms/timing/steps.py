@@ -114,17 +114,17 @@ class Steps:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
         return Timestamp(micros=step * self.period + self.size - 1)
 
-    def decision_time(self, step: int, stage: int = 0) -> Timestamp:
-        """Return the event time at which `stage` of the dataflow acts on a step.
+    def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
+        """Return the event time at which a stage of the dataflow acts on a step.
 
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
-        acts one millisecond after the one before.
+        acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return Timestamp(micros=step * self.period + self.size + self.allowed_lateness + stage * MILLISECOND)
+        return Timestamp(micros=step * self.period + self.size + self.allowed_lateness + timer_offset * MILLISECOND)
 
-    def latest(self, micros: int, stage: int = 0) -> int:
-        """Return the last step on which `stage` acts by the event time `micros`; may be negative."""
-        return (micros - self.size - self.allowed_lateness - stage * MILLISECOND) // self.period
+    def latest(self, micros: int, timer_offset: int = 0) -> int:
+        """Return the last step on which a stage acts by the event time `micros`; may be negative."""
+        return (micros - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
 
 
 def _boundary(name: str, seconds: float, period: int, length: int) -> int:

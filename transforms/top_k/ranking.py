@@ -15,8 +15,8 @@ from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import stepped
-from privstream.transforms.timing.one_by_one import OneByOne
+from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
 
 
@@ -42,13 +42,20 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return fields["items"], fields["counts"]
 
 
-class RankItems(OneByOne, state="rank_items"):
+class RankItems(ClockedSteps, state="rank_items"):
     """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
 
     def __init__(
-        self, *, steps: Steps, noise: NoiseSource, stage: int, mechanism: MeasuredTopK, domain: Domain, beta: float
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        timer_offset: int,
+        mechanism: MeasuredTopK,
+        domain: Domain,
+        beta: float,
     ) -> None:
-        super().__init__(steps=steps, stage=stage)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain

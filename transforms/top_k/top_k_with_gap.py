@@ -16,16 +16,16 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
-from privstream.transforms.events.bounding import SELECTIONS, BoundItems
+from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import LimitPeople
-from privstream.transforms.events.private_transform import PrivateTransform, Stage, check_streams
+from privstream.transforms.events.limiting import BoundAcrossWindows
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import WithClock
-from privstream.transforms.timing.receipts import Parcel, WithReceipts
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
@@ -239,7 +239,7 @@ class TopKWithGap(PrivateTransform):
         """What is read of an event."""
         return EventFields(streams=self.streams is not None)
 
-    def build(self, events: PCollection[Any], stage: Stage) -> PCollection[Any]:
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
         _ = self.mechanism.measurement  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
@@ -251,39 +251,39 @@ class TopKWithGap(PrivateTransform):
             positions=True,
             streams=self.streams,
         )
-        bound = BoundItems(
+        bound = BoundPerWindow(
             **common,
-            stage=1,
+            timer_offset=1,
             items_per_step=self.mechanism.items_per_release,
             selection=self.selection,
             item_shards=1,
             by_people=limits,
             domain=self.domain,
         )
-        parcels = stage(gather(events, stage, self.event_fields), split, Parcel)
-        receipted = parcels | "WithReceipts" >> WithReceipts(self.steps)
-        held = stage(receipted | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
+        keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
         if limits:
-            limit = LimitPeople(
+            limit = BoundAcrossWindows(
                 **common,
-                stage=2,
+                timer_offset=2,
                 item_shards=1,
                 participations=self._participations,
                 streams=self._streams_limit,
                 domain=self.domain,
             )
-            held = stage(held, limit, Keyed)
+            held = apply_dofn(held, limit, Keyed)
         counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, self.streams or ("",))
         rank = RankItems(
             steps=self.steps,
             noise=self._ranking_noise,
-            stage=3,
+            timer_offset=3,
             mechanism=self.mechanism,
             domain=self.domain,
             beta=self.beta,
         )
-        return stage(clocked, rank, RankedItem)
+        return apply_dofn(clocked, rank, RankedItem)
 
 
 def _many(number: int, noun: str) -> str:

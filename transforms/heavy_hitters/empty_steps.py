@@ -8,14 +8,14 @@ import apache_beam as beam
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, StepKey, encode
-from privstream.transforms.timing.receipts import Parcel, digest
+from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 
 
-class VisitAbsentHits(beam.DoFn):
+class EmitEmptySteps(beam.DoFn):
     """An empty batch for each step of a public stream in which an item is a hit even if nobody holds it.
 
-    All visits are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
+    All of them are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
     simpler, but not every runner holds the watermark for them.
 
     Args:
@@ -31,7 +31,7 @@ class VisitAbsentHits(beam.DoFn):
         self.streams = streams
         self.shard = shard
 
-    def process(self, _: bytes) -> Iterator[Parcel]:
+    def process(self, _: bytes) -> Iterator[KeyedBatch]:
         """Look through all steps of the run, in every stream."""
         nobody = encode(EventBatch.join([]))
         for stream in self.streams:
@@ -39,7 +39,7 @@ class VisitAbsentHits(beam.DoFn):
                 yield StepKey(stream, step, self.shard).to_bytes(), (digest(nobody), nobody)
 
     def steps_of(self, stream: str) -> Iterator[int]:
-        """Find the steps to visit."""
+        """Find these steps."""
         if self.steps.first is None or self.steps.end is None:
             raise ValueError("start, and end or horizon, must be given to test a domain in every window")
         noise = self.noise.derive("stream", stream)

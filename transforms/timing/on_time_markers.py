@@ -1,4 +1,4 @@
-"""Receipts: which batches came before their step was decided, by the watermark alone."""
+"""On-time markers: which batches came before their step was decided, by the watermark alone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 DIGEST_BYTES = 16
 NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
 
-Parcel = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined receipts and nothing
+KeyedBatch = tuple[bytes, tuple[bytes, bytes]]  # step key; digest and encoded batch, or joined markers and nothing
 
 
-class WithReceipts(beam.PTransform[Any, Any]):
+class WithOnTimeMarkers(beam.PTransform[Any, Any]):
     """Add to the encoded batches of each step key the digests of those that were in time.
 
     A step is decided when the watermark reaches its decision time. Whether a batch came before that must depend on the
@@ -29,7 +29,7 @@ class WithReceipts(beam.PTransform[Any, Any]):
     one person's event would decide whether those of others count. So the digest of each batch passes a GroupByKey in
     a window that ends at the decision time, where the runner drops what is late.
 
-    A batch whose own timestamp is that late gets no receipt either. Where timestamps say when data arrived, a run that
+    A batch whose own timestamp is that late gets no marker either. Where timestamps say when data arrived, a run that
     goes back to a checkpoint, with a watermark that has fallen behind, decides the same way again.
     """
 
@@ -38,29 +38,29 @@ class WithReceipts(beam.PTransform[Any, Any]):
         self.steps = steps
 
     def expand(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Pass the batches on, and their receipts when the watermark reaches the decision time."""
+        """Pass the batches on, and their markers when the watermark reaches the decision time."""
         ends = self.steps.decision_time(0).micros % self.steps.period
         windows = FixedWindows(Duration(micros=self.steps.period), Timestamp(micros=ends))
-        receipts = (
+        markers = (
             batches
-            | "SendReceipts" >> beam.ParDo(SendReceipts(self.steps)).with_output_types(Keyed)
+            | "SendMarkers" >> beam.ParDo(SendMarkers(self.steps)).with_output_types(Keyed)
             | "UntilDecision"
             >> beam.WindowInto(windows, trigger=DefaultTrigger(), accumulation_mode=AccumulationMode.DISCARDING)
             | "DropLate" >> beam.GroupByKey()
-            | "JoinReceipts" >> beam.Map(join_receipts).with_output_types(Parcel)
+            | "JoinMarkers" >> beam.Map(join_markers).with_output_types(KeyedBatch)
             | "InOneWindow" >> beam.WindowInto(GlobalWindows())
         )
-        return cast(PCollection[Any], (batches, receipts) | "WithBatches" >> beam.Flatten())
+        return cast(PCollection[Any], (batches, markers) | "WithBatches" >> beam.Flatten())
 
 
-class SendReceipts(beam.DoFn):
+class SendMarkers(beam.DoFn):
     """Send the digest of a batch into the window that ends at the decision of its step."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
 
-    def process(self, element: Parcel, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
-        """Send one receipt; a timestamp at the end of time says nothing."""
+    def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        """Send one marker; a timestamp at the end of time says nothing."""
         key, (digest, _) = element
         end = self.steps.decision_time(StepKey.from_bytes(key).step)
         if end <= timestamp < NO_TIME:
@@ -68,7 +68,7 @@ class SendReceipts(beam.DoFn):
         yield TimestampedValue((key, digest), end - Duration(micros=MILLISECOND))
 
 
-def join_receipts(element: tuple[bytes, Iterable[bytes]]) -> Parcel:
+def join_markers(element: tuple[bytes, Iterable[bytes]]) -> KeyedBatch:
     """Put the digests of one step key together."""
     key, digests = element
     return key, (b"".join(digests), b"")
@@ -79,6 +79,6 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def split_receipts(joined: Iterable[bytes]) -> Counter[bytes]:
-    """Return how often each digest stands in joined receipts."""
+def count_markers(joined: Iterable[bytes]) -> Counter[bytes]:
+    """Return how often each digest stands in joined markers."""
     return Counter(part[i : i + DIGEST_BYTES] for part in joined for i in range(0, len(part), DIGEST_BYTES))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, Names, StepKey, decode
-from privstream.transforms.events.limiting import Contributions, LimitPeople
+from privstream.transforms.events.limiting import BoundAcrossWindows, Contributions
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -19,8 +19,8 @@ LIMIT = st.none() | st.integers(1, 3)
 
 def admitted(taking_part, participations, streams, split=1, *, reload=False) -> set[tuple[int, str, int]]:
     """Return who is let through: (step, stream, person)."""
-    limit = LimitPeople(
-        steps=STEPS, noise=NOISE, stage=2, item_shards=3, participations=participations, streams=streams
+    limit = BoundAcrossWindows(
+        steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, participations=participations, streams=streams
     )
     ledger, log, found = Contributions(), [], set()
     for step in sorted({step for step, _, _ in taking_part}):
@@ -35,8 +35,8 @@ def admitted(taking_part, participations, streams, split=1, *, reload=False) -> 
             step_key = StepKey.from_bytes(key)
             found |= {(step_key.step, step_key.stream, p) for p in decode(HolderBatch, data).users.tolist()}
         log += [] if handled.segment is None else [handled.segment]
-        ledger = limit.restore(log if step % 2 else limit.compact(handled.ledger)) if reload else handled.ledger
-        log = log if step % 2 else (limit.compact(handled.ledger) if reload else log)
+        ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
+        log = log if step % 2 else (limit.encode(handled.state) if reload else log)
     return found
 
 
@@ -81,7 +81,7 @@ def test_the_first_steps_count(taking_part, participations):
 
 
 def test_a_cap_above_16_bits_holds():
-    limit = LimitPeople(steps=STEPS, noise=NOISE, stage=2, item_shards=1, participations=70_000)
+    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().charge(Charges(people, np.array([69_999], np.uint32)))
     ledger = Contributions(participations=before)
@@ -90,11 +90,11 @@ def test_a_cap_above_16_bits_holds():
         handled = limit.handle(b"", 1, [(StepKey("", 1, 0), holdings)], ledger)
         assert len(list(handled.outputs)) == expected
         assert (handled.segment is None) == (expected == 0)
-        ledger = limit.restore(limit.compact(handled.ledger))
+        ledger = limit.decode(b"", limit.encode(handled.state))
 
 
 def test_counting_over_many_steps_does_not_wrap_around():
-    limit = LimitPeople(steps=STEPS, noise=NOISE, stage=2, item_shards=1, participations=100_000)
+    limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=100_000)
     _, charges = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), Contributions())
     counters = UserCounters()
     for _ in range(17):

@@ -1,0 +1,235 @@
+"""The engine of keyed state: the records of a key wait until their step is due, and each step is handled once."""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.runner_check import check_state
+
+CACHED_KEYS = 64
+LEAST_COMPACTION = 65_536  # bytes
+NOTHING = -2  # before the step that is before the first one
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a key is: the small part of its state, read every time and written with every change.
+
+    Attributes:
+        version: random; new whenever any state of the key changes.
+        handled: the last step handled, or NOTHING.
+        last: the last step that will be handled, where that turns out only while the key lives; NEVER before.
+        waiting: bytes in the bag of records, and
+        outdated: how many of them belong to steps that have been handled.
+        log: bytes in the log, and
+        compacted: how many there were after it was last rewritten.
+    """
+
+    version: bytes = b""
+    handled: int = NOTHING
+    last: int = NEVER
+    waiting: int = 0
+    outdated: int = 0
+    log: int = 0
+    compacted: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return pack("progress", 1, vars(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Progress:
+        """Decode; nothing stored yet is the initial progress."""
+        return cls() if data is None else cls(**unpack("progress", 1, data))  # type: ignore[arg-type]
+
+
+class Cells(NamedTuple):
+    """States and timer of one key, as the runner hands them over."""
+
+    waiting: Any
+    progress: Any
+    log: Any
+    due: Any
+
+
+@dataclass(eq=False)
+class Decoded:
+    """The state of a key, decoded: its progress, what the log describes, and the waiting records by step (a heap)."""
+
+    progress: Progress
+    state: Any
+    records: dict[int, list[bytes]] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+
+    def add(self, step: int, record: bytes) -> None:
+        """Add a waiting record."""
+        if step not in self.records:
+            self.records[step] = []
+            heapq.heappush(self.steps, step)
+        self.records[step].append(record)
+
+    def take_until(self, last: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Take out the records of each step up to `last`, in order of steps; the step counts as handled then."""
+        while self.steps and self.steps[0] <= last:
+            step = heapq.heappop(self.steps)
+            records = self.records.pop(step)
+            outdated = self.progress.outdated + sum(map(len, records))
+            self.progress = replace(self.progress, handled=step, outdated=outdated)
+            yield step, records
+
+
+class KeyedStage(Protocol):
+    """What `KeyedState` must know of the stage whose state it keeps."""
+
+    def step_of(self, record: bytes) -> int:
+        """Return the step that a record belongs to."""
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Any:
+        """Return the state that a log describes; that before the first step, if the log is empty."""
+
+    def encode(self, state: Any) -> list[bytes]:
+        """Return a short log that describes a state."""
+
+
+class KeyedState:
+    """Keeps what a stage knows of each key: the records that wait until their step is due, and what it remembers.
+
+    What is remembered is written as an append-only log: a step writes only what it changed. The log and the bag of
+    records are rewritten when at least half of them is out of date, so that all writing is amortised over what changed.
+    Decoded state is cached in the worker, under a random version that is written to state with every change: a bundle
+    that was rolled back, or a key that moved, never meets a stale cache.
+    """
+
+    def __init__(self, stage: KeyedStage) -> None:
+        self.stage = stage
+        self._cache: OrderedDict[bytes, Decoded] = OrderedDict()
+
+    def wait(self, key: bytes, record: bytes, progress: Progress, cells: Cells) -> None:
+        """Let a record wait; a state that is not cached need not be decoded for it."""
+        decoded = self._cached(key, progress)
+        cells.waiting.add(record)
+        progress = replace(progress, version=_new_version(), waiting=progress.waiting + len(record))
+        cells.progress.write(progress.to_bytes())
+        if decoded is not None:
+            decoded.add(self.stage.step_of(record), record)
+            decoded.progress = progress
+            self.cache(key, decoded)
+
+    def open(self, key: bytes, cells: Cells) -> Decoded:
+        """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached."""
+        progress = Progress.from_bytes(cells.progress.read())
+        cached = self._cached(key, progress)
+        if cached is not None:
+            return cached
+        decoded = Decoded(progress, self.stage.decode(key, list(cells.log.read())))
+        for record in cells.waiting.read():
+            if (step := self.stage.step_of(record)) > progress.handled:
+                decoded.add(step, record)
+        return decoded
+
+    def append(self, decoded: Decoded, segment: bytes, cells: Cells) -> None:
+        """Add what has changed to the log."""
+        cells.log.add(segment)
+        decoded.progress = replace(decoded.progress, log=decoded.progress.log + len(segment))
+
+    def rewrite(self, decoded: Decoded, cells: Cells) -> None:
+        """Write the whole log anew."""
+        cells.log.clear()
+        segments = self.stage.encode(decoded.state)
+        for segment in segments:
+            cells.log.add(segment)
+        size = sum(map(len, segments))
+        decoded.progress = replace(decoded.progress, log=size, compacted=size)
+
+    def close(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
+        """Write how far a key is after a change, and cache its state; rewrite what is mostly out of date."""
+        if decoded.progress.log > 2 * decoded.progress.compacted + LEAST_COMPACTION:
+            self.rewrite(decoded, cells)
+        progress = decoded.progress
+        if progress.outdated and 2 * progress.outdated >= progress.waiting:
+            cells.waiting.clear()
+            for records in decoded.records.values():
+                for record in records:
+                    cells.waiting.add(record)
+            progress = replace(progress, waiting=progress.waiting - progress.outdated, outdated=0)
+        decoded.progress = replace(progress, version=_new_version())
+        cells.progress.write(decoded.progress.to_bytes())
+        self.cache(key, decoded)
+
+    def cache(self, key: bytes, decoded: Decoded) -> None:
+        """Cache a decoded state, for so many keys."""
+        self._cache[key] = decoded
+        if len(self._cache) > CACHED_KEYS:
+            self._cache.popitem(last=False)
+
+    def _cached(self, key: bytes, progress: Progress) -> Decoded | None:
+        """Take a decoded state out of the cache if it is the current one."""
+        decoded = self._cache.pop(key, None)
+        return decoded if decoded is not None and decoded.progress.version == progress.version else None
+
+
+def declare_states(cls: type[beam.DoFn], state: str) -> None:
+    """Declare states and timer of a stage, with what it does when an element comes and when the timer fires.
+
+    Args:
+        cls: with `keep(element, cells, stamp)` and `tick(key, time, cells)`.
+        state: what the names begin with, and no other's in the project: a runner may fuse two stages, and then confuses
+            timers of one name.
+    """
+    waiting = BagStateSpec(f"{state}_waiting", BytesCoder())  # records of open steps, and some of handled ones
+    progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded Progress
+    log = BagStateSpec(f"{state}_log", BytesCoder())  # what the key remembers: segments, in order
+    due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)
+
+    def process(
+        self: Any,
+        element: Keyed,
+        waiting: Any = beam.DoFn.StateParam(waiting),
+        progress: Any = beam.DoFn.StateParam(progress),
+        log: Any = beam.DoFn.StateParam(log),
+        due: Any = beam.DoFn.TimerParam(due),
+        stamp: Any = beam.DoFn.TimestampParam,
+    ) -> Iterator[Any]:
+        """Keep a record until its step is due."""
+        check_state(progress)
+        yield from self.keep(element, Cells(waiting, progress, log, due), stamp)
+
+    @on_timer(due)
+    def on_due(
+        self: Any,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        waiting: Any = beam.DoFn.StateParam(waiting),
+        progress: Any = beam.DoFn.StateParam(progress),
+        log: Any = beam.DoFn.StateParam(log),
+        due: Any = beam.DoFn.TimerParam(due),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due; runners may deliver the timers of a key in any order."""
+        yield from self.tick(key, time, Cells(waiting, progress, log, due))
+
+    declared = {
+        "WAITING": waiting,
+        "PROGRESS": progress,
+        "LOG": log,
+        "DUE": due,
+        "process": process,
+        "on_due": on_due,
+    }
+    for name, value in declared.items():
+        setattr(cls, name, value)
+
+
+def _new_version() -> bytes:
+    return secrets.token_bytes(12)
