@@ -134,7 +134,7 @@ class MonitorBudget:
         if self.domain == "unknown" and self.tests_per_person is not None:
             sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}{where}.")
         elif self.domain == "unknown":
-            sentences.append(f"Each person holds at most {_many(self.items_per_step, 'item')} per step{where}.")
+            sentences.append(f"Each person counts with at most {_many(self.items_per_step, 'item')} per step{where}.")
         return tuple(sentences)
 
 
