@@ -30,11 +30,11 @@ SIMULATIONS: Commands = {
 }
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
-    "demo": ("demo", "try everything out: simulate, watch privately, show what was found"),
-    "budget": ("accounts.budget_command", "say what all runs on a data set have cost together, by their ledger"),
-    "plan": (PLANS, "say what a privacy budget gives, before any data is touched"),
-    "plot": (PLOTS, "draw results, with error bars and, where it is known, the truth"),
-    "simulate": (SIMULATIONS, "write simulated events, and the truth about them"),
+    "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
+    "budget": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
+    "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
+    "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
+    "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
@@ -44,7 +44,7 @@ exit status:
   0    the rows are written
   1    the run failed
   2    the command was not started: an option or a file is wrong
-  3    the rows are written, but nothing that was read could be used; the reasons are counted
+  3    the rows are written, but nothing that was read could be used; the last line counts the reasons
   130  interrupted
 """
 

@@ -68,7 +68,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     console.print(Text(verdict.sentence(threshold), style="bold"))
     published = {key(row) for row in rows}
     near = sum(threshold // 2 <= row.holders < threshold and key(row) not in published for row in truth)
-    console.print(f"Nobody promised to find {near:,} that {threshold // 2:,} to {threshold - 1:,} people held.")
+    console.print(
+        f"{near:,} items that {threshold // 2:,} to {threshold - 1:,} people had were not reported; the guarantee "
+        "allows that."
+    )
     for line in (
         f"\nPicture: {files.picture}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
@@ -168,9 +171,9 @@ def _start(name: Key) -> int:
 
 
 COMMAND = Command(
-    description="Simulates two days of what a city searches for, finds privately what many people search for, and "
-    "shows what was found and what was missed. Keeps the files and shows the commands, so that all of it can be "
-    "tried by hand.",
+    description="Simulates two days of searches in a city, finds with differential privacy what many people search "
+    "for, and shows what was found and what was missed. It keeps the files and prints the commands, so that you "
+    "can run them by hand.",
     add_arguments=add_arguments,
     run=run,
 )

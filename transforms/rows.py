@@ -9,15 +9,15 @@ from apache_beam.utils.timestamp import Timestamp
 
 
 class HeavyHitter(NamedTuple):
-    """An item that many people held in a window.
+    """An item that many people had in a window.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who held it and were charged for this report, plus integer noise; 0 where no counts are
-            paid for.
+        count: number of people who had the item and were charged for this report, plus integer noise; 0 if the run
+            publishes no counts.
         count_stddev: standard deviation of that noise; 0 likewise.
     """
 
@@ -33,7 +33,7 @@ registry.register_coder(HeavyHitter, RowCoder)
 
 
 class Alert(NamedTuple):
-    """A rule that was met in a window, as far as noise lets one see.
+    """A rule that was met in a window, judged by numbers with noise.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -41,14 +41,15 @@ class Alert(NamedTuple):
         window_end: first moment after the window.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: the value that was tested, with noise, rounded; for a count, that of people.
+        estimate: the value that was tested, with noise, rounded; a number of people if the rule is about people.
         gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
         gap_stddev: standard deviation of that noise.
-        gap_lower_bound: what the true gap is at least; for any one test, the probability that it fires with a wrong
-            bound is at most the beta of the transform.
+        gap_lower_bound: what the true gap is at least. For any one test, the probability of an alert with a wrong bound
+            is at most the beta of the transform.
         epsilon_spent: what this alert has cost, rounded up.
-        epsilon_left: what is left to its run, rounded down; it may be spent on something else when the run has stopped.
-        stopped: whether this was the last alert that the budget of its run pays for: its rules are tested no more.
+        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
+        stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
+            longer tested.
     """
 
     stream: str
@@ -82,7 +83,7 @@ class Measurement(NamedTuple):
 
 
 class LinearQuery(NamedTuple):
-    """Input of `PrivateQueries`: how many people hold one of these items, or a weighted number of them; public.
+    """Input of `PrivateQueries`: how many people have one of these items, or a weighted number of them; public.
 
     Attributes:
         name: what the query is called in its answer.
@@ -104,10 +105,10 @@ class QueryAnswer(NamedTuple):
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how wrong it is at most, with probability 1 - beta for all of the first `queries` answers at once.
-            -1, for none, if the query is refused.
-        source: "hypothesis": from what earlier answers have taught, and tested; "measured": from the data;
-            "refused": the budget is spent, and the estimate is what the hypothesis says, untested.
+        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all of the first
+            `queries` answers together; -1, for none, if the query is refused.
+        source: "hypothesis": the hypothesis has been tested and was good enough; "measured": the answer comes from the
+            data, with noise; "refused": the budget is spent, and the estimate is that of the hypothesis, not tested.
         measurements_left: how many more answers may be measured.
     """
 
@@ -124,7 +125,7 @@ registry.register_coder(QueryAnswer, RowCoder)
 
 
 class RankedItem(NamedTuple):
-    """One of the items that most people held in a window.
+    """One of the items that most people had in a window.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -132,9 +133,10 @@ class RankedItem(NamedTuple):
         window_end: first moment after the window.
         rank: 1 for the item on top.
         item: the item.
-        gap: by how many people it is ahead of the next one in rank, published or not, plus integer noise of mean 0.
-        estimate: number of people who held it, plus noise.
-        error_bound: how far the estimate is from the truth at most, with the probability asked for.
+        gap: number of people by which it is ahead of the item of the next rank, published or not, plus integer noise of
+            mean 0.
+        estimate: number of people who had the item, plus noise.
+        error_bound: how far the estimate is from the truth at most, with probability 1 - beta.
     """
 
     stream: str
@@ -158,9 +160,10 @@ class HistogramEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         query: what was asked, such as `histogram`, `max` or `top:5`.
-        category: the category that the number is the count of; empty where it is not that of one category.
+        category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
-        error_bound: how far it is off at most, with a stated probability for all rows of a stream together.
+        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all rows of a stream
+            together.
     """
 
     stream: str
@@ -185,8 +188,8 @@ class CategoryFlag(NamedTuple):
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with a stated probability, for all rows of a stream together, a flag that is up has a count above
-            the threshold less this, and one that is down has a count below the threshold plus this.
+        error_bound: with probability 1 - beta for all rows of a stream together, a flag that is up belongs to a count
+            above threshold - error_bound, and a flag that is down to a count below threshold + error_bound.
     """
 
     stream: str
@@ -209,9 +212,9 @@ class CardinalityEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise, at least 0.
-        error_bound: how wrong that is at most, with probability 1 - beta for all windows at once, while people come and
-            go no more often than `max_updates` says, if it was given; -1 when all changes of the estimate are used up,
-            so that it stays what it is and nothing is known any more.
+        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all windows together,
+            while people come and go no more often than `max_updates`, if that was given; -1 if the budget for changes
+            of the estimate is used up, so that it no longer follows the set.
     """
 
     stream: str
@@ -250,8 +253,8 @@ class RangeCount(NamedTuple):
         low: first point of the range.
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times, unless counts are made consistent.
-        error_bound: how far it is off at most, with a stated probability for as many rows of a stream together as the
-            accuracy is stated for; -1 for consistent counts, for which none is stated.
+        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for as many rows of a
+            stream together as the accuracy is stated for; -1 for consistent counts, for which no error is stated.
     """
 
     stream: str
@@ -278,20 +281,22 @@ class PredecessorQuery(NamedTuple):
 
 
 class NearestPoints(NamedTuple):
-    """What is near to a point at the end of a window, as far as noise lets one see.
+    """The nearest points below and above a point at the end of a window, up to an error.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         query: the point that was asked for.
-        predecessor: a point at or below it, from which on there is something up to the query, but not much; 0 if there
-            is not much below at all.
-        successor: a point at or above it, up to which there is something from the query on, but not much; 0 if there
-            is not much above at all.
-        distance: from the query to the nearer one of both; -1 if there is neither.
-        error_bound: "not much": so many points at most, beside others at the predecessor or successor itself, with a
-            stated probability for as many rows of a stream together as the accuracy is stated for.
+        predecessor: a point p at or below the query q: the range [p, q] has at least one point, and no more than
+            `error_bound` points lie above p in it. 0 means that no more than `error_bound` points lie at or below the
+            query.
+        successor: a point s at or above the query q: the range [q, s] has at least one point, and no more than
+            `error_bound` points lie below s in it. 0 means that no more than `error_bound` points lie at or above the
+            query.
+        distance: from the query to the nearer one of both; -1 if both are 0.
+        error_bound: the number of points in these statements, which are true with probability 1 - beta for as many rows
+            of a stream together as the accuracy is stated for.
     """
 
     stream: str

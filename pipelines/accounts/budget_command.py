@@ -36,11 +36,11 @@ COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = EXPLAINED
-    parser.add_argument("--ledger", metavar="PATH", help="file in which runs are written down")
+    parser.add_argument("--ledger", metavar="PATH", help="file in which runs are recorded")
     parser.add_argument(
         "--noise_key_file", metavar="PATH", help=f"the noise key of the runs; their ledger is PATH{ENDING}"
     )
-    parser.add_argument("--dataset", metavar="NAME", help="of this data set alone (default: each by itself)")
+    parser.add_argument("--dataset", metavar="NAME", help="only this data set (default: all, each by itself)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if not entries:
-        raise UsageError(f"ledger must hold at least one run, and {path} holds none")
+        raise UsageError(f"ledger must have at least one run, and {path} has none")
     names = list(dict.fromkeys(entry.dataset for entry in entries))
     if arguments.dataset is not None and arguments.dataset not in names:
         raise UsageError(f"dataset must be one of {', '.join(map(repr, names))}, got {arguments.dataset!r}")
@@ -139,7 +139,8 @@ def _short(run_id: str) -> str:
 
 
 COMMAND = Command(
-    description="Adds up what all runs on a data set have cost, by the ledger in which they were written down.",
+    description="Adds up the privacy budget that all runs on a data set have spent, from the ledger in which "
+    "each run is recorded.",
     add_arguments=add_arguments,
     run=run,
 )

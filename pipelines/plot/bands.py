@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
-from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, dress, settle, short
+from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
 from privstream.pipelines.plot.labels import Label, place
 
 LABEL_POINTS = 6
@@ -71,8 +71,8 @@ def draw_bands(
         span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        dress(figure, axes, span=span, values=values, title=title, caption=caption)
-        settle(figure)
+        style_axes(figure, axes, span=span, values=values, title=title, caption=caption)
+        freeze_layout(figure)
         place(axes, labels[::-1])
 
 
@@ -94,7 +94,7 @@ def tell_bounds(bands: Sequence[Band]) -> str:
     if not widest(bands):
         return ""
     if too_wide(bands):
-        return f" Error bounds, up to {widest(bands):,.0f}, are too wide to be drawn."
+        return f" The error bounds, up to {widest(bands):,.0f}, are too wide to be drawn."
     return f" Bands: error bounds, up to {widest(bands):,.0f}."
 
 

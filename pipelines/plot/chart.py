@@ -67,13 +67,13 @@ def chart(stream: BinaryIO, format: str) -> Iterator[tuple[Figure, Axes]]:
         figure.savefig(stream, format=format, metadata=metadata)
 
 
-def settle(figure: Figure) -> None:
+def freeze_layout(figure: Figure) -> None:
     """Fix where the axes are, so that labels do not move them."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
-def dress(
+def style_axes(
     figure: Figure,
     axes: Axes,
     *,

@@ -47,24 +47,24 @@ def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, flo
             zorder=6,
         )
         for obstacles in (taken + marks, taken):
-            if (settled := _settle(note, label, canvas, obstacles)) is not None:
+            if (offset := _find_place(note, label, canvas, obstacles)) is not None:
                 break
         else:
             note.remove()
             continue
         taken.append(note.get_window_extent().padded(MARGIN))
-        if max(map(abs, settled)) > LINE_FROM:
+        if max(map(abs, offset)) > LINE_FROM:
             axes.annotate(
                 "",
                 note.xy,
-                xytext=settled,
+                xytext=offset,
                 textcoords="offset points",
                 arrowprops={"arrowstyle": "-", "color": label.colour, "linewidth": 0.5, "alpha": 0.6},
                 zorder=5,
             )
 
 
-def _settle(note: Annotation, label: Label, canvas: Bbox, obstacles: Sequence[Bbox]) -> tuple[float, float] | None:
+def _find_place(note: Annotation, label: Label, canvas: Bbox, obstacles: Sequence[Bbox]) -> tuple[float, float] | None:
     """Move a note to the first place on the canvas where no obstacle is; return its offset, or None."""
     for x, y, side, point in _candidates(label):
         note.xy = point

@@ -79,7 +79,7 @@ def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
         if isinstance(error, ValueError) and "must end in" in str(error):
             raise ValueError(str(error).replace("path", option, 1)) from None
         raise ValueError(
-            f"{option} must hold {row_type.__name__} rows that privstream wrote, got {path} ({type(error).__name__})"
+            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path} ({type(error).__name__})"
         ) from None
     return rows
 

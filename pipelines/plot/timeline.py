@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, INK, chart, dress, settle, short
+from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.truth import Verdict, key
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -54,7 +54,7 @@ def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None
         labels = _lines(axes, timeline, top)
         missed = _missed(axes, timeline, labels)
         _dress(figure, axes, timeline)
-        settle(figure)
+        freeze_layout(figure)
         place(axes, labels, [(_day(row), row.count) for row in timeline.rows] + missed)
 
 
@@ -64,9 +64,9 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for row in timeline.rows:
         published[row.item].append(row)
     truth: dict[str, list[ItemHolders]] = defaultdict(list)
-    for held in timeline.truth:
-        if held.item in published:
-            truth[held.item].append(held)
+    for row in timeline.truth:
+        if row.item in published:
+            truth[row.item].append(row)
     ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item]), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
     labels = []
@@ -113,7 +113,7 @@ def _true_line(axes: Axes, rows: Iterable[ItemHolders], colour: str) -> None:
 
 
 def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[float, float]]:
-    """Mark what was missed, add labels of the items that most people held, and return the marks."""
+    """Mark what was missed, add labels of the items that most people had, and return the marks."""
     missed = set(() if timeline.verdict is None else timeline.verdict.missed)
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in sorted(timeline.truth, key=lambda row: -row.holders):
@@ -138,8 +138,8 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
     """Draw everything but the items."""
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
-    title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: what many people hold"
-    dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
+    title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: items that many people have"
+    style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
     counts = [row.count + 2 * row.count_stddev for row in timeline.rows]
     counts += [row.holders for row in timeline.truth if row.item in items]
@@ -147,7 +147,7 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
     if threshold is not None:
         axes.axhline(threshold, color=INK, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         axes.annotate(
-            f"found from\n{threshold:,} people",
+            f"enough for a report:\n{threshold:,} people",
             (1.0, threshold),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
@@ -164,14 +164,14 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
     noisy = any(row.count_stddev for row in timeline.rows)
-    bars = "Points: counts with noise; bars: two standard deviations of it. " if noisy else ""
+    bars = "Points: counts with noise; bars: two standard deviations of the noise. " if noisy else ""
     if not timeline.rows:
         bars = "No heavy hitters were published. "
     if not timeline.truth:
         return bars
-    bars += "Dashed: true numbers of all people, whatever the limits. "
+    bars += "Dashed: true numbers of all people, before any limits. "
     if timeline.verdict is None or timeline.detection_threshold is None:
-        return bars + "What counts as missed is unknown: the guarantee is not beside the rows."
+        return bars + "Missed items are not shown, because the guarantee file is not beside the rows."
     return bars + timeline.verdict.sentence(timeline.detection_threshold)
 
 

@@ -28,9 +28,9 @@ class Verdict:
     """Reported items against the truth; a list of keys each, in the order of the rows.
 
     Attributes:
-        found: reported, and held by as many people as are promised to be found.
-        missed: held by as many, and not reported: a failure, or too many of them had been dropped.
-        below: reported, and held by fewer, which nobody promised.
+        found: reported, and as many people had the item as are enough for a report by the accuracy statement.
+        missed: as many people had the item, and it was not reported: a failure, or too many of them had been dropped.
+        below: reported, although fewer people had the item.
         false: reported, and not in the truth.
     """
 
@@ -40,16 +40,13 @@ class Verdict:
     false: tuple[Key, ...]
 
     def sentence(self, detection_threshold: int) -> str:
-        """Say it in one sentence."""
+        """Return the numbers as sentences."""
         heavy = len(self.found) + len(self.missed)
-        parts = [
-            f"Found {len(self.found):,} of the {heavy:,} items that at least {detection_threshold:,} people held in "
-            f"a window",
-            f"missed {len(self.missed):,}",
-            f"found {len(self.below):,} that fewer held",
-            f"{len(self.false):,} false",
-        ]
-        return ", ".join(parts) + "."
+        return (
+            f"Of {heavy:,} items that at least {detection_threshold:,} people had in a window, {len(self.found):,} "
+            f"were reported and {len(self.missed):,} missed. Reported items that fewer people had: "
+            f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
+        )
 
 
 def key(row: HeavyHitter | ItemHolders) -> Key:
@@ -68,12 +65,12 @@ def judge(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], detection_t
     holders = {key(row): row.holders for row in truth}
     reported = [key(row) for row in rows]
     published = set(reported)
-    heavy = [held for held, count in holders.items() if count >= detection_threshold]
+    heavy = [item for item, count in holders.items() if count >= detection_threshold]
     return Verdict(
-        found=tuple(held for held in reported if holders.get(held, 0) >= detection_threshold),
-        missed=tuple(held for held in heavy if held not in published),
-        below=tuple(held for held in reported if 0 < holders.get(held, 0) < detection_threshold),
-        false=tuple(held for held in reported if held not in holders),
+        found=tuple(item for item in reported if holders.get(item, 0) >= detection_threshold),
+        missed=tuple(item for item in heavy if item not in published),
+        below=tuple(item for item in reported if 0 < holders.get(item, 0) < detection_threshold),
+        false=tuple(item for item in reported if item not in holders),
     )
 
 

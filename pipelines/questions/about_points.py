@@ -6,8 +6,8 @@ from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import Option, QuestionSpec
 
 QUERIES = """\
-queries, one JSON object on each line; a query with a time (and a stream) is answered at the end of the window that the
-time lies in, a query without one at the end of every window of every stream:
+queries, one JSON object on each line. A query with a time (and a stream) is answered at the end of the window in which
+the time lies; a query without a time is answered at the end of every window of every stream:
 """
 ANSWERS = "number of answers to queries with a time for which errors are bounded"
 
@@ -26,7 +26,7 @@ about_points = partial(
     },
     extras=(
         Option("queries", "Path", "file with the public queries, see below", REQUIRED),
-        Option("answers", "int", f"{ANSWERS}; without it, as many as --queries has"),
+        Option("answers", "int", f"{ANSWERS}; without it, as many as there are in --queries"),
     ),
     hidden=("standing",),
     unplanned=("insert_values", "streams", "consistent"),

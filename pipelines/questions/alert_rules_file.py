@@ -33,7 +33,7 @@ def read_rules(path: str) -> tuple[AlertRule, ...]:
     except InputFileError as error:
         raise ValueError(f"--rules must be a readable file: {error}") from None
     if not rules:
-        raise ValueError(f"--rules must hold at least one rule, got {path} with none")
+        raise ValueError(f"--rules must have at least one rule, got {path} with none")
     return tuple(rules)
 
 

@@ -27,7 +27,10 @@ def run_command(spec: QuestionSpec) -> Command:
         resolve(f"{ROOMS}.run_command.RunCommand")(spec).run(arguments, beam_arguments)
 
     return Command(
-        description=f"{spec.description} {BEAM}", add_arguments=add_arguments, run=run, takes_beam_options=True
+        description=f"{spec.description} The guarantee protects {spec.protected}. {BEAM}",
+        add_arguments=add_arguments,
+        run=run,
+        takes_beam_options=True,
     )
 
 
@@ -37,11 +40,11 @@ def plan_command(spec: QuestionSpec) -> Command:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = spec.plan_epilog
         budget = parser.add_argument_group("budget")
-        add_option(budget, Option("epsilon", "epsilons", "epsilon, or several to compare; or instead of it"))
-        add_option(budget, Option("error", "float", "the error for which the least epsilon is wanted"))
+        add_option(budget, Option("epsilon", "epsilons", "epsilon, or several values to compare"))
+        add_option(budget, Option("error", "float", "instead of --epsilon: find the smallest epsilon with this error"))
         run = parser.add_argument_group("the run")
         if spec.has_windows:
-            add_option(run, Option("windows", "int", "number of windows; without it there is no end"))
+            add_option(run, Option("windows", "int", "number of windows; without it the run has no end"))
         for option in (*spec.sizes.values(), *spec.planned):
             add_option(run, option)
         apart = {*UNPLANNED, *spec.unplanned, *spec.assumed, *spec.sizes, *(option.name for option in spec.planned)}
@@ -51,9 +54,9 @@ def plan_command(spec: QuestionSpec) -> Command:
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
         resolve(f"{ROOMS}.plan_command.PlanCommand")(spec).run(arguments)
 
-    text = "Says, before any data is touched, how accurate the answers will be: by every method, with one epsilon or"
     return Command(
-        description=f"{text} several; or which epsilon gives the error that is wanted.",
+        description="Predicts, before any data is read, how accurate the answers of each method will be with one "
+        "epsilon or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
         add_arguments=add_arguments,
         run=run,
     )

@@ -20,14 +20,14 @@ from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT, WriteWindowFiles
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.folder_looks import ARRIVAL, END, split_pattern
+from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.terminal import say
 
 GUARANTEE = "_guarantee.json"
 PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
-RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can tell such runs apart"
+RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 1.0
@@ -47,7 +47,7 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     if getattr(arguments, "kafka_setting", None) and not kafka:
         raise ValueError(f"kafka_setting must be given with an --input of {KAFKA} only")
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
-        raise ValueError("--input of Kafka holds JSON objects and follows their arrival: no watermark or input_format")
+        raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
     if kafka or arguments.watch is not None:
         return True
     for option in ("watermark", "output_format"):
@@ -118,7 +118,7 @@ def prepare(options: PipelineOptions) -> None:
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
-        say(f"{LOCAL_RUNNER} writes windows when the input has ended only: use PrismRunner or FlinkRunner")
+        say(f"{LOCAL_RUNNER} writes windows only when the input has ended: use PrismRunner or FlinkRunner")
 
 
 def guarantee_path(arguments: argparse.Namespace) -> str:

@@ -63,7 +63,8 @@ def texts(name: str, values: Any) -> tuple[str, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise TypeError(
-                f"{name} must hold texts, in quotes where YAML reads something else: one is a {type(value).__name__}"
+                f"{name} must be a list of texts, in quotes where YAML reads something else: one is a "
+                f"{type(value).__name__}"
             )
     return tuple(map(str, values))
 
@@ -150,7 +151,7 @@ def arguments_of(
     if not streams:
         for name in (STREAMS, STREAMS_PER_PERSON):
             if found.get(name) is not None:
-                raise ValueError(f"{name} must not be given when no stream is read; stream_field names its field")
+                raise ValueError(f"{name} must not be given when no stream is read: name its field with stream_field")
     elif found.get(STREAMS) is None and not spec.all_streams:
         raise ValueError("streams must be given with stream_field")
     elif spec.one_stream and found.get(STREAMS_PER_PERSON) is None and found.get("unit") != PER_WINDOW:

@@ -55,8 +55,8 @@ PLACES = (
 """Options that say where things are and how to get there, not what is promised."""
 
 NO_COUNTERS = (
-    "the runner has given no counters, as of a job with checkpoints, which is cancelled at its end: how much could not "
-    "be used is not known here"
+    "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
+    "known here how many records could not be used"
 )
 
 
@@ -105,7 +105,7 @@ class RunCommand:
                     raise UsageError(str(error)) from error
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
-                say("noise key: a new random one, for this run only; with --noise_key_file it could be repeated")
+                say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
             accepted = (
                 partial(write_json, run.guarantee_file, run.promised) if run.endless else None
             )  # rows are to come

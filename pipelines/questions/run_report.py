@@ -30,9 +30,9 @@ FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
     "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
-    "time_unit": "with a time that is a plain number (--time_unit says its unit)",
+    "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
     "time_finite": "with a time that is not finite",
-    "time_range": "with a time outside of 1970 to 2200 (--time_unit says the unit of plain numbers)",
+    "time_range": "with a time outside of 1970 to 2200 (give the unit of plain numbers with --time_unit)",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",
@@ -105,7 +105,7 @@ class RunReport:
         """Say why nothing that was read could be used, the most frequent reason first; None if something could."""
         if not self.usable:
             reasons = _listed(self._faults + self._unusable) or "the input has no events"
-            return f"no event could be used, so the rows hold nothing but noise: {reasons}"
+            return f"no event could be used, so the rows are noise alone: {reasons}"
         if self._unanswered and not published:
             return f"no query could be answered: {_listed(self._unanswered)}"
         return None

@@ -25,12 +25,14 @@ def add_files(
     )
     files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
     files.add_argument(
-        "--overwrite", action="store_true", help="replace a file of rows, and its guarantee, if there is one"
+        "--overwrite", action="store_true", help="replace the file of rows and its guarantee if they exist"
     )
     files.add_argument(
-        "--dead_letter", metavar="PATH", help="records that could not be used, as JSON lines; guard it like the input"
+        "--dead_letter",
+        metavar="PATH",
+        help="file for records that cannot be used, as JSON lines; guard it like the input",
     )
-    files.add_argument("--input_format", choices=READ, help="default: by ending")
+    files.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
     files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
     files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
@@ -48,29 +50,34 @@ def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
     endless = parser.add_argument_group(
         f"{watched} without an end",
         "--output and --dead_letter are folders then: "
-        + ("each window of each stream becomes a file of its own" if events else "answers become files by the moment"),
+        + ("each window of each stream becomes one file" if events else "answers go into files by time"),
     )
     endless.add_argument(
         "--watch",
         type=float,
         metavar="SECONDS",
-        help=f"watch the folder --{watched}, or its files that match a glob, so often",
+        help=f"poll the folder --{watched}, or a glob for its files, for new files every so many seconds",
     )
-    covered = "--allowed_lateness must cover the way of an event into a file" if events else "a query needs no time"
+    covered = (
+        "--allowed_lateness must cover the time from an event to its complete file"
+        if events
+        else "a query needs no time"
+    )
     endless.add_argument(
         "--watermark",
         choices=CLOCKS,
-        help=f"how far the {watched} {'is' if events else 'are'} complete: up to the time of arrival (default: "
-        f"{ARRIVAL}; {covered}), or up to marks _UNTIL_20300101T120000Z in the folder",
+        help=f"up to which time the {watched} {'is' if events else 'are'} complete: the time of arrival (default: "
+        f"{ARRIVAL}; {covered}), or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
     )
     if events:
         endless.add_argument(
             "--kafka_setting",
             action="append",
             metavar="NAME=VALUE",
-            help="of librdkafka, for --input kafka://host:port/topic; @FILE for a VALUE that is secret; once or more",
+            help="setting of librdkafka, for --input kafka://host:port/topic; write @FILE for a secret VALUE; "
+            "may be given several times",
         )
-    endless.add_argument("--output_format", choices=WRITTEN, help=f"of these files (default: {DEFAULT_FORMAT})")
+    endless.add_argument("--output_format", choices=WRITTEN, help=f"format of these files (default: {DEFAULT_FORMAT})")
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
@@ -80,9 +87,10 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
     key.add_argument(
         "--run_id",
-        help="public name of the run (default: a fingerprint of input and options); needed if the input has no end",
+        help="public name of the run (default: a fingerprint of input and options); it must be given if the "
+        "input has no end",
     )
-    account = parser.add_argument_group("account (what all runs on the same people cost; see privstream budget)")
+    account = parser.add_argument_group("privacy budget (what all runs on the same people cost; see privstream budget)")
     account.add_argument(
         "--ledger",
         metavar="PATH",
@@ -98,8 +106,8 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         "--budget_limit",
         type=limit,
         metavar="EPSILON[,DELTA]",
-        help="do not start a run that would bring the data set above this: EPSILON is the sum of all epsilons, with "
-        "DELTA that of all releases together at this delta",
+        help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
+        "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private",
     )
 
 

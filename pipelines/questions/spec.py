@@ -42,6 +42,8 @@ class QuestionSpec:
         word: the command, such as "top-k".
         summary: what the command does, in a line of a list.
         description: the same in sentences.
+        protected: what the guarantee protects.
+        known_as: what it is called elsewhere, such as in dashboards or in SQL.
         transform: the path of the transform's class in `privstream.transforms`. Names, types, defaults and texts of
             options come from its signature and its docstring.
         row: the NamedTuple in `privstream.transforms.rows` that is published.
@@ -79,6 +81,8 @@ class QuestionSpec:
     word: str
     summary: str
     description: str
+    protected: str
+    known_as: str
     transform: str
     row: str
     order: tuple[str, ...]

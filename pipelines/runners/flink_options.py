@@ -57,7 +57,7 @@ class FlinkJobOptions(PipelineOptions):
             "--allow_non_restored_state",
             default=False,
             action="store_true",
-            help="go on also if the savepoint holds state of steps that are gone",
+            help="go on also if the savepoint has state of steps that no longer exist",
         )
         parser.add_argument(
             "--shutdown_sources_after_idle_ms",

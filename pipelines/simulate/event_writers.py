@@ -41,7 +41,7 @@ class EventWindow(Protocol):
 
 
 class ItemHolders(NamedTuple):
-    """How many different people held an item in a window, in truth."""
+    """How many different people had an item in a window, in truth."""
 
     stream: str
     window_start: Timestamp
@@ -58,7 +58,7 @@ class Written(NamedTuple):
 
 
 def item_holders(window: Any) -> Iterator[ItemHolders]:
-    """Return how many people held each item of a `SimulatedWindow`, the most frequent item first."""
+    """Return how many people had each item of a `SimulatedWindow`, the most frequent item first."""
     start, end = Timestamp(micros=window.start), Timestamp(micros=window.end)
     for item, holders in sorted(window.holders.items(), key=lambda pair: (-pair[1], pair[0])):
         yield ItemHolders("", start, end, item, holders)

@@ -28,7 +28,7 @@ class SimulatedWindow:
     Attributes:
         start, end: microseconds since 1970 UTC.
         events: `user`, `item`, `time`, in the order of time.
-        holders: item -> number of different people who sent it in this window; items with few are left out.
+        holders: item -> number of different people who sent it in this window; items with few people are left out.
     """
 
     start: int
@@ -90,7 +90,7 @@ def simulate_heavy_hitters(
     """Simulate what a city searches for: a steady background, and trends that rise and fall.
 
     The background follows a Zipf-Mandelbrot law, with the r-th item drawn with weight (r + shift)^-exponent, and swells
-    by half in the evening. In each window a trend is held by a planned number of people, chosen at random.
+    by half in the evening. In each window a planned number of people, chosen at random, send a trend.
 
     Args:
         users: number of people, >= 1; they are called u000000, u000001 and so on.
@@ -200,16 +200,16 @@ class _Names:
     def window(
         self, start: int, length: int, who: np.ndarray, what: np.ndarray, floor: int, rng: np.random.Generator
     ) -> SimulatedWindow:
-        """Give events their times, and count who holds what."""
+        """Give events their times, and count who has what."""
         times = np.sort(rng.integers(length, size=len(who))) + start
         shuffled = rng.permutation(len(who))
         who, what = who[shuffled], what[shuffled]
         columns = [self.users.take(pa.array(who)), self.items.take(pa.array(what)), pa.array(times)]
         columns[2] = columns[2].cast(pa.timestamp("us", "UTC"))
         pairs = np.unique(what.astype(np.int64) * len(self.users) + who)
-        held, counts = np.unique(pairs // len(self.users), return_counts=True)
-        held, counts = held[counts >= floor], counts[counts >= floor]
-        holders = dict(zip(self.items.take(pa.array(held)).to_pylist(), counts.tolist(), strict=True))
+        items, counts = np.unique(pairs // len(self.users), return_counts=True)
+        items, counts = items[counts >= floor], counts[counts >= floor]
+        holders = dict(zip(self.items.take(pa.array(items)).to_pylist(), counts.tolist(), strict=True))
         events = pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
         return SimulatedWindow(start, start + length, events, holders)
 

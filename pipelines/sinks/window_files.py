@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.sinks.row_files import FORMATS, field_types, write_rows
 from privstream.pipelines.sinks.whole_files import check_destination, write_once
 from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
-from privstream.pipelines.sources.folder_looks import END
+from privstream.pipelines.sources.folder_polls import END
 from privstream.transforms.timing.steps import MILLISECOND
 
 DEFAULT_FORMAT = "jsonl"

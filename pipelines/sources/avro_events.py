@@ -98,7 +98,7 @@ class _Container:
                 f"{path} is not an Avro file, or its header is damaged ({type(error).__name__})"
             ) from None
         if not isinstance(written, dict) or written.get("type") != "record":
-            raise InputFileError(f"{path} must hold records")
+            raise InputFileError(f"{path} must have records")
         if codec not in CODECS:
             raise InputFileError(f"{path} must be compressed with one of {', '.join(CODECS)}")
         try:

@@ -104,7 +104,7 @@ class FieldMapping:
             raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
-            raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} holds plain numbers")
+            raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
 
 
 def is_text(kind: pa.DataType) -> bool:

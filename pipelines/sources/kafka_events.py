@@ -23,7 +23,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.folder_looks import clock
+from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.kafka_records import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventFile

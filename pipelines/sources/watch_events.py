@@ -16,11 +16,11 @@ from apache_beam.pvalue import PCollection, TaggedOutput
 from privstream.mechanisms import checks
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.folder_looks import (
+from privstream.pipelines.sources.folder_polls import (
     ARRIVAL,
     CLOCKS,
     MARKS,
-    FolderLooks,
+    FolderPolls,
     check_watched,
     clock,
     list_folder,
@@ -61,7 +61,7 @@ class EventsRead(NamedTuple):
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines and CSV files that come into a folder, each once, as `ReadEvents` does.
 
-    Files are taken in the order in which they came, each when two looks have found it unchanged, and should get their
+    Files are taken in the order in which they came, each when two polls have found it unchanged, and should get their
     name when they are complete. What has been taken is kept with the state of the pipeline: two numbers for each file
     that is there. So old files should be removed now and then, but only when the run could no longer have to go back
     to them. A name must not be used again while a file of that name is there.
@@ -78,7 +78,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
     A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
     is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
-    `files_changed` (looks that found a file changed after it was taken; it is not read again), `listings_failed`.
+    `files_changed` (polls that found a file changed after it was taken; it is not read again), `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
@@ -87,7 +87,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
         fields: which fields hold what.
         format: avro, parquet, jsonl or csv; by the ending of each path if None.
-        seconds: pause between two looks, > 0.
+        seconds: pause between two polls, > 0.
         watermark: arrival or marks.
 
     Raises:
@@ -118,9 +118,9 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self._check_one()
 
     def expand(self, pbegin: Any) -> EventsRead:
-        """Look for files, and read their parts side by side."""
-        looking = LookForFiles(self.pattern, self.format, self.seconds, self.watermark)
-        found = poll_parts(pbegin, [FOLDER], looking, EventFile)
+        """Poll the folder, and read their parts side by side."""
+        folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
+        found = poll_parts(pbegin, [FOLDER], folder, EventFile)
         cut = found | "Cut into parts" >> beam.ParDo(_CutFile()).with_output_types(
             FilePart, **{DEAD_LETTERS: DeadLetter}
         ).with_outputs(DEAD_LETTERS, main="parts")
@@ -159,7 +159,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
             raise refused[0]
 
 
-class LookForFiles(PolledSource):
+class PollFolder(PolledSource):
     """Gives an `EventFile` for each file that has come.
 
     A watermark that follows arrival stays `behind` by so many microseconds.
@@ -176,16 +176,16 @@ class LookForFiles(PolledSource):
         self.failed = Metrics.counter("privstream", "listings_failed")
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Look once; when the folder cannot be listed, nothing is known and time stands still."""
-        looks = FolderLooks.from_bytes(position)
+        """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
+        polls = FolderPolls.from_bytes(position)
         now = clock()
         listing = list_folder(self.pattern)
         if listing is None:
             self.failed.inc()
-            return Answer((), looks.to_bytes(), watermark)
-        found, reached = looks.look(listing, now)
+            return Answer((), polls.to_bytes(), watermark)
+        found, reached = polls.poll(listing, now)
         self.taken.inc(len(found))
-        self.changed.inc(looks.changed)
+        self.changed.inc(polls.changed)
         by_marks = self.watermark == MARKS
         files = [
             (
@@ -195,8 +195,8 @@ class LookForFiles(PolledSource):
             for seen in found
         ]
         if reached is not None:
-            reached = looks.until if by_marks else reached - self.behind
-        return Answer(files, looks.to_bytes(), reached)
+            reached = polls.until if by_marks else reached - self.behind
+        return Answer(files, polls.to_bytes(), reached)
 
 
 class TakeFile(beam.DoFn):

@@ -73,14 +73,14 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
     captured = capsys.readouterr()
     assert "alerts" in captured.out
     assert "1 alerts published" in captured.err
-    assert "1 runs of tests have stopped: their budget is spent" in captured.err
+    assert "1 runs of tests have stopped, because their budget is spent" in captured.err
     assert "one person over the whole run" in captured.err
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "--rules must hold at least one rule"),
+        ("", "--rules must have at least one rule"),
         ('{"name": "x"}', "line 1 of .*: rule 'x' must have one of at_least and at_most"),
         ('{"name": "x", "at_least": 1}\n\n[1]', "line 3 of .*: line must be one JSON object"),
         ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, got 'at_leest'"),
@@ -161,7 +161,7 @@ def test_the_plot_of_nothing_and_of_something_else(clinic, tmp_path, capsys):
     assert cli.main(["plot", "alerts", *given]) == 0
     given = ["--input", clinic["truth.jsonl"], "--output", str(tmp_path / "none.png")]
     assert cli.main(["plot", "alerts", *given]) == 2
-    assert "--input must hold Alert rows" in capsys.readouterr().err
+    assert "--input must have Alert rows" in capsys.readouterr().err
 
 
 def plan(capsys, *options):

@@ -105,7 +105,7 @@ def test_other_files_are_named_at_launch(format, content, tmp_path):
 def test_avro_of_other_things_than_records_is_refused(tmp_path):
     with (tmp_path / "a.avro").open("wb") as stream:
         fastavro.writer(stream, "string", ["secret"])
-    with pytest.raises(InputFileError, match=r"a\.avro must hold records"):
+    with pytest.raises(InputFileError, match=r"a\.avro must have records"):
         launch(tmp_path / "a.avro")
 
 
@@ -259,7 +259,7 @@ def test_columns_of_numbers_without_a_unit_are_an_error_at_launch(format, tmp_pa
     else:
         pq.write_table(pa.Table.from_pylist([GOOD]), path)
     with pytest.raises(
-        ValueError, match=r"--time_unit must be one of s, ms, us, ns: field `time` of .* holds plain numbers"
+        ValueError, match=r"--time_unit must be one of s, ms, us, ns: field `time` of .* has plain numbers"
     ):
         launch(path)
 

@@ -158,7 +158,7 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
         ("--ledger a --noise_key_file b", "ledger and noise_key_file must not both be given"),
         ("--ledger nowhere", "ledger must be a file that can be read, got nowhere (No such file or directory)"),
         ("--noise_key_file key", "ledger must be a file that can be read, got key.ledger.jsonl"),
-        ("--ledger empty", "ledger must hold at least one run, and empty holds none"),
+        ("--ledger empty", "ledger must have at least one run, and empty has none"),
         ("--ledger bad", "ledger bad: line 1 must be an entry"),
         ("--ledger good --dataset other", "dataset must be one of 'default', got 'other'"),
     ],

@@ -86,7 +86,7 @@ def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.Cap
     visits = ["--visits_per_person", "1", "--method", "visit_counter", "--epsilon", "5"]
     assert command(building, tmp_path / "v.jsonl", *DOORS, *visits) == 0
     said = capsys.readouterr().err
-    assert "entries beyond a person's limits, which do not count" in said
+    assert "entries that do not count, because their person had reached the limits" in said
     assert "A person enters the set at most 1 time." in said
     inside: set[str] = set()
     been: set[str] = set()
@@ -113,7 +113,7 @@ def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.Cap
         (["--timeout", "0"], "timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
         (
             [*DOORS, "--streams", "a", "--stream_field", ""],
-            "streams must not be given when no stream is read; stream_field names its field",
+            "streams must not be given when no stream is read: name its field with stream_field",
         ),
         (
             [*DOORS, "--method", "direct_counter", "--unit", "event"],
@@ -211,9 +211,9 @@ def test_plot(building: Path, tmp_path: Path) -> None:
     rows, truth = read(tmp_path / "rows.parquet"), read_row_file(str(building / "truth.jsonl"), SetSize)
     found = band(rows, truth)
     assert found.truth.tolist() == [row.size for row in truth]
-    assert "all within the band" in caption(rows, found)
+    assert "all estimates are within the band" in caption(rows, found)
     wrong = [row._replace(estimate=row.estimate + 10**6) for row in rows[:3]] + rows[3:]
-    assert f"3 of {WINDOWS} outside of the band" in caption(wrong, band(wrong, truth))
+    assert f"all but 3 of {WINDOWS} estimates are within the band" in caption(wrong, band(wrong, truth))
     blind = [*rows[:-5], *(row._replace(error_bound=-1) for row in rows[-5:])]
     assert "The last 5 rows have none" in caption(blind, band(blind, truth))
     assert caption([], band([], [])) == "There are no rows."

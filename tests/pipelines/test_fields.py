@@ -321,7 +321,7 @@ def test_fields_of_unusable_types_are_refused_at_launch(kind):
 def test_numbers_need_a_unit_at_launch(kind):
     schema = SCHEMA.set(2, pa.field("time", kind))
     with pytest.raises(
-        ValueError, match="--time_unit must be one of s, ms, us, ns: field `time` of f holds plain numbers"
+        ValueError, match="--time_unit must be one of s, ms, us, ns: field `time` of f has plain numbers"
     ):
         FieldMapping().check(schema, "f")
     FieldMapping(time_unit="ms").check(schema, "f")

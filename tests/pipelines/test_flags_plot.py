@@ -47,7 +47,7 @@ def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
 def test_the_caption_counts_what_was_early_and_what_is_missing() -> None:
     text = caption(picture("", ROWS, TRUTH))
     assert "2 of 3 flags went up" in text
-    assert "In truth 3 counts passed: 2 flags were early, 1 not up yet." in text
+    assert "In truth 3 counts passed their thresholds: 2 flags were early, 1 not up yet." in text
     assert "In truth" not in caption(picture("", ROWS, None))
     assert caption(picture("", [], None)) == "There are no rows."
 

@@ -256,7 +256,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--shards", "0"], "shards must be >= 1, got 0"),
         (
             ["--streams_per_person", "2"],
-            "streams_per_person must not be given when no stream is read; stream_field names its field",
+            "streams_per_person must not be given when no stream is read: name its field with stream_field",
         ),
         (["--user_field", "who"], "--user_field must name a field of"),
         (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),

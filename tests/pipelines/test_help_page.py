@@ -86,7 +86,7 @@ def test_a_mistake_is_told_in_one_line(
 @pytest.mark.parametrize("word", [word for word in WORDS if question(word).watched == "input"])
 def test_help_says_when_streams_must_be_named(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(page([word], capsys).split())
-    assert ("they must be given if events have a stream" in shown) != question(word).all_streams
+    assert ("must be given if events have a stream" in shown) != question(word).all_streams
 
 
 def test_paragraphs_are_wrapped_and_lists_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     status, told = run(f"{command} {COMMANDS[command]}", capsys)
     assert status == 3
     why = f"153 {SYNTAX}, 1 record without a time in --time_field"
-    error = f"privstream {command}: error: no event could be used, so the rows hold nothing but noise: {why}"
+    error = f"privstream {command}: error: no event could be used, so the rows are noise alone: {why}"
     assert told.splitlines()[-1] == error
     assert f"\n154 records could not be used, --dead_letter PATH keeps them: 153 {SYNTAX}" in told
     assert "of the truth" not in told and "With probability" not in told
@@ -102,14 +102,14 @@ def test_whatever_else_leaves_out_everything(
     command, _, further = line.partition(" ")
     status, told = run(f"{command} {COMMANDS[command]} {further}", capsys)
     assert status == 3
-    assert told.splitlines()[-1].endswith(f"nothing but noise: {why}")
+    assert told.splitlines()[-1].endswith(f"noise alone: {why}")
 
 
 def test_input_without_events(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_events(folder, [])
     status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
     assert status == 3
-    assert told.endswith("noise: the input has no events\n")
+    assert told.endswith("noise alone: the input has no events\n")
 
 
 def test_queries_none_of_which_is_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_queries_none_of_which_is_one(folder: Path, capsys: pytest.CaptureFixtur
     (folder / "linear").write_text('{"name": "y", "items": ["unknown"]}\n[]\n')
     status, told = run(f"queries {COMMANDS['queries']}", capsys)
     assert status == 3
-    assert told.endswith("error: no query could be answered: 2 lines that are no queries on the domain\n")
+    assert told.endswith("error: no query could be answered: 2 lines that are not queries on the domain\n")
 
 
 def test_much_that_is_left_out_is_said_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_reasons_come_by_their_number() -> None:
         events_malformed_item_long=9, events_malformed_no_such_fault=1,
     ).nothing_usable(5)  # fmt: skip
     assert told is not None and told.endswith(
-        "noise: 9 records with an item that is too long, 7 events that neither enter nor leave, "
+        "the rows are noise alone: 9 records with an item that is too long, 7 events that neither enter nor leave, "
         "2 records without a user in --user_field, 1 record refused as no such fault"
     )
 
@@ -158,7 +158,7 @@ def test_a_job_without_counters_says_so(
     write_events(folder, people(GOOD))
     status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
     assert status == 0
-    assert "the runner has given no counters" in told
+    assert "the runner has reported no counters" in told
 
 
 def test_the_exit_status_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

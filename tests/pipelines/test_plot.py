@@ -83,7 +83,10 @@ def test_a_picture_says_what_was_found_and_missed(files: Path) -> None:
     assert "storm (missed)" in text
     assert "quiet" not in text
     assert "100 people" in text
-    sentence = "Found 3 of the 5 items that at least 100 people held in a window, missed 2, found 1 that fewer held"
+    sentence = (
+        "Of 5 items that at least 100 people had in a window, 3 were reported and 2 missed. Reported items that fewer "
+    )
+    sentence += "people had: 1"
     assert sentence in " ".join(text.split())
 
 
@@ -96,7 +99,7 @@ def test_without_truth_nothing_is_missed(files: Path) -> None:
 def test_without_the_guarantee_what_is_missed_is_unknown(files: Path) -> None:
     (files / "rows.jsonl.guarantee.json").unlink()
     text = words(files, "picture.svg", "--truth", str(files / "truth.avro"))
-    assert "What counts as missed is unknown" in text
+    assert "Missed items are not shown" in text
     assert "100 people" not in text
 
 
@@ -117,7 +120,7 @@ def test_no_rows_give_an_empty_picture(files: Path) -> None:
     assert "No heavy hitters were published" in words(files, "picture.svg", rows="none.parquet")
     (files / "none.parquet.guarantee.json").write_text(json.dumps({"accuracy": {"detection_threshold": 100}}))
     text = words(files, "picture.svg", "--truth", str(files / "truth.avro"), rows="none.parquet")
-    assert "Found 0 of the 5 items" in text
+    assert "0 were reported and 5 missed" in " ".join(text.split())
 
 
 def test_names_that_are_no_text_for_pictures(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -154,9 +157,9 @@ def test_a_stream_is_chosen(files: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--top", "13"], "top must be <= 12, got 13"),
         (["--input", "none.jsonl"], "--input must be a file that exists, got none.jsonl"),
         (["--input", "rows.txt"], "--input must end in .avro, .parquet, .jsonl, got rows.txt"),
-        (["--input", "broken.jsonl"], "--input must hold HeavyHitter rows that privstream wrote, got broken.jsonl"),
-        (["--input", "broken.avro"], "--input must hold HeavyHitter rows that privstream wrote, got broken.avro"),
-        (["--truth", "rows.jsonl"], "--truth must hold ItemHolders rows that privstream wrote, got rows.jsonl"),
+        (["--input", "broken.jsonl"], "--input must have HeavyHitter rows that privstream wrote, got broken.jsonl"),
+        (["--input", "broken.avro"], "--input must have HeavyHitter rows that privstream wrote, got broken.avro"),
+        (["--truth", "rows.jsonl"], "--truth must have ItemHolders rows that privstream wrote, got rows.jsonl"),
         (["--truth", "daily.jsonl"], "truth must be about windows as long as those of the rows"),
     ],
 )
@@ -248,7 +251,7 @@ def test_verdict() -> None:
     assert verdict.missed == (key(TRUTH[2]), key(TRUTH[5]))
     assert verdict.below == (key(ROWS[3]),)
     assert verdict.false == (Key("", extra.window_start, extra.window_end, "nobody"),)
-    assert verdict.sentence(100).startswith("Found 3 of the 5 items")
+    assert verdict.sentence(100).startswith("Of 5 items that at least 100 people had in a window, 3 were reported")
 
 
 def test_detection_threshold_beside_rows(files: Path) -> None:

@@ -57,7 +57,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["accuracy"]["records_needed"] == 1
-    assert "bounds nothing" not in promise["accuracy"]["sentence"]
+    assert "of no use" not in promise["accuracy"]["sentence"]
     assert max(row.error_bound for row in rows) == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
     other = tmp_path / "other.parquet"
     assert ask(country, other, "--shards", "1", *same, events="events.jsonl") == 0
@@ -72,9 +72,9 @@ def test_refusals_say_so(country, tmp_path, capsys):
     assert 0 < len(refused) < len(rows)
     assert all(row.error_bound == -1 and row.measurements_left == 0 for row in refused)
     error = capsys.readouterr().err
-    assert f"{len(refused)} queries refused: the budget is spent" in error
+    assert f"{len(refused)} queries refused, because the budget is spent" in error
     assert "Some may be refused" in error
-    assert "With so few people, that bounds nothing" in error
+    assert "With so few people, this bound is of no use" in error
     truth = ["--truth", country["truth.jsonl"]]
     for more in ([], truth):
         assert cli.main(["plot", "queries", "--input", str(output), *more, "--output", str(tmp_path / "p.svg")]) == 0
@@ -102,7 +102,7 @@ def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys
         "time must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number",
         "weights must be 0 or 1 without real_weights",
     ]
-    assert "5 lines that are no queries on the domain" in capsys.readouterr().err
+    assert "5 lines that are not queries on the domain" in capsys.readouterr().err
 
 
 def test_queries_are_asked_in_order_of_lines_or_time():
@@ -172,7 +172,7 @@ def test_the_plot(country, tmp_path, truth):
 def test_a_bad_plot(country, tmp_path, capsys):
     given = ["--output", str(tmp_path / "p.png")]
     assert cli.main(["plot", "queries", "--input", country["truth.jsonl"], *given]) == 2
-    assert "--input must hold QueryAnswer rows" in capsys.readouterr().err
+    assert "--input must have QueryAnswer rows" in capsys.readouterr().err
     answers = tmp_path / "answers.jsonl"
     assert ask(country, answers) == 0
     (tmp_path / "truth.jsonl").write_text('{"query": "another", "people": 1}\n')

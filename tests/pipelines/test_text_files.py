@@ -241,7 +241,7 @@ def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
     with pytest.raises(ValueError, match=r"--queries, line 1: |must hold"):
         found = read_point_queries(str(path), RangeQuery)
         raise ValueError("must hold" if found == ([], []) else "took it")
-    with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must hold at least one rule"):
+    with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must have at least one rule"):
         read_rules(str(path))
     letters = list(ReadLines().read(str(path), 0))
     assert len(letters) == (1 if line.strip() else 0)

@@ -18,7 +18,7 @@ from apache_beam.yaml import main, yaml_transform
 from apache_beam.yaml.yaml_provider import load_providers
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
-from privstream.pipelines.yaml import offers
+from privstream.pipelines.yaml import transforms
 from privstream.pipelines.yaml.configuration import ADDED
 from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -200,7 +200,7 @@ def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog
 
 def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", KEY.decode())
-    noise = offers.OFFERS["ShiftingHeavyHitters"](
+    noise = transforms.TRANSFORMS["ShiftingHeavyHitters"](
         **BUDGET, noise_key_variable="PRIVSTREAM_TEST_KEY", run_id="r"
     ).made.noise
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
@@ -222,7 +222,7 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
         ({"domain": "no such file"}, "domain must be a readable file"),
         ({"streams": "a,b"}, "streams must be a list, got str"),
-        ({"streams": [False]}, "streams must hold texts"),
+        ({"streams": [False]}, "streams must be a list of texts"),
         ({"streams_per_person": 2}, "stream_field must be a field of the input, got 'stream'; its fields are"),
         ({"time_unit": "h"}, "time_unit must be one of s, ms, us, ns, got 'h'"),
         (
@@ -245,7 +245,7 @@ def test_what_is_wrong_is_said_before_anything_runs(config: dict[str, Any], mess
 @pytest.mark.parametrize("value", ["bad", {"out": "bad"}, {"output": "good"}, {"output": None}])
 def test_error_handling_names_one_output(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^error_handling(\.output)? must be"):
-        offers.OFFERS["ShiftingHeavyHitters"](**BUDGET, error_handling=value)
+        transforms.TRANSFORMS["ShiftingHeavyHitters"](**BUDGET, error_handling=value)
 
 
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240, "shards": 2}
@@ -291,7 +291,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
     if not in_streams:
         events = [(user, item, time, "") for user, item, time, _ in events]
-    made = offers.OFFERS[name].spec.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
+    made = transforms.TRANSFORMS[name].spec.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
     assert found == published(events, made)
     assert len(found) >= (1 if name == "SparseVectorAlerts" else 4)
     assert {row["reason"] for row in refused} == set(bad)
@@ -323,10 +323,10 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("name", offers.OFFERS)
+@pytest.mark.parametrize("name", transforms.TRANSFORMS)
 def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
-    keys = inspect.signature(offers.OFFERS[name]).parameters
-    shared = inspect.signature(offers.OFFERS[name].spec.transform_class).parameters
+    keys = inspect.signature(transforms.TRANSFORMS[name]).parameters
+    shared = inspect.signature(transforms.TRANSFORMS[name].spec.transform_class).parameters
     assert shared.keys() - keys.keys() == {"noise"}
     assert keys.keys() - shared.keys() == ADDED.keys()
     assert all(keys[key].default == shared[key].default for key in shared.keys() - {"noise"})
@@ -334,12 +334,12 @@ def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
 
 def test_every_transform_of_the_listing_has_every_key_described() -> None:
     [provider] = load_providers(LISTING)
-    assert set(provider.provided_transforms()) == offers.OFFERS.keys() == {*CASES, "ShiftingHeavyHitters"}
-    for name, offer in offers.OFFERS.items():
+    assert set(provider.provided_transforms()) == transforms.TRANSFORMS.keys() == {*CASES, "ShiftingHeavyHitters"}
+    for name, transform in transforms.TRANSFORMS.items():
         fields = provider.config_schema(name).fields
-        assert {field.name for field in fields} == inspect.signature(offer).parameters.keys()
+        assert {field.name for field in fields} == inspect.signature(transform).parameters.keys()
         assert all(field.description for field in fields)
-        assert provider.description(name).startswith(offer.spec.signature.summary)
+        assert provider.description(name).startswith(transform.spec.signature.summary)
 
 
 @pytest.mark.parametrize(

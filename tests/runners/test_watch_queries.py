@@ -16,9 +16,9 @@ from privstream.pipelines.questions.queries.queries_file import parse_query
 from privstream.pipelines.questions.queries.watch_queries import BEHIND, ReadQueriesFile, WatchQueries
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.folder_looks import MICROS, list_folder
+from privstream.pipelines.sources.folder_polls import MICROS, list_folder
 from privstream.pipelines.sources.readers import EventFile
-from privstream.pipelines.sources.watch_events import FOLDER, LookForFiles
+from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run
 from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, wait_for
@@ -119,33 +119,33 @@ def test_a_file_that_is_gone_or_has_grown_is_one_dead_letter_and_asks_nothing(tm
 
 
 def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path):
-    def look(state, watermark):
-        answer = looking.poll(FOLDER, state, watermark)
+    def poll(state, watermark):
+        answer = folder.poll(FOLDER, state, watermark)
         queries = [query for file, _ in answer.found for query in step.process(file)]
         assert all(stamp == file.came for file, stamp in answer.found)
         return queries, answer
 
-    looking, step = LookForFiles(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(timed=False)
-    _, began = look(None, 0)
+    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(timed=False)
+    _, began = poll(None, 0)
     queries, answer = [], began
     for name in "cab":
         put(tmp_path, name, lambda path, name=name: path.write_text(line(name + "1") + line(name + "2")))
         time.sleep(COARSE_SECONDS)
         for _ in range(2):
-            found, answer = look(answer.position, answer.watermark)
+            found, answer = poll(answer.position, answer.watermark)
             queries += found
     queries.sort(key=lambda query: query.time)
     assert [query.name for query in queries] == ["c1", "c2", "a1", "a2", "b1", "b2"]
-    _, again = look(began.position, began.watermark)
-    found, again = look(again.position, again.watermark)
+    _, again = poll(began.position, began.watermark)
+    found, again = poll(again.position, again.watermark)
     assert sorted(found, key=lambda query: query.time) == queries
     assert again.position == answer.position
 
 
 def test_the_watermark_stays_behind_the_time_of_day_so_that_no_file_is_late_by_a_coarse_clock(tmp_path):
-    looking = LookForFiles(str(tmp_path), "jsonl", 1, "arrival", BEHIND)
+    folder = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND)
     before = watch_events.clock()
-    reached = looking.poll(FOLDER, None, 0).watermark
+    reached = folder.poll(FOLDER, None, 0).watermark
     assert before - BEHIND <= reached <= watch_events.clock() - BEHIND
     put(tmp_path, "a", lambda path: path.write_text(line("q")))
     (seen,) = list_folder(str(tmp_path))

@@ -223,7 +223,7 @@ def test_presences_are_a_dictionary(told):
     for step, pairs in enumerate(told):
         words = {person: max(step, until) for person, until in pairs}
         stays = Stays.of(np.array(list(words), np.uint64), np.array(list(words.values()), np.int64))
-        presences = presences.told(Stays.from_bytes(stays.to_bytes()), step)
+        presences = presences.updated(Stays.from_bytes(stays.to_bytes()), step)
         wanted |= words
         found = presences.until(everybody)
         for person in range(31):

@@ -265,7 +265,7 @@ class TestGuarantee:
         text = self.paragraph("many items")
         assert text.startswith("(epsilon = 20, delta = 0)-differential privacy for one person over the whole run,")
         assert "It holds for at most 8 steps." in text
-        assert "Each person holds at most 3 items in a window, the last ones; each item counts once." in text
+        assert "Each person counts with at most 3 items in a window, the last ones; each item counts once." in text
 
     def test_names_streams_and_caps(self):
         text = self.paragraph("some streams", participation_cap=5)
@@ -276,7 +276,7 @@ class TestGuarantee:
     def test_one_window_is_another_unit(self):
         text = self.paragraph("one window")
         assert "privacy for one person in one window of 10 seconds," in text
-        assert "Whoever takes part in n windows is promised n times these epsilon and delta." in text
+        assert "A person who takes part in n windows is promised n times this epsilon and this delta." in text
         assert transform("one window", end=None).mechanism.releases == 1
 
     @pytest.mark.parametrize(

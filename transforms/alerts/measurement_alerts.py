@@ -1,4 +1,4 @@
-"""Alerts about measurements: numbers whose sensitivity the caller vouches for."""
+"""Alerts about measurements: numbers of which the caller guarantees the sensitivity."""
 
 from __future__ import annotations
 
@@ -28,43 +28,46 @@ from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 
 class MeasurementAlerts(AlertTransform):
-    """Tell which of a stream of private measurements pass the threshold of their public rule, and by how much.
+    """Report which of a stream of private measurements pass the threshold of their public rule, and by how much.
 
-    For numbers that have been computed before, by whatever means, such that no change to be protected moves any of
-    them by more than 1. Where there are events of people, use `SparseVectorAlerts`, which takes care of that itself.
+    For numbers that have been computed before, by whatever means, such that no change to be protected moves any of them
+    by more than 1. For events of people use `SparseVectorAlerts`, which enforces that itself.
 
     Input: `Measurement` rows, bounded or unbounded. Each is one test of its rule, in order of time, stream, rule and
     value; the measurements of a window are tested when it has ended. Output, stop and lateness: as of
     `SparseVectorAlerts`.
 
     Privacy:
-        Unit: one change of the data that moves no measurement by more than 1, in all windows and streams together.
-        Whether one person's data can do more is for the caller to know: nothing here says "person". Public: all
-        arguments but `noise`; number, times, rules and streams of the measurements. Pure epsilon.
+        Unit: one change of the data that moves no measurement by more than 1, in all windows and streams together. Only
+        the caller knows whether the data of one person can do more: this guarantee does not speak of people. Public:
+        all arguments but `noise`; number, times, rules and streams of the measurements. Pure epsilon.
 
     Accuracy:
         As of `SparseVectorAlerts`, with `margin(windows)` for one measurement per rule, stream and window.
 
     Args:
-        epsilon: bound on what the rows show about one such change over the whole run, > 0.
-        rules: thresholds of the measurements; they name no items.
-        window: seconds whose measurements are tested together.
+        epsilon: limit on what all rows together show about one such change over the whole run, > 0. A smaller value
+            protects better and needs more noise.
+        rules: public rules with the thresholds of the measurements; they name no items.
+        window: length of a window in seconds. The measurements of a window are tested together.
         start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same measurements.
-        end: every window that ends by this moment, in seconds since 1970 UTC, is tested, empty ones too. It must be
-            given unless the input has no end.
-        allowed_lateness: seconds that a window stays open after its end.
-        min_alerts: alerts that are paid for in any case, however narrow they are; clear ones cost less.
-        branches: number of prices: an alert costs the full price, or, if it is clear enough, a half, a quarter and so
-            on; 1 to 32.
-        budget: "shared" is one budget for the tests of all rules; "per_rule" gives each rule an equal part of epsilon.
-        quiet: windows after an alert in which its rule is not tested in its stream.
-        integer: whether to test whole numbers: measurements are rounded down, thresholds must be integers. Noise is
-            then exact. Otherwise it is floating-point noise, whose low bits may betray more than the guarantee says
-            (Mironov 2012); published numbers are rounded.
-        monotone: whether one change moves all measurements in the same direction; needs half the noise.
-        streams: public names of the streams; they must be given if measurements have a stream.
-        beta: failure probability of the bounds and of the accuracy statement.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
+            `end` must be given unless the input has no end.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
+            costs less, so that there may be more.
+        branches: number of prices of an alert, 1 to 32: the full price or, if the threshold is passed clearly enough, a
+            half, a quarter and so on.
+        budget: "shared" gives the tests of all rules one budget together; "per_rule" gives each rule an equal part of
+            epsilon.
+        quiet: number of windows after an alert in which its rule is not tested in its stream.
+        integer: whether to test whole numbers: measurements are rounded down, and thresholds must be integers. The
+            noise is then exact. Otherwise it is floating-point noise, whose low bits may reveal more than the guarantee
+            says (Mironov 2012); published numbers are rounded.
+        monotone: whether one change moves all measurements in the same direction, which needs half the noise.
+        streams: public names of the streams. They must be given if measurements have a stream.
+        beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.

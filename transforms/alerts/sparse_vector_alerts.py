@@ -63,7 +63,7 @@ class AlertTransform(PrivateTransform):
 
     @property
     def accuracy(self) -> Accuracy:
-        """By how much a threshold must be passed, in all tests together, and what alerts say and cost."""
+        """By how much a threshold must be passed, in all tests together, and what alerts cost."""
         plan, windows = self.plan, self.windows or LATER
         mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
         span = "" if self.windows else f" of the first {windows:,} windows"
@@ -87,12 +87,12 @@ class AlertTransform(PrivateTransform):
 
 
 class SparseVectorAlerts(AlertTransform):
-    """Tell in which windows so many, or so few, people meet a public rule, and by how many the threshold is passed.
+    """Report in which windows enough people, or few enough, meet a public rule, and by how many it is passed.
 
     In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
-    compares the number of distinct people with the rule's threshold, with noise on both. Misses publish nothing and
-    cost nothing. An alert costs budget, a clear one less; when the next could not be paid for, a run stops: the flag
-    `stopped` of its last row says so.
+    compares the number of distinct people with the threshold of the rule, with noise on both. A test without an alert
+    publishes nothing and costs nothing. An alert costs budget; one that passes its threshold clearly costs less. When
+    the budget does not suffice for another alert, the run stops, and its last row has the flag `stopped`.
 
     Input: as of `ShiftingHeavyHitters`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows
     and dead letters. A window is decided once, at its end plus `allowed_lateness`.
@@ -103,33 +103,37 @@ class SparseVectorAlerts(AlertTransform):
         events: sparse vector needs no other limit. Public: all arguments but `noise`.
 
     Accuracy:
-        `margin()`: with probability 1 - beta every count that passes its threshold by more fires while the run lasts.
-        For any one test, the probability that it fires with a wrong `gap_lower_bound` is at most beta. Among alerts
-        alone wrong bounds may be more frequent: of counts far from their threshold, only those with large noise fire.
+        `margin()`: with probability 1 - beta, every count that passes its threshold by more than the margin gives an
+        alert while the run lasts. For any one test, the probability of an alert with a wrong `gap_lower_bound` is at
+        most beta. Among the alerts alone wrong bounds may be more frequent: of the counts far from their threshold,
+        only those with large noise give an alert.
 
     Args:
-        epsilon: bound on what the rows show about one person over the whole run, > 0.
-        rules: public rules, tested in this order; their thresholds are numbers of people.
+        epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
+            better and needs more noise.
+        rules: public rules, which are tested in this order. Their thresholds are numbers of people.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends by this moment, in seconds since 1970 UTC, is tested, empty ones too. It must be
-            given unless the input has no end.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
+            `end` must be given unless the input has no end.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
-        allowed_lateness: seconds that a window stays open after its end.
-        min_alerts: alerts that are paid for in any case, however narrow they are; clear ones cost less.
-        branches: number of prices: an alert costs the full price, or, if it is clear enough, a half, a quarter and so
-            on; 1 to 32.
-        budget: "shared" is one budget for the tests of all rules; "per_rule" gives each rule an equal part of epsilon.
-            Rules of both directions that share a budget need twice the noise on counts.
-        quiet: windows after an alert in which its rule is not tested in its stream, so that a lasting state does not
-            use up the budget.
-        streams: public names of the streams to watch; they must be given if events have a stream.
-        streams_per_person: streams in which one person counts, the first ones; each stream then has a budget of its
-            own. Without it a person counts in all streams, which share one budget.
-        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
-        beta: failure probability of the bounds and of the accuracy statement.
-        shards: parallel shards of people. Changes no answer.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
+            costs less, so that there may be more.
+        branches: number of prices of an alert, 1 to 32: the full price or, if the threshold is passed clearly enough, a
+            half, a quarter and so on.
+        budget: "shared" gives the tests of all rules one budget together; "per_rule" gives each rule an equal part of
+            epsilon. Rules of both directions (at_least and at_most) that share a budget need twice the noise on counts.
+        quiet: number of windows after an alert in which its rule is not tested in its stream, so that a state that
+            lasts does not use up the budget.
+        streams: public names of the streams in which rules are tested. They must be given if events have a stream.
+        streams_per_person: number of streams in which one person counts: those in which the person appears first. Each
+            stream then has a budget of its own. Without it a person counts in all streams, which share one budget.
+        neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made.

@@ -27,7 +27,7 @@ class Stays:
     def __len__(self) -> int:
         return len(self.people)
 
-    def under(self, newer: Stays) -> Stays:
+    def overlay(self, newer: Stays) -> Stays:
         """Return the stays of both, of which the newer ones count where there are two."""
         people = np.concatenate([newer.people, self.people])
         order = np.argsort(people, kind="stable")
@@ -56,7 +56,7 @@ class Stays:
 
 @dataclass(frozen=True, eq=False)
 class Presences:
-    """All that was said so far. A value: `told` returns a new one.
+    """All presences known so far. A value: `updated` returns a new one.
 
     The runs at least halve from one to the next, so telling of m people costs O(m log n) amortised, and asking for m
     people O(m log^2 n). Who has left is forgotten when all runs become one.
@@ -64,13 +64,13 @@ class Presences:
 
     runs: tuple[Stays, ...] = ()
 
-    def told(self, stays: Stays, step: int) -> Presences:
-        """Return what is known after more was said, in step `step`."""
+    def updated(self, stays: Stays, step: int) -> Presences:
+        """Return what is known after new stays in step `step`."""
         if not len(stays):
             return self
         runs = list(self.runs)
         while runs and len(runs[-1]) < 2 * len(stays):
-            stays = runs.pop().under(stays)
+            stays = runs.pop().overlay(stays)
         return Presences((*runs, stays if runs else stays.after(step)))
 
     def until(self, people: np.ndarray) -> np.ndarray:
@@ -86,9 +86,9 @@ class Presences:
         """Return as one run who is present after the end of `step`."""
         total = Stays(np.empty(0, np.uint64), np.empty(0, np.int64))
         for run in self.runs:
-            total = total.under(run)
+            total = total.overlay(run)
         return total.after(step)
 
     def __len__(self) -> int:
-        """Count the entries held; a person may have one in several runs."""
+        """Count the entries; a person may have one in several runs."""
         return sum(map(len, self.runs))

@@ -1,4 +1,4 @@
-"""Who is in the set: per shard of people, in order of steps; from what people said last to changes of the size."""
+"""Who is in the set: per shard of people, in order of steps; from the last events of people to changes of the size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ NOWHERE = Presences()
 class Members:
     """Who is present until when, how often they have entered, and in how many streams; all as of the end of `step`.
 
-    People are told apart by stream: `presences`, `visits` and `joined` are kept by the keyed hash of person and stream.
+    People of different streams are kept apart: `presences`, `visits` and `joined` are kept by the keyed hash of person
+    and stream.
     """
 
     step: int = 0
@@ -46,8 +47,8 @@ class TrackMembers(OrderedSteps, state="track_members"):
     """Per shard of people: find who enters and who leaves, and send on by how much that changes each stream's size.
 
     Somebody who enters and is present, or leaves and is absent, changes nothing. With a time-out it is known when an
-    entering event comes when the stay will end, if nothing more is heard: so changes of later steps are sent at once,
-    and taken back if more is heard. Nothing has to look at people who are silent.
+    entering event comes when the stay will end, if no other event comes: so changes of later steps are sent at once,
+    and taken back if another event comes. People without new events need no work.
 
     What is sent on about a person depends on that person's events alone.
 
@@ -75,7 +76,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
-        """Compare what people said with what was known."""
+        """Compare the new stays with those known before."""
         said = HolderBatch.join([batch for _, batch in batches])
         streams, stay = said.items.astype(np.int64), said.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
@@ -92,7 +93,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         stays = Stays.of(places[rows], until[rows])
         after = Members(
             step=step,
-            presences=state.presences.told(stays, step),
+            presences=state.presences.updated(stays, step),
             visits=state.visits.charge(visits),
             joined=state.joined.charge(joined),
             streams=state.streams.charge(of_person),
@@ -168,7 +169,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
             charges = {name: Charges.from_bytes(data) for name, data in found.items()}
             state = Members(
                 step=step,
-                presences=state.presences.told(stays, step),
+                presences=state.presences.updated(stays, step),
                 **{name: getattr(state, name).charge(one) for name, one in charges.items()},
             )
         return state
@@ -185,7 +186,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
 
 
 def _mentions(people: np.ndarray) -> Charges:
-    """Charge each mention once, in 32 bits: a person may enter more often than 16 bits hold."""
+    """Charge each mention once, in 32 bits: a person may enter more often than 16 bits can count."""
     distinct, times = np.unique(people, return_counts=True)
     return Charges(distinct, times.astype(np.uint32))
 

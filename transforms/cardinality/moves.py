@@ -158,14 +158,14 @@ def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.nd
 
 
 class LastMoves(OnTimeBatches, state="last_moves"):
-    """Per step and shard of people: late batches out, and what each person was last heard to do on, by shard."""
+    """Per step and shard of people: late batches are dropped, and the last event of each person goes on, by shard."""
 
     def __init__(self, *, steps: Steps, moves: Moves, timer_offset: int) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.moves = moves
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Find what each person was last heard to do."""
+        """Find the last event of each person."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows = last_moves(events.users, events.items, events.times)
         items = events.items[rows]

@@ -44,13 +44,13 @@ class SetCardinality(PrivateTransform):
     stream; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
-    left when no event of theirs came for so long. Without `enter_values` every event whose item is not one of
-    `leave_values` says that the person is there. A person counts if they are there at the end of the window, by their
-    last event before it; at one time, leaving comes last. Entering twice, and leaving without being there, change
-    nothing. At `start` nobody is there, whatever came before.
+    left when they have sent no event for that time. Without `enter_values` every event whose item is not one of
+    `leave_values` means that the person is present. A person counts if their last event before the end of the window
+    means that they are present then; of events at one time, leaving comes last. Entering twice, and leaving without
+    being present, change nothing. At `start` nobody is present, whatever came before.
 
-    Every window from `start` to `end` is published once, empty ones too, at its end plus `allowed_lateness`; what comes
-    later is never used.
+    Every window from `start` to `end` is published once, also an empty one, at its end plus `allowed_lateness`. Events
+    that come later are never used.
 
     Privacy:
         Unit "user": all that one person does over the whole run, in at most `streams_per_person` streams (enforced:
@@ -62,35 +62,42 @@ class SetCardinality(PrivateTransform):
 
     Accuracy:
         With probability 1 - beta, all estimates of a stream are within their `error_bound` of the number of people who
-        count, in all windows together, if they enter or leave it at most `max_updates` times in all. When these are
-        passed, bounds need not hold, and the estimate may stay what it is: the bound is then -1.
+        count, in all windows together, if they enter or leave it at most `max_updates` times in all. If people enter or
+        leave more often than that, the bounds may be wrong, and the estimate may stop following the set: its bound is
+        then -1.
 
     Args:
-        epsilon: bound on what the rows show about one person or one event, > 0.
+        epsilon: limit on what all rows together show about one person or one event, > 0. A smaller value protects
+            better and needs more noise.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC. Nobody is in the set then.
+        start: start of the first window, in seconds since 1970 UTC. Nobody is in the set at that moment.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
-            given unless the input has no end.
-        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
+            one. `end` must be given unless the input has no end.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of people). With a delta above 0 there is less noise.
         unit: what is protected: all that one "user" does in the whole run, or one "event".
-        enter_values: items that say that a person enters. Without them every other item says so.
-        leave_values: items that say that a person leaves; they must be given unless `timeout` is.
-        timeout: seconds after their last entering event at which a person has left, less than 65,534 windows.
+        enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
+            means that.
+        leave_values: items that mean that a person leaves. They must be given unless `timeout` is given.
+        timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows.
         max_updates: with unit "user", a public guess of how often people enter or leave a stream in the whole run, all
-            together, as seen at the ends of windows. Without it errors are larger.
-        visits_per_person: with unit "user", how often one person enters a stream at most; later visits do not count.
-            Without it there is no limit.
-        method: how estimates are made; "auto" takes the most accurate method. "sparse_counter" changes an estimate when
-            a private test says that it is far off; "direct_counter" draws fresh noise in every window, for short runs
-            or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit "event";
-            "henzinger_sricharan_steiner" is the published algorithm.
-        streams: public names of the streams, each with a set of its own; they must be given if events have a stream.
-        streams_per_person: with unit "user", streams that one person is in at most, the first ones. Without it, one.
-        allowed_lateness: seconds that a window stays open after its end.
-        neighbouring: how neighbouring inputs differ in one person or event: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy statement.
-        shards: parallel shards of people. Changes no answer.
+            people together, as seen at the ends of windows. Without it errors are larger.
+        visits_per_person: with unit "user", the number of times that one person may enter a stream; later visits do not
+            count. Without it there is no limit.
+        method: method that makes the estimates; "auto" takes the most accurate one. "sparse_counter" changes an
+            estimate when a private test finds it far from the truth; "direct_counter" draws fresh noise in every
+            window, for short runs or delta > 0; "visit_counter" adds up changes, with `visits_per_person` or unit
+            "event"; "henzinger_sricharan_steiner" is the published algorithm.
+        streams: public names of the streams, each of which has a set of its own. They must be given if events have a
+            stream.
+        streams_per_person: with unit "user", the number of streams that one person may be in: those that the person
+            enters first. Without it, one.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        beta: probability with which the accuracy statement may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

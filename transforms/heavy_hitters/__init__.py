@@ -1,1 +1,1 @@
-"""Shifting heavy hitters: the items that many people hold in each window."""
+"""Shifting heavy hitters: the items that many people have in each window."""

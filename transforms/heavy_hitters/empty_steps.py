@@ -1,4 +1,4 @@
-"""Steps of a known domain that must be decided although nobody may hold anything."""
+"""Steps of a known domain that must be decided even if nobody has an item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privstream.transforms.timing.steps import Steps
 
 
 class EmitEmptySteps(beam.DoFn):
-    """An empty batch for each step of a public stream in which an item is a hit even if nobody holds it.
+    """An empty batch for each step of a public stream in which an item is a hit even if nobody has it.
 
     All of them are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
     simpler, but not every runner holds the watermark for them.

@@ -1,4 +1,4 @@
-"""Drop the items whose hidden threshold even all their holders together miss."""
+"""Drop the items whose hidden threshold is above the number of all people who have them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from privstream.transforms.timing.steps import Steps
 class PruneItems(StepBatches, state="prune_items"):
     """Per stream, step and shard of items: keep the items that may still be hits.
 
-    This changes no answer. The monitor counts only holders that have charges left, so its count is at most the one
-    taken here, and both compare with the same hidden threshold.
+    This changes no answer. The monitor counts only people who have charges left, so its count is at most the one taken
+    here, and both compare with the same hidden threshold.
     """
 
     def __init__(self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, timer_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Shifting heavy hitters: events in, the items that many people hold in each window out."""
+"""Shifting heavy hitters: from events to the items that many people have in each window."""
 
 from __future__ import annotations
 
@@ -40,57 +40,63 @@ LATER = 1000
 
 
 class ShiftingHeavyHitters(PrivateTransform):
-    """Report, window by window, the items that many people hold, under one guarantee for each person's whole life.
+    """Report the items that many people have in each window; one guarantee protects each person over the whole run.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
-    `stream`, or Arrow record batches with these columns. A time is a Beam Timestamp, a datetime, an Arrow timestamp, or
-    a number of seconds since 1970. Bounded or unbounded, in any order. Output: `HeavyHitter` rows; with
-    `with_dead_letters()`, a `Published` pair of rows and dead letters: what cannot be used, each with the reason, which
-    is also counted, and told in the log.
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
+    or Arrow record batches with these columns. A time is a Beam Timestamp, a datetime, an Arrow timestamp, or a number
+    of seconds since 1970. Bounded or unbounded, in any order. Output: `HeavyHitter` rows; with `with_dead_letters()`, a
+    `Published` pair of rows and dead letters: the records that cannot be used, each with the reason. Reasons are also
+    counted, and reported in the log.
 
-    A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
+    A window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
 
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
-        Enforced: each person holds at most `items_per_step` items per window, takes part in at most `horizon` windows
-        (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream and
-        appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
+        Enforced: each person counts with at most `items_per_step` items per window, takes part in at most `horizon`
+        windows (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream
+        and appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
 
     Accuracy:
-        An item that `detection_threshold` people hold, all of them within their limits and not yet dropped, is
-        reported: with probability 1 - beta, in `tests` tests of one item in one window of one stream at once. Without a
-        horizon that number is for the first window; see `detection_threshold_at`.
+        An item is reported if at least `detection_threshold` people have it, all of them within their limits and not
+        yet dropped. With probability 1 - beta this is so in `tests` tests, of one item in one window of one stream
+        each, together. Without a horizon the number is for the first window; see `detection_threshold_at`.
 
     Args:
-        epsilon: bound on what the rows show about one person, > 0.
-        delta: probability with which they may show more, in (0, 1), far below 1 / people.
-        max_hits: hits for which one person is counted in one stream, 1 to 65,535; the person then counts no more.
+        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
+            more noise.
+        delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
+            (number of people).
+        max_hits: number of reports that one person is charged for in one stream, 1 to 65,535. A reported item charges
+            the people who have it; after the last charge a person no longer counts.
         window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        horizon: windows that one person takes part in at most, counted from `start` on. Without it thresholds rise
-            slowly with time, and `start` or `participation_cap` must be given.
+        horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
+            otherwise they are counted for each person. Without `horizon` thresholds rise slowly with time, and `start`
+            or `participation_cap` must be given.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC.
         end: no window ends after this moment, in seconds since 1970 UTC.
-        allowed_lateness: seconds that a window stays open after its end.
-        participation_cap: windows that one person takes part in at most, in all streams together, counted per person;
-            lower thresholds on long runs than with `horizon`, at the price of a stateful counter.
-        items_per_step: items of one person that count in a window.
-        selection: which of a person's items count: the "last", the "first", or "random" ones.
-        domain: a public list of items. With `start`, and `end` or `horizon`, each of them is tested in every
-            window, whether anybody has it or not; otherwise it only says which items are monitored.
-        streams: public names of the streams to monitor. Without it all streams are monitored.
-        streams_per_person: streams that one person may appear in, if events have a stream.
-        method: how items are tested; "auto" takes the most accurate method. "clock" and "target_charging" pay for
-            reported items only; "kaplan_mansour_stemmer" is the published algorithm.
-        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy statement.
-        count_share: share of epsilon that is spent on noisy counts; with 0, items are reported without a count.
-        shards: parallel shards of people and of items. Changes no answer.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        participation_cap: number of windows that one person may take part in, in all streams together, counted for each
+            person. On long runs thresholds are lower than with `horizon`, at the price of a counter for each person.
+        items_per_step: number of items of one person that count in a window.
+        selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
+            "random" ones.
+        domain: a public list of items. Only these are monitored. With `start`, and `end` or `horizon`, each of them is
+            tested in every window, whether anybody has it or not.
+        streams: public names of the streams to monitor. Without them all streams are monitored.
+        streams_per_person: number of streams in which one person may appear, if events have a stream.
+        method: method that tests the items; "auto" takes the most accurate one. "clock" and "target_charging" spend
+            budget only on items that are reported; "kaplan_mansour_stemmer" is the published algorithm.
+        neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which the accuracy statement may be wrong.
+        count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count.
+        shards: number of parallel parts into which people and items are divided. It changes no answer.
 
     Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made; or, when it is applied, no event
-            of such a type can be used, or the runner cannot keep time.
+        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
+            this type cannot be used, or the runner cannot keep time.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
@@ -184,7 +190,7 @@ class ShiftingHeavyHitters(PrivateTransform):
 
     @property
     def _tests_domain(self) -> bool:
-        """Whether every item of the domain is tested in every window, held or not."""
+        """Whether every item of the domain is tested in every window, whether anybody has it or not."""
         return self.domain is not None and self.steps.first is not None and self.steps.end is not None
 
     @property
@@ -202,16 +208,16 @@ class ShiftingHeavyHitters(PrivateTransform):
 
     @property
     def accuracy(self) -> Accuracy:
-        """How many people with an item are enough for it to be reported."""
+        """How many people must have an item for it to be reported."""
         first, later = self.detection_threshold, self.detection_threshold_at(LATER)
         rising = f" This number is for the first window; it rises to {later:,} in window {LATER:,}."
         stream = "" if self.streams_per_person is None else " of one stream"
         return Accuracy(
             error=first,
             failure_probability=self.monitor.beta,
-            sentence=f"With probability {1 - self.monitor.beta:g}, every item that at least {first:,} people have in a "
-            f"window{stream}, all of them within their limits, is reported, in {self.tests:,} tests of one item in one "
-            f"window.{rising if later > first else ''}",
+            sentence=f"With probability {1 - self.monitor.beta:g}, every item that at least {first:,} people have "
+            f"in a window{stream}, all of them within their limits, is reported: in {self.tests:,} tests together, "
+            f"each of one item in one window.{rising if later > first else ''}",
             numbers={
                 "detection_threshold": first,
                 "tests": self.tests,
@@ -223,11 +229,11 @@ class ShiftingHeavyHitters(PrivateTransform):
 
     @property
     def detection_threshold(self) -> int:
-        """The number of people from which an item is reported."""
+        """How many people must have an item for it to be reported."""
         return self.monitor.detection_threshold
 
     def detection_threshold_at(self, window: int) -> int:
-        """Return the number of people from which an item is reported in window 1, 2, ..; rises without a horizon."""
+        """Return how many people must have an item for a report in window 1, 2, ..; rises without a horizon."""
         return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
 
     @property

@@ -39,52 +39,55 @@ class ContinualHistogram(CategoryTransform):
     unbounded, in any order. `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows; with
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
-    Every window from `start` to `end` is published once, empty ones too, at its end plus `allowed_lateness`; what comes
-    later is never used.
+    Every window from `start` to `end` is published once, also an empty one, at its end plus `allowed_lateness`. Events
+    that come later are never used.
 
     Privacy:
         Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
         `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
         `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
-        Public: all arguments but `noise`. The people of unit "user" are those that the user field tells apart; of unit
-        "event" nothing is promised to somebody who has many events.
+        Public: all arguments but `noise`. With unit "user", one value of the user field is one person; with unit
+        "event", nothing is promised to a person who has many events.
 
     Accuracy:
-        With probability 1 - beta, all estimates of a stream are within their `error_bound`, in all windows together, of
-        the numbers without noise of what counts: after all limits, without late events. `error_bound` is
+        With probability 1 - beta, all estimates of a stream, in all windows together, are within their `error_bound` of
+        the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
-        epsilon: bound on what the rows show about one event or one person, > 0.
-        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise.
+        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
+            better and needs more noise.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of people). With a delta above 0 there is less noise.
         domain: public list of items: the categories. Events of other items count in no answer.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
-            given unless the input has no end.
-        allowed_lateness: seconds that a window stays open after its end.
-        queries: some of histogram (all counts), max, min, median, quantile:Q and top:K, about the counts of all
-            categories.
-        unit: what is protected: one "event", or one "user", who is a person over the whole run.
-        max_contributions: categories of one person that count in the whole run, 1 to 65,535. It must be given with unit
-            "user".
-        max_per_window: categories of one person that count in one window, with unit "user".
-        categories_per_row: categories of one event that count.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
+            one. `end` must be given unless the input has no end.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
+            counts of all categories.
+        unit: what is protected: one "event", or one "user", which means one person over the whole run.
+        max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
+            counts for its categories. It must be given with unit "user".
+        max_per_window: number of categories of one person that count in one window, with unit "user".
+        categories_per_row: number of categories of one event that count.
         separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
-        method: how the numbers are found; "auto" takes the most accurate method. "direct_counters" counts in every
-            window; "anchored_counters" only where numbers have grown, for long runs with few events;
+        method: method that makes the numbers; "auto" takes the most accurate one. "direct_counters" renews them in
+            every window; "anchored_counters" only when they have grown, for long runs with few events;
             "henzinger_sricharan_steiner" is the published algorithm.
-        largest: the largest count that is expected, by which the method is chosen and its accuracy is stated. Without
-            it, the number of windows, or 100,000 if there is no end.
-        streams: public names of the streams, each of which is counted by itself; they must be given if events have a
+        largest: the largest count that you expect. The method is chosen for it, and the accuracy is stated for it.
+            Without it, it is the number of windows, or 100,000 if there is no end.
+        streams: public names of the streams, each of which is counted by itself. They must be given if events have a
             stream.
-        neighbouring: how neighbouring inputs differ in one event or person: "add_remove" or "replace_one".
+        neighbouring: what makes two inputs neighbours: one event or person is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
         restartable: bind all noise to the data, so that a run that is repeated with other data does not show by how
-            much they differ. It always is if there is no end, or if delta > 0; else errors become about three times as
-            large.
-        beta: failure probability of the accuracy statement.
-        shards: parallel shards of people. Changes no answer.
+            much these differ. This is always so if there is no end, or if delta > 0; otherwise it makes errors about
+            three times as large.
+        beta: probability with which the accuracy statement may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

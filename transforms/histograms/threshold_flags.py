@@ -42,7 +42,8 @@ class ThresholdFlags(CategoryTransform):
         With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
 
     Args:
-        epsilon: bound on what the rows show about one event or one person, > 0; below 3 if delta > 0.
+        epsilon: limit on what all rows together show about one event or one person, > 0, and below 3 if delta > 0. A
+            smaller value protects better and needs more noise.
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
         domain, window, start, end, allowed_lateness: see `histograms.continual_histogram.ContinualHistogram`.
         delta, unit, max_contributions, max_per_window: see `histograms.continual_histogram.ContinualHistogram`.
@@ -120,8 +121,8 @@ class ThresholdFlags(CategoryTransform):
             error=error,
             failure_probability=beta,
             sentence=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
-            f"of a stream together, the flag of every category that has been counted {error:,} times more than its "
-            f"threshold is up, and that of every category that has been counted {error:,} times less is down.",
+            f"of a stream together, the flag of every category whose count is {error:,} above its "
+            f"threshold is up, and that of every category whose count is {error:,} below it is down.",
             numbers={"error_bound": error, "windows": windows},
         )
 

@@ -1,4 +1,4 @@
-"""Predecessor queries: what is near to public points, at the end of every window, while points come and go."""
+"""Predecessor queries: the nearest points below and above public points, while points come and go."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mechanism = IncrementalPredecessor | DynamicPredecessor
 
 
 class PredecessorQueries(PointTransform):
-    """Find what is near to public points at the end of windows, while points are inserted and, if asked for, deleted.
+    """Find the nearest points below and above public points at the end of windows, while points come and perhaps go.
 
     Input: events, or a dictionary of `events` and `queries`. Events are pairs (point, action) timestamped with their
     event time, rows with `user` (the point), `item` (the action), `time` and perhaps `stream`, or Arrow record batches
@@ -32,12 +32,12 @@ class PredecessorQueries(PointTransform):
     `NearestPoints` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
-    the updates of this window; each point once. `standing` points are answered at the end of every window. What comes
-    later, updates or queries, is never used: both become dead letters. With duplicates ignored, of the updates of one
+    the updates of this window; each point once. `standing` points are answered at the end of every window. Updates and
+    queries that come later are never used: they become dead letters. With duplicates ignored, of the updates of one
     point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
 
-    Without `delete_values` all events insert, and `IncrementalPredecessor` answers: more accurate over many windows,
-    pure, and of any universe. With them, `DynamicPredecessor` does.
+    Without `delete_values` all events insert points, and `IncrementalPredecessor` answers: it is more accurate over
+    many windows, has delta = 0 and takes any universe. With them, `DynamicPredecessor` answers.
 
     Privacy:
         Unit: one update (event); nothing is promised to a person with many events together. Neighbours:
@@ -49,26 +49,30 @@ class PredecessorQueries(PointTransform):
         on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: bound on what the rows show about one event, > 0.
-        universe: points are the whole numbers from 1 to this one, at most 2^60.
+        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
+            more noise.
+        universe: points are the whole numbers from 1 to this number, at most 2^60.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: no window ends after this moment, in seconds since 1970 UTC; every window until then is published, empty
-            ones too. Only unbounded input may do without it.
-        delta: probability with which the rows may show more, in [0, 1), far below 1 / events. It must be 0 without
-            `delete_values`, and > 0 for unbounded input with them.
-        allowed_lateness: seconds that a window stays open after its end.
-        standing: points that are asked for in every window.
-        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for.
-            Without it, all points in all windows, as it is for standing ones without an end.
-        duplicates: what a second insertion of a point means: "ignored", nothing; "counted", one point more. Counted
-            ones need less noise.
-        insert_values: actions that insert a point. Without it, every action that does not delete inserts.
-        delete_values: actions that delete a point. Without it, nothing deletes.
-        streams: public names of the streams, each with points of its own; they must be given if events have a stream.
-        neighbouring: how neighbouring inputs differ in one event: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy statement.
+        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
+            empty one. Only input without an end may do without it.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
+            `delete_values`.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        standing: points whose neighbours are asked for in every window.
+        queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
+            it, all points in all windows; likewise for standing ones in a run without an end.
+        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
+            Counted duplicates need less noise.
+        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
+        delete_values: actions that delete a point. Without them, no action deletes one.
+        streams: public names of the streams, each of which has points of its own. They must be given if events have a
+            stream.
+        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which the accuracy statement may be wrong.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
@@ -157,7 +161,7 @@ class PredecessorQueries(PointTransform):
             failure_probability=beta,
             sentence=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
             f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
-            "none, no more than that many lie on that side. This is for queries that do not depend on answers; each "
+            "none, no more points than this lie on that side. This is for queries that do not depend on answers; each "
             "row has its own bound.",
             numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
         )
@@ -174,7 +178,7 @@ class PredecessorQueries(PointTransform):
 
 
 class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
-    """Per stream: tell, at the end of every window, what is near to the points that are asked."""
+    """Per stream: answer, at the end of every window, which points are nearest to the points that are asked for."""
 
     row_type = NearestPoints
     fields = FIELDS

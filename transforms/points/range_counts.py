@@ -31,8 +31,8 @@ class RangeCounts(PointTransform):
     with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The updates of a window are one step. A query is answered at the end of its window, plus `allowed_lateness`, after
-    the updates of this window; each range once. `standing` ranges are answered at the end of every window. What comes
-    later, updates or queries, is never used: both become dead letters. With duplicates ignored, of the updates of one
+    the updates of this window; each range once. `standing` ranges are answered at the end of every window. Updates and
+    queries that come later are never used: they become dead letters. With duplicates ignored, of the updates of one
     point in one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
 
     Privacy:
@@ -45,27 +45,31 @@ class RangeCounts(PointTransform):
         depend on answers and are, beside the standing ones, no more than `queries`.
 
     Args:
-        epsilon: bound on what the rows show about one event, > 0.
-        universe: points are the whole numbers from 1 to this one, at most 2^60.
+        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
+            more noise.
+        universe: points are the whole numbers from 1 to this number, at most 2^60.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: no window ends after this moment, in seconds since 1970 UTC; every window until then is published, empty
-            ones too. Only unbounded input may do without it.
-        delta: probability with which the rows may show more, in [0, 1), far below 1 / events. It must be > 0 for
-            unbounded input.
-        allowed_lateness: seconds that a window stays open after its end.
+        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
+            empty one. Only input without an end may do without it.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of events). It must be > 0 for input without an end.
+        allowed_lateness: seconds after its end during which a window still takes late events.
         standing: ranges (low, high) that are counted in every window.
-        queries: number of queries in the whole run, beside the standing ones, that the accuracy is stated for.
-            Without it, all ranges in all windows.
-        duplicates: what a second insertion of a point means: "ignored", nothing; "counted", one point more. Counted
-            ones need less noise.
-        consistent: make all counts of a window agree, none of them negative. They have no error bounds then.
-        insert_values: actions that insert a point. Without it, every action that does not delete inserts.
-        delete_values: actions that delete a point. Without it, nothing deletes.
-        streams: public names of the streams, each with points of its own; they must be given if events have a stream.
-        neighbouring: how neighbouring inputs differ in one event: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy statement.
+        queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
+            it, all ranges in all windows.
+        duplicates: what the second insertion of a point means: with "ignored", nothing; with "counted", one point more.
+            Counted duplicates need less noise.
+        consistent: make all counts of a window agree with each other, and none of them negative. They then have no
+            error bounds.
+        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
+        delete_values: actions that delete a point. Without them, no action deletes one.
+        streams: public names of the streams, each of which has points of its own. They must be given if events have a
+            stream.
+        neighbouring: what makes two inputs neighbours: one event is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which the accuracy statement may be wrong.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.

@@ -15,7 +15,7 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.steps import Steps
 
 ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
-"""One step that holds every time of an event."""
+"""One step that contains every time of an event."""
 
 ONE_KEY = b""
 

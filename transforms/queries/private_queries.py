@@ -1,4 +1,4 @@
-"""Private queries: a data set and a stream of public linear queries in, answers under one guarantee out."""
+"""Private queries: from a data set and a stream of public linear queries to answers under one guarantee."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ class PrivateQueries(PrivateTransform):
 
     An answer comes from the public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
     then it is measured, and the hypothesis learns from it. When all `max_updates` measurements are spent, the row of
-    each further query says `refused`; its estimate is what the hypothesis says, untested.
+    each further query has the source `refused`; its estimate is that of the hypothesis, which has not been tested.
 
-    No query is answered before all data has been read. Late queries are dead letters: those whose time is before their
-    timestamp in the stream, and those that come when a later one has been answered. Stamp an unbounded stream with when
-    queries came; the first of these rules then implies the second, and holds if a job goes back to a checkpoint.
+    No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
+    timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
+    timestamp of a query be the time at which it came: the first of these rules then implies the second, also after a
+    job has gone back to a checkpoint.
 
     Privacy:
         Unit: one person: all records of one person, of which one counts. Neighbours: `neighbouring`. (epsilon, delta)
@@ -66,20 +67,23 @@ class PrivateQueries(PrivateTransform):
         `error_bound`. With at least `records_needed` records, and exactly `records`, none of these is refused.
 
     Args:
-        epsilon: bound on what all answers together show about one person, > 0.
+        epsilon: limit on what all answers together show about one person, > 0. A smaller value protects better and
+            needs more noise.
         domain: public list of items, at least 2. Events of other items are counted and left out.
-        records: public number of people, exact or estimated. A wrong one costs accuracy, not privacy.
+        records: public number of people, exact or estimated. A wrong number costs accuracy, not privacy.
         noise: `KeyedNoise`; the same key gives the same rows for the same input.
-        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1). Without it, the one
-            for which the error bound is least.
-        delta: probability with which the answers may show more, in [0, 1), far below 1 / people.
+        alpha: part of `records` by which an answer of the hypothesis may be wrong before the hypothesis is corrected,
+            in (0, 1). Without it, the value with the smallest error bound is taken.
+        delta: probability with which the answers may show more than `epsilon` allows, in [0, 1). Choose it far below 1
+            / (number of people).
         queries: number of queries for which the accuracy is stated.
-        beta: failure probability of the accuracy statement.
-        selection: which of a person's records counts: the "last" or the "first"; ties by item.
-        real_weights: allow weights between 0 and 1. The noise is then floating-point noise, whose low bits may betray
+        beta: probability with which the accuracy statement may be wrong.
+        selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
+        real_weights: allow weights between 0 and 1. The noise is then floating-point noise, whose low bits may reveal
             more than the guarantee says (Mironov 2012).
-        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
-        shards: parallel shards of people. Changes no answer.
+        neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made; `events` is unbounded.
@@ -157,9 +161,9 @@ class PrivateQueries(PrivateTransform):
         """How far answers are off, and whether queries are refused."""
         records, needed = self.mechanism.records, self.records_needed
         refused = (
-            f"Some may be refused: with {needed:,} people none would be." if records < needed else "None is refused."
+            f"Some may be refused; with {needed:,} people none would be." if records < needed else "None is refused."
         )
-        nothing = " With so few people, that bounds nothing." if self.error_bound >= records else ""
+        nothing = " With so few people, this bound is of no use." if self.error_bound >= records else ""
         return Accuracy(
             error=self.error_bound,
             failure_probability=self.beta,

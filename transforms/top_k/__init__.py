@@ -1,1 +1,1 @@
-"""The items of a public list that most people hold, window by window."""
+"""The items of a public list that most people have, window by window."""

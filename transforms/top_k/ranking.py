@@ -1,4 +1,4 @@
-"""The stages of top-k: exact counts of holders in columns, and the ranking of each window."""
+"""The stages of top-k: exact counts of people in columns, and the ranking of each window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privstream.transforms.timing.steps import Steps
 
 
 class CountHolders(beam.DoFn):
-    """Count the holders of each item in a batch: each person is in one batch of a step, with an item at most once."""
+    """Count the people with each item in a batch: each person is in one batch of a step, with an item at most once."""
 
     def __init__(self) -> None:
         self.counted = Metrics.counter("privstream", "holdings_counted")
@@ -37,7 +37,7 @@ class CountHolders(beam.DoFn):
 
 
 def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions of items (uint64) and how many people hold them (int64)."""
+    """Return positions of items (uint64) and how many people have them (int64)."""
     fields: dict[str, Any] = unpack("counts", 1, data)
     return fields["items"], fields["counts"]
 

@@ -1,4 +1,4 @@
-"""Top-k with gaps: events in, the items that most people have in each window out, with how far each is ahead."""
+"""Top-k with gaps: from events to the items that most people have in each window, and how far each is ahead."""
 
 from __future__ import annotations
 
@@ -36,49 +36,54 @@ METHODS = ("auto", "exponential_gaps", "laplace_gaps")
 class TopKWithGap(PrivateTransform):
     """Publish, window by window, the `top` items of a public list that most people have, their gaps and their counts.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps
-    `stream`, or Arrow record batches with these columns. Output: `RankedItem` rows, exactly `top` for each window from
-    `start` to `end` of each stream, whatever the data; with `with_dead_letters()`, a `Published` pair of rows and dead
-    letters. A window is decided once, at its end plus `allowed_lateness`; what comes later is never used.
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
+    or Arrow record batches with these columns. Output: `RankedItem` rows, exactly `top` for each window from `start` to
+    `end` of each stream, whatever the data; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A
+    window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
 
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
-        and all streams: then whoever comes back in n windows has n times epsilon and delta. Neighbours: `neighbouring`.
-        (epsilon, delta): `guarantee`. Enforced: each person has at most `items_per_step` distinct items in a window
-        of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
+        and all streams: then a person who comes back in n windows is promised n times epsilon and delta. Neighbours:
+        `neighbouring`. (epsilon, delta): `guarantee`. Enforced: each person has at most `items_per_step` distinct items
+        in a window of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
         `streams_per_person` streams (without it, in all). Public: all arguments but `noise`.
 
     Accuracy:
-        In each window, with probability 1 - beta, no item that was left out has over `selection_error` more people
-        than one that was published; and, with probability 1 - beta for each, an estimate is within its error bound of
-        the truth, given that all people are within their limits. See `MeasuredTopK` for what estimates are where the
-        noise decides what is published.
+        In each window, with probability 1 - beta, no item that is left out belongs to over `selection_error` more
+        people than one that is published. Each estimate is within its error bound of the truth with probability 1 -
+        beta. Both statements are about people within their limits. See `MeasuredTopK` for what estimates mean where the
+        noise decides which items are published.
 
     Args:
-        epsilon: bound on what the rows show about one person, or about one person in one window, > 0.
+        epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
+            smaller value protects better and needs more noise.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC.
-        domain: public list of items; all of them compete in every window, whether anybody has them or not.
+        domain: public list of items. All of them are ranked in every window, whether anybody has them or not.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends by this moment, in seconds since 1970 UTC, is published, empty ones too. It must be
-            given unless the input has no end.
-        delta: probability with which they may show more, in [0, 1), far below 1 / people; above 0, less noise for
-            people who take part in many windows.
+        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
+            one. `end` must be given unless the input has no end.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
+            (number of people). With a delta above 0 there is less noise where people take part in many windows.
         unit: what is protected: one "person" over the whole run, or one "person_in_window".
-        participation_cap: windows that one person takes part in at most, in all streams together, counted per person.
-            Without it a person may take part in all windows of the run.
-        allowed_lateness: seconds that a window stays open after its end.
-        items_per_step: items of one person that count in a window of a stream.
-        selection: which of a person's items count: the "last", the "first", or "random" ones.
-        streams: public names of the streams to rank; they must be given if events have a stream.
-        streams_per_person: streams that one person may appear in.
-        measure_share: share of epsilon that is spent on counts of the items that are published.
-        method: how items are selected; "auto" takes the most accurate method. Both select by noisy counts, and publish
-            the gaps between these: "exponential_gaps" with exponential noise, "laplace_gaps" with Laplace noise.
-        neighbouring: how neighbouring inputs differ in one person: "add_remove" or "replace_one".
-        beta: failure probability of the accuracy statements.
-        shards: parallel shards of people. Changes no answer.
+        participation_cap: number of windows that one person may take part in, in all streams together, counted for each
+            person. Without it a person may take part in all windows of the run.
+        allowed_lateness: seconds after its end during which a window still takes late events.
+        items_per_step: number of items of one person that count in a window of a stream.
+        selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
+            "random" ones.
+        streams: public names of the streams that are ranked, each by itself. They must be given if events have a
+            stream.
+        streams_per_person: number of streams in which one person may appear.
+        measure_share: share of epsilon that pays for the counts of the published items.
+        method: method that selects the items; "auto" takes the most accurate one. Both methods add noise to all counts,
+            take the largest, and publish the gaps between them: "exponential_gaps" with exponential noise,
+            "laplace_gaps" with Laplace noise.
+        neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
+            another one ("replace_one").
+        beta: probability with which each accuracy statement may be wrong.
+        shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
@@ -175,15 +180,15 @@ class TopKWithGap(PrivateTransform):
         """What one person, or one person in one window, is promised."""
         made, limits = self.mechanism, []
         stream = "" if self.streams is None else " of a stream"
-        held = f"Each person holds at most {_many(made.items_per_release, 'item')} in a window{stream}"
-        limits.append(f"{held}, the {self.selection} ones; each item counts once.")
+        counted = f"Each person counts with at most {_many(made.items_per_release, 'item')} in a window{stream}"
+        limits.append(f"{counted}, the {self.selection} ones; each item counts once.")
         if self._streams_limit is not None:
             limits.append(f"Each person appears in at most {_many(self._streams_limit, 'stream')}.")
         if self._participations is not None:
             limits.append(f"Each person takes part in at most {_many(self._participations, 'window')}{stream}.")
         in_window = self.unit == "person_in_window"
         if in_window:
-            limits.append("Whoever takes part in n windows is promised n times these epsilon and delta.")
+            limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
         caveats = [*made.guarantee.caveats, people_hashed(made.neighbouring)]
         if self._streams_limit is not None:
             caveats.append(streams_hashed(made.neighbouring))
@@ -204,10 +209,10 @@ class TopKWithGap(PrivateTransform):
         return Accuracy(
             error=self.selection_error,
             failure_probability=self.beta,
-            sentence=f"{confidence}, no item that a window leaves out is in the events of over "
-            f"{self.selection_error:,.0f} more people than one that it publishes. {confidence}, an estimate is within "
-            f"its error bound, at least {self.measure_error:,.0f} people, of the true number. Both count people within "
-            "their limits.",
+            sentence=f"{confidence}, no item that is left out of a window belongs to over "
+            f"{self.selection_error:,.0f} more people than an item that is published. {confidence}, an estimate is "
+            f"within its error bound, which is at least {self.measure_error:,.0f} people, of the true number. Both "
+            "statements are about people within their limits.",
             numbers={
                 "selection_error": self.selection_error,
                 "least_error_bound": self.measure_error,
@@ -217,7 +222,7 @@ class TopKWithGap(PrivateTransform):
 
     @property
     def selection_error(self) -> float:
-        """Holders by which an item that was left out exceeds a published one with probability at most beta."""
+        """People by which an item that was left out exceeds a published one, with probability at most beta."""
         return self.mechanism.selection_error(len(self.domain), self.beta)
 
     @property

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, dress, key_above, short
+from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, key_above, short, style_axes
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.questions.alerts.simulation import RuleCount
 from privstream.transforms import Alert
@@ -71,7 +71,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows)
         title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
-        dress(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
+        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
         marks = [Line2D([], [], color=colour, marker="o", markersize=4.5) for colour in colours.values()]
         key_above(axes, marks, [short(rule) for rule in colours])
 
@@ -97,16 +97,16 @@ def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
     parts = [
         f"{len(picture.rows):,} alerts of {len(picture.rules):,} rules. Points: numbers of people with noise; bars "
-        "reach to their confidence bounds. Dashed: thresholds"
+        "end at their confidence bounds. Dashed: thresholds"
     ]
     if picture.truth:
         parts.append(". Thin lines: the true numbers")
     parts.append(".")
     if any(row.stopped for row in picture.rows):
-        parts.append(" At the dotted line the budget is spent, and tests have stopped.")
+        parts.append(" At the dotted line the budget was spent, and the tests stopped.")
     elif picture.rows:
         last = picture.rows[-1]
-        parts.append(f" After the last alert its run has epsilon = {last.epsilon_left:.3g} left.")
+        parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")
     return "".join(parts)
 
 

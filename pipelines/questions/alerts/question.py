@@ -13,43 +13,47 @@ any event. Rules, and the file with them, are public.
 
 NUMBERS = """\
 numbers in the answer:
-  margin                by which a number of people must pass its threshold to be sure of an alert: with probability
-                        1 - beta, in all tests of a run together, while it lasts, a number that passes its threshold by
-                        more gives an alert, and none that misses it by more does
-  alerts                that are paid for in any case, and at most, if all of them are clear
-  standard deviation    of the noise on the number in an alert: of a narrow one, and of a clear one
-Set thresholds lower than what must be noticed by the margin, and higher than what is usual by the margin. Tests without
-an alert cost nothing: more windows raise the margin with their logarithm only.
+  margin                with probability 1 - beta, in all tests of a run together, while it lasts, every number of
+                        people that passes its threshold by more than the margin gives an alert, and none that misses
+                        its threshold by more than the margin does
+  fewest alerts         number of alerts that the budget pays for in any case
+  most alerts           number of alerts that the budget pays for if all of them pass their thresholds clearly
+  standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
+Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
+be noticed. Tests without an alert cost nothing: more windows raise the margin only with their logarithm.
 """
 
 SPEC = QuestionSpec(
     word="alerts",
-    summary="report in which windows public rules about numbers of people are met",
-    description="Reports in which windows public rules about numbers of people are met, and by how much. Tests without "
-    "an alert cost nothing; when alerts have spent the budget, the run stops and says so. The guarantee holds for each "
-    "person over the whole run.",
+    summary="report the windows in which numbers of people pass the thresholds of public rules",
+    description="Reports the windows in which numbers of people pass the thresholds of public rules, and by how "
+    "much. Tests without an alert cost nothing. When alerts have spent the budget, the run stops and reports it.",
+    protected="a person over the whole run",
+    known_as="outbreaks, outages, unusual numbers of unique users",
     transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
     row="Alert",
     order=("window_start", "stream", "rule"),
     title="alerts",
     published="alerts_published",
     beyond={
-        "runs_stopped": "runs of tests have stopped: their budget is spent",
-        "holdings_over_limit": "times a person was left out for being in enough streams already",
+        "runs_stopped": "runs of tests have stopped, because their budget is spent",
+        "holdings_over_limit": "times a person was left out, who is in as many streams as the limit allows",
     },
     files=("rules",),
     epilog=RULES,
     plan_epilog=NUMBERS,
     unplanned=("quiet",),
     sizes={
-        "rules": Option("rules", "int|Path", "number of rules that all say at_least; or the file with them", REQUIRED),
+        "rules": Option(
+            "rules", "int|Path", "number of rules, all with at_least; or the file with the rules", REQUIRED
+        ),
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
         "margin": "margin (people)",
-        "min_alerts": "alerts at least",
-        "max_alerts": "alerts at most",
-        "gap_stddevs": "standard deviation",
+        "min_alerts": "fewest alerts",
+        "max_alerts": "most alerts",
+        "gap_stddevs": "standard deviation of counts",
     },
     picture="alerts with their bounds, and the true numbers",
     simulation="what people report to a clinic, with an outbreak and an outage",

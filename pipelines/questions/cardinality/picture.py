@@ -51,7 +51,10 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
     text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times.{tell_bounds([found])}"
     used_up = int(np.isnan(found.error_bounds).sum())
     if used_up:
-        text += f" The last {used_up:,} rows have none: all changes are used up, and the estimate stays what it is."
+        text += (
+            f" The last {used_up:,} rows have none: the budget for changes is used up, and the estimate no "
+            "longer changes."
+        )
     if found.truth is None or not np.isfinite(found.truth).any():
         return text
     errors = np.abs(found.estimates - found.truth)
@@ -59,9 +62,11 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
     if not judged.any():
         return text
     outside = int((errors[judged] > found.error_bounds[judged]).sum())
-    inside = "all within the band" if not outside else f"{outside:,} of {int(judged.sum()):,} outside of the band"
+    inside = "all estimates are" if not outside else f"all but {outside:,} of {int(judged.sum()):,} estimates are"
     where = " where there is a bound" if used_up else ""
-    return f"{text} Dashed: the truth; the largest error{where} is {errors[judged].max():,.0f}, {inside}."
+    return (
+        f"{text} Dashed: the truth. The largest error{where} is {errors[judged].max():,.0f}; {inside} within the band."
+    )
 
 
 COMMAND = Command(

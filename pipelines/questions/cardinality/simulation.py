@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser, truth="how many people are in at the end of each window")
     parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument(
-        "--stay", type=float, default=4 * 3600.0, metavar="SECONDS", help="of a person, on average (default: 14400)"
+        "--stay", type=float, default=4 * 3600.0, metavar="SECONDS", help="average length of a stay (default: 14400)"
     )
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from matplotlib.lines import Line2D
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, dress, key_above, short
+from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, key_above, short, style_axes
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.rows import CategoryFlag
@@ -97,7 +97,7 @@ def draw(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         if not names:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         title = "Categories that have passed their thresholds" + (f", {short(found.stream)}" if found.stream else "")
-        dress(figure, axes, span=found.span, values="", title=title, caption=caption(found))
+        style_axes(figure, axes, span=found.span, values="", title=title, caption=caption(found))
         axes.grid(visible=False)
         axes.set_yticks(range(len(names)), [f"{short(name)}, {found.thresholds[name]:,}" for name in names])
         axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
@@ -112,14 +112,17 @@ def caption(found: FlagPicture) -> str:
     if not found.thresholds:
         return "There are no rows."
     text = (
-        f"Beside the categories: the number of events from which a flag should be up. {len(found.raised):,} of "
-        f"{len(found.thresholds):,} flags went up, and stay up; counts were off by at most {found.error_bound:,} where "
-        "that was decided."
+        f"Beside each category: its threshold, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
+        f"went up, and stay up. A flag may go up at a count up to {found.error_bound:,} events below or above its "
+        "threshold."
     )
     if found.passed is not None:
         early = sum(moment < found.passed.get(name, moment + 1) for name, moment in found.raised.items())
         never = len(found.passed.keys() - found.raised.keys())
-        text += f" In truth {len(found.passed):,} counts passed: {early:,} flags were early, {never:,} not up yet."
+        text += (
+            f" In truth {len(found.passed):,} counts passed their thresholds: {early:,} flags were early, "
+            f"{never:,} not up yet."
+        )
     beyond = len(found.thresholds) - MOST
     return text if beyond <= 0 else f"{text} Not shown: {beyond:,} more categories."
 

@@ -7,9 +7,10 @@ from privstream.pipelines.questions.histogram.question import SPEC as HISTOGRAM
 SPEC = replace(
     HISTOGRAM,
     word="flags",
-    summary="report which public categories have passed their thresholds",
-    description="Reports, live, which public categories have been counted more often than their thresholds: after "
-    "every window, a flag for each category, which stays up.",
+    summary="report which categories have been counted more often than their thresholds",
+    description="Reports which public categories have been counted more often than their thresholds since the "
+    "start: after every window, a flag for each category. A flag that is up stays up.",
+    known_as="milestones: more than n events since the start",
     transform="histograms.threshold_flags.ThresholdFlags",
     row="CategoryFlag",
     order=("stream", "window_start", "-raised", "category"),
@@ -17,7 +18,7 @@ SPEC = replace(
     published="flags_published",
     files=("domain", "thresholds"),
     assumed={"thresholds": 1},
-    columns={"error_bound": "counts off by"},
+    columns={"error_bound": "error bound of counts"},
     picture="when flags went up, and when counts passed their thresholds",
     simulation=None,
 )

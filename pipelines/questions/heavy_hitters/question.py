@@ -4,17 +4,20 @@ from privstream.pipelines.questions.spec import Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="heavy-hitters",
-    summary="report the items that many people have, window by window",
-    description="Reports the items that many people have in each window. The guarantee holds for each person over the "
-    "whole run.",
+    summary="find trending items: those that many people have in a window; no list of items is needed",
+    description="Reports the items that many people have in each window, such as trending searches. The items "
+    "need not be known before.",
+    protected="a person over the whole run",
+    known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
     transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
     row="HeavyHitter",
     order=("stream", "window_start", "-count", "item"),
     title="heavy hitters",
     published="hits_published",
     beyond={
-        "items_over_limit": "times an item of a person was left out: --items_per_step others of the window count",
-        "holdings_over_limit": "times a person was left out for having taken part often enough",
+        "items_over_limit": "times an item of a person was left out, because --items_per_step others count in "
+        "its window",
+        "holdings_over_limit": "times a person was left out, who has taken part as often as the limits allow",
     },
     all_streams=True,
     one_stream=True,
@@ -23,11 +26,11 @@ SPEC = QuestionSpec(
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
-        "detection_threshold": "reported from (people)",
+        "detection_threshold": "people needed for a report",
         "threshold": "threshold",
         "noise_scale": "noise scale",
         "count_stddev": "standard deviation of counts",
     },
-    picture="the items of each window, and what was missed",
-    simulation="what a city searches for, with trends that rise and fall",
+    picture="the items of each window, and those that were missed",
+    simulation="searches of a city, with trends that rise and fall",
 )

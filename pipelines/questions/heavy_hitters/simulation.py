@@ -21,14 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(CITY, EXAMPLE),
         default=CITY,
         help="city: what a city searches for, with trends that rise and fall (default); example-1.4: Kaplan et al. "
-        "(2020), where everybody takes part in three of very many heavy hitters",
+        "(2020), where each person takes part in three of very many heavy hitters",
     )
-    add_simulation(parser, truth="true holders of each item")
+    add_simulation(parser, truth="number of people with each item")
     parser.add_argument("--windows", type=int, metavar="M", help="number of windows (city; example-1.4 has its own)")
     city = parser.add_argument_group("city")
-    city.add_argument("--items", type=int, help="number of items that are always there (default: 5000)")
-    city.add_argument("--events_per_user", type=float, help="average in a window, without trends (default: 0.5)")
-    city.add_argument("--trends", type=int, help="number of items that come up and go away again (default: 8)")
+    city.add_argument("--items", type=int, help="number of items that are always searched for (default: 5000)")
+    city.add_argument(
+        "--events_per_user",
+        type=float,
+        help="average number of events of a person in a window, without trends (default: 0.5)",
+    )
+    city.add_argument("--trends", type=int, help="number of items that become popular and fade again (default: 8)")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:

@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         rows = _chosen(rows, arguments.query)
         found = bands(rows, [row for row in truth if row.stream == stream])
         quantiles = bool(rows) and not any(row.category for row in rows)
-        title = ("Live quantiles of counts" if quantiles else "Live histogram") + (f", {stream}" if stream else "")
+        title = ("Quantiles of the counts since the start" if quantiles else "Counts since the start") + (
+            f", {stream}" if stream else ""
+        )
         return partial(
             draw_bands, found, values="events so far", title=title, caption=caption(rows, found), top=arguments.top
         )
@@ -103,8 +105,8 @@ def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
         return text
     errors = np.concatenate([error[np.isfinite(error)] for _, error in known])
     outside = sum(int((error > band.error_bounds).sum()) for band, error in known)
-    inside = "all within their bands" if not outside else f"{outside:,} of {len(errors):,} outside of their bands"
-    return f"{text} Dashed: the truth; the largest error is {errors.max():,.0f}, {inside}."
+    inside = "all estimates are" if not outside else f"all but {outside:,} of {len(errors):,} estimates are"
+    return f"{text} Dashed: the truth. The largest error is {errors.max():,.0f}; {inside} within their bands."
 
 
 COMMAND = Command(

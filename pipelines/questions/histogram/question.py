@@ -5,9 +5,10 @@ from privstream.pipelines.questions.spec import Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="histogram",
-    summary="count events of public categories, live",
-    description="Counts the events of public categories, live: after every window, how many there have been so far, "
-    "under one guarantee for the whole run.",
+    summary="count the events of each category since the start, after every window",
+    description="Counts the events of public categories: after every window, how many there have been since the start.",
+    protected="an event, or a person over the whole run",
+    known_as="running totals of a dashboard; `count(*) GROUP BY category`",
     transform="histograms.continual_histogram.ContinualHistogram",
     row="HistogramEstimate",
     order=("stream", "window_start", "query", "-estimate", "category"),
@@ -16,12 +17,12 @@ SPEC = QuestionSpec(
     user="person, read with --unit user alone",
     item="category",
     units_without_users=("event",),
-    beyond={"contributions_over_limit": "categories left out because their person had reached the limit"},
+    beyond={"contributions_over_limit": "categories left out, because their person had reached the limit"},
     prepare="histogram.assumptions.prepare",
     unplanned=("streams", "separator", "max_per_window"),
     sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
-    columns={"error_bound": "all numbers within"},
+    columns={"error_bound": "error bound of all counts"},
     error_unit="events",
-    picture="live counts or quantiles with their error bounds, and the true counts",
-    simulation="how a city gets about, by means of transport",
+    picture="counts or quantiles with their error bounds, and the true counts",
+    simulation="trips in a city, by means of transport",
 )

@@ -97,8 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser, truth="counts of each category so far")
     parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--categories", type=int, default=12, metavar="D", help="number of categories (default: 12)")
-    parser.add_argument("--trips", type=float, default=0.2, help="average of one person in a window (default: 0.2)")
-    parser.add_argument("--domain", metavar="PATH", help="the categories, one per line, as `histogram` wants them")
+    parser.add_argument(
+        "--trips", type=float, default=0.2, help="average number of trips of a person in a window (default: 0.2)"
+    )
+    parser.add_argument("--domain", metavar="PATH", help="the categories, one per line, as `histogram` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:

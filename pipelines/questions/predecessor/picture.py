@@ -68,15 +68,14 @@ def caption(rows: Sequence[NearestPoints], truth: bool) -> str:
         return "There are no rows."
     worst = max(row.error_bound for row in rows)
     text = (
-        "Dotted: the points that were asked for. Lines: the nearest below and above them, as reported. At most "
-        f"{worst:,} points lie between; where there is no line, at most as many lie on that side."
+        "Dotted: the points of the queries. Lines: the nearest points below and above, as reported. At most "
+        f"{worst:,} points lie between a query and its line; where there is no line, at most as many lie on that side."
     )
-    return text + (" Dashed: the nearest in truth." if truth else "")
+    return text + (" Dashed: the nearest points in truth." if truth else "")
 
 
 COMMAND = Command(
-    description="Draws what is near to the points that were asked for, below and above, and, given the truth, what was "
-    "nearest.",
+    description="Draws the nearest points below and above each query and, given the truth, the true ones.",
     add_arguments=add_arguments,
     run=run,
 )

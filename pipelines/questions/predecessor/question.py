@@ -5,9 +5,11 @@ from privstream.pipelines.questions.spec import Option
 
 SPEC = about_points(
     word="predecessor",
-    summary="find what is near to public points, while points come and go",
-    description="Finds what is near to public points (the last price level with activity, the nearest slot in use), "
-    "below and above, at the end of every window. One guarantee holds for each event over the whole run.",
+    summary="find the nearest points below and above public points, while points come and go",
+    description="Finds the nearest points below and above public points (the last price level with activity, the "
+    "nearest slot in use) at the end of every window.",
+    protected="one event, which is one update of a point",
+    known_as="nearest free slot, last price level",
     transform="points.predecessor_queries.PredecessorQueries",
     row="NearestPoints",
     order=("stream", "window_start", "query"),
@@ -20,17 +22,17 @@ SPEC = about_points(
   {{"point": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
 """,
     planned=(
-        Option("queries", "Path", "file with the queries, as privstream predecessor takes it"),
+        Option("queries", "Path", "file with the queries, of the form that privstream predecessor takes"),
         Option("answers", "int", f"{ANSWERS}; without it and --queries, all points in all windows"),
     ),
     plan_epilog="""\
 The error is a number of points. With probability 1 - beta, in all answers together, at least one point and no more
-than that many lie between a query and the predecessor or successor in its answer; where an answer has none, no more
-than that many lie on that side. This is for the worst data. Each answer comes with a bound of its own, which is far
-smaller where points are only inserted: it counts the intervals between query and answer that are not known to have
-points.
+points than the error lie between a query and the predecessor or successor in its answer; where an answer has none, no
+more points than the error lie on that side. This error is for the worst data. Each answer has a bound of its own, which
+is far smaller where points are only inserted: it counts the intervals between query and answer that are not known to
+have points.
 """,
-    columns={"error_bound": "points between, at most", "mechanism": "mechanism", "windows": "windows"},
-    picture="what is near to each point, and what was nearest",
-    simulation="trades at price levels, and levels to ask for",
+    columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
+    picture="the nearest points of each query, as reported and in truth",
+    simulation="trades at price levels, and queries about levels",
 )

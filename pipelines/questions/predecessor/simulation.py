@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser, users="trades in each window", truth="the nearest levels with trades at each window's end")
     parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--universe", type=int, default=1 << 20, metavar="U", help="levels are 1 .. U (default: 2^20)")
-    parser.add_argument("--queries", metavar="PATH", help="levels to ask for, as `predecessor` wants its queries")
+    parser.add_argument("--queries", metavar="PATH", help="queries about levels, as `predecessor` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:

@@ -8,15 +8,17 @@ from privstream.pipelines.questions.spec import Option
 SPEC = replace(
     HISTOGRAM,
     word="quantiles",
-    summary="report how events are spread over public categories, live",
-    description="Reports, live, how events are spread over public categories: after every window, the count that a "
-    "part of all categories does not exceed, such as the median.",
+    summary="find the median or other quantiles of how often categories occur",
+    description="Reports how events are spread over public categories: after every window, the count that a "
+    "given part of all categories does not exceed, such as the median. These are not quantiles of a number in "
+    "the events.",
+    known_as="median and quartiles over categories; no percentiles of a value",
     order=("stream", "window_start", "estimate", "query"),
     extras=(
         Option(
             "quantiles",
             "tuple[str, ...]",
-            "parts of all categories, in (0, 1]; 0.5 asks for the median, 1 for the maximum",
+            "parts of all categories, in (0, 1]; 0.5 is the median, 1 the maximum",
             ("0.25", "0.5", "0.75"),
         ),
     ),

@@ -10,7 +10,7 @@ from typing import Any
 from privstream.pipelines.questions.queries.queries_file import ReadQueries
 from privstream.pipelines.questions.queries.question import WATCHED
 from privstream.pipelines.questions.queries.watch_queries import WatchQueries
-from privstream.pipelines.sources.folder_looks import ARRIVAL, split_pattern
+from privstream.pipelines.sources.folder_polls import ARRIVAL, split_pattern
 
 
 def prepare(given: Mapping[str, Any]) -> dict[str, Any]:

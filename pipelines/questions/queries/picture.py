@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from matplotlib.ticker import MaxNLocator
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, dress, key_above
+from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, style_axes
 from privstream.pipelines.plot.rows import add_plot, read_rows, write_picture
 from privstream.pipelines.questions.queries.simulation import QueryTruth
 from privstream.transforms import QueryAnswer
@@ -75,7 +75,7 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
         else:
             axes.text(0.5, 0.5, "no answers", transform=axes.transAxes, ha="center", color=INK)
         values_are = "error, people" if picture.truth else "people"
-        dress(figure, axes, span=None, values=values_are, title="Answers to queries", caption=_caption(picture))
+        style_axes(figure, axes, span=None, values=values_are, title="Answers to queries", caption=_caption(picture))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("queries in the order in which they were asked")
 
@@ -86,12 +86,12 @@ def _caption(picture: QueryPicture) -> str:
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
     text = (
         f"{len(rows):,} answers: {count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
-        f"{count['refused']:,} refused. Grey: the error bounds"
+        f"{count['refused']:,} refused. Grey: error bounds"
     )
     if picture.truth and rows:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)
-        return f"{text}, within which {within:,} answers are. The largest error is {worst:,.0f} people."
+        return f"{text}; {within:,} answers are within them. The largest error is {worst:,.0f} people."
     return f"{text}."
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import apache_beam as beam
 from privstream.mechanisms import checks
 from privstream.pipelines.questions.queries.queries_file import QUERIES, QueriesRead, ReadLines
-from privstream.pipelines.sources.folder_looks import ARRIVAL, CLOCKS, MARKS, MICROS, check_watched
+from privstream.pipelines.sources.folder_polls import ARRIVAL, CLOCKS, MARKS, MICROS, check_watched
 from privstream.pipelines.sources.polled_source import poll_parts
 from privstream.pipelines.sources.readers import EventFile
-from privstream.pipelines.sources.watch_events import FOLDER, LookForFiles, TakeFile, check_as_found
+from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
 
@@ -32,7 +32,7 @@ class WatchQueries(beam.PTransform[Any, Any]):
 
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
-        seconds: pause between two looks, > 0.
+        seconds: pause between two polls, > 0.
         watermark: arrival or marks.
 
     Raises:
@@ -47,10 +47,10 @@ class WatchQueries(beam.PTransform[Any, Any]):
         self.pattern = pattern
 
     def expand(self, pbegin: Any) -> QueriesRead:
-        """Look for files, and read them where they are found."""
-        looking = LookForFiles(self.pattern, "jsonl", self.seconds, self.watermark, BEHIND)
+        """Poll the folder, and read them where they are found."""
+        folder = PollFolder(self.pattern, "jsonl", self.seconds, self.watermark, BEHIND)
         read = beam.ParDo(ReadQueriesFile(timed=self.watermark == MARKS))
-        outputs = poll_parts(pbegin, [FOLDER], looking, EventFile) | "Read lines" >> read.with_output_types(
+        outputs = poll_parts(pbegin, [FOLDER], folder, EventFile) | "Read lines" >> read.with_output_types(
             LinearQuery, **{DEAD_LETTERS: DeadLetter}
         ).with_outputs(DEAD_LETTERS, main=QUERIES)
         return QueriesRead(outputs[QUERIES], outputs[DEAD_LETTERS])

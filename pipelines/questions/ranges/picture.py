@@ -63,7 +63,7 @@ def caption(bands: Sequence[Band]) -> str:
     errors = np.concatenate([np.abs(band.estimates - band.truth) for band in bands if band.truth is not None] or [[]])
     if not np.isfinite(errors).any():
         return text
-    return f"{text} Dashed: the truth; the largest error is {np.nanmax(errors):,.0f}."
+    return f"{text} Dashed: the truth. The largest error is {np.nanmax(errors):,.0f}."
 
 
 COMMAND = Command(

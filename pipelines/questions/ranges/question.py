@@ -5,9 +5,11 @@ from privstream.pipelines.questions.spec import Option
 
 SPEC = about_points(
     word="ranges",
-    summary="count points in public ranges, while points come and go",
-    description="Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, while "
-    "points come and go. One guarantee holds for each event over the whole run.",
+    summary="count the points in ranges of numbers (slots, prices), while points come and go",
+    description="Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, "
+    "while points come and go.",
+    protected="one event, which is one update of a point",
+    known_as="`count(*) WHERE x BETWEEN a AND b`; no percentiles of x",
     transform="points.range_counts.RangeCounts",
     row="RangeCount",
     order=("stream", "window_start", "low", "high"),
@@ -20,15 +22,15 @@ SPEC = about_points(
   {{"low": 1, "high": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
 """,
     planned=(
-        Option("ranges", "int", "number of ranges that are counted in every window, whatever they are; or"),
-        Option("queries", "Path", "file with the ranges, as privstream ranges takes it"),
+        Option("ranges", "int", "number of ranges that are counted in every window, if their file is not given"),
+        Option("queries", "Path", "file with the ranges, of the form that privstream ranges takes"),
         Option("answers", "int", ANSWERS),
     ),
     plan_epilog="""\
-With --queries, the error is what a run with these ranges promises. With --ranges, it bounds the error of any ranges; a
-run, which knows its ranges, promises no more, and mostly less.
+With --queries, the error is the one that a run with these ranges promises. With --ranges, it is a bound for any ranges;
+a run, which knows its ranges, promises at most this error, and mostly a smaller one.
 """,
-    columns={"error_bound": "all counts are within", "windows": "windows"},
+    columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture="how many points lie in each range, with error bounds, and the true numbers",
-    simulation="cars in a car park, and parts of it to ask for",
+    simulation="cars in a car park, and queries about parts of it",
 )

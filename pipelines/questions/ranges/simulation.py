@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_simulation(parser, truth="how many cars stand in each part at the end of each window")
     parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--slots", type=int, default=4096, metavar="U", help="slots of the car park (default: 4096)")
-    parser.add_argument("--queries", metavar="PATH", help="the parts, as `ranges` wants its queries")
+    parser.add_argument("--queries", metavar="PATH", help="queries about the parts, as `ranges` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:

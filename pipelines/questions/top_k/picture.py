@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, dress, settle, short
+from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -80,9 +80,9 @@ def draw(
         if not rows:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         span = (windows[0], ends) if windows else None
-        title = "The items on top" + (f", {stream_name}" if stream_name else "")
-        dress(figure, axes, span=span, values="people in a window", title=title, caption=caption(rows, truth))
-        settle(figure)
+        title = "The leading items" + (f", {stream_name}" if stream_name else "")
+        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=caption(rows, truth))
+        freeze_layout(figure)
         half = length / 2
         place(axes, labels[::-1], [((row.window_start.micros + half) / DAY, row.estimate) for row in rows])
 
@@ -129,8 +129,8 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
         return "There are no rows."
     windows = len({row.window_start for row in rows})
     text = (
-        f"The {max(row.rank for row in rows):,} items on top in each of {windows:,} windows; in colour those that lead "
-        "most clearly. Points: estimates; bars: their error bounds."
+        f"The {max(row.rank for row in rows):,} leading items of each of {windows:,} windows; the most frequent "
+        "ones are in colour. Points: estimates of numbers of people; bars: their error bounds."
     )
     if truth is None:
         return text
@@ -140,15 +140,15 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
         for row in rows
         if (row.item, row.window_start) in holders
     ]
-    text += " Dashed: true numbers where they are known, of all people, whatever the limits"
+    text += " Dashed: true numbers, as far as they are known, of all people, before any limits"
     if not errors:
         return f"{text}."
     outside = sum(error > bound for error, bound in errors)
-    return f"{text}; {outside:,} of {len(errors):,} rows are further from it than their error bound."
+    return f"{text}; {outside:,} of {len(errors):,} estimates are further from the truth than their error bound."
 
 
 COMMAND = Command(
-    description="Draws how many people held the items on top of each window, with bars for the error and, given the "
+    description="Draws how many people have the leading items of each window, with bars for the error and, given the "
     "truth, the true numbers.",
     add_arguments=add_arguments,
     run=run,

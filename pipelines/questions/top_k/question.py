@@ -5,17 +5,20 @@ from privstream.pipelines.questions.spec import Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="top-k",
-    summary="rank public items by how many people have them, window by window",
-    description="Ranks the items of a public list by the number of people who have them, in every window, and says by "
-    "how much each is ahead of the next.",
+    summary="rank the items of a public list by numbers of people (top pages, top products)",
+    description="Ranks the items of a public list by the number of people who have them, in every window, and "
+    "publishes by how much each item is ahead of the next one.",
+    protected="a person, over the whole run or in one window",
+    known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
     transform="top_k.top_k_with_gap.TopKWithGap",
     row="RankedItem",
     order=("stream", "window_start", "rank"),
     title="ranks",
     published="ranks_published",
     beyond={
-        "items_over_limit": "times an item of a person was left out: --items_per_step others of the window count",
-        "holdings_over_limit": "times a person was left out for having taken part often enough",
+        "items_over_limit": "times an item of a person was left out, because --items_per_step others count in "
+        "its window",
+        "holdings_over_limit": "times a person was left out, who has taken part as often as the limits allow",
     },
     one_stream=True,
     sizes={
@@ -23,10 +26,10 @@ SPEC = QuestionSpec(
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
-        "selection_error": "mixed up within",
-        "least_error_bound": "count within",
-        "estimate_stddev": "standard deviation",
+        "selection_error": "ranking error (people)",
+        "least_error_bound": "count error bound (people)",
+        "estimate_stddev": "standard deviation of counts",
     },
-    picture="the items on top of each window, and the true numbers",
-    simulation="what a city searches for, and the list of all that it could",
+    picture="the leading items of each window, and the true numbers",
+    simulation="searches of a city, and the list of everything that can be searched for",
 )

@@ -16,12 +16,21 @@ from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_simulation(parser, truth="true holders of each item")
+    add_simulation(parser, truth="number of people with each item")
     parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
-    parser.add_argument("--items", type=int, default=1000, help="number of items that are always there (default: 1000)")
-    parser.add_argument("--events_per_user", type=float, default=0.5, help="average in a window (default: 0.5)")
-    parser.add_argument("--trends", type=int, default=8, help="items that come up and go away again (default: 8)")
-    parser.add_argument("--domain", metavar="PATH", help="all items, one per line, as `top-k` wants them")
+    parser.add_argument(
+        "--items", type=int, default=1000, help="number of items that are always searched for (default: 1000)"
+    )
+    parser.add_argument(
+        "--events_per_user",
+        type=float,
+        default=0.5,
+        help="average number of events of a person in a window (default: 0.5)",
+    )
+    parser.add_argument(
+        "--trends", type=int, default=8, help="number of items that become popular and fade again (default: 8)"
+    )
+    parser.add_argument("--domain", metavar="PATH", help="all items, one per line, as `top-k` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:

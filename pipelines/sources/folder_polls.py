@@ -1,6 +1,6 @@
-"""What is new in a folder of event files, look by look: every file once, in the order in which they came.
+"""What is new in a folder of event files, poll by poll: every file once, in the order in which they came.
 
-A file is taken when two looks have found it with the same size and time of change, so that a file that is still being
+A file is taken when two polls have found it with the same size and time of change, so that a file that is still being
 written is left alone. A name beginning with `.` or `_` is no file of events. Two such names speak to the watcher:
 `_END` says that no file will come any more, and `_UNTIL_20300101T120000Z` that no event before that time will. Either
 counts when every file that came before it has been taken.
@@ -58,12 +58,12 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class FolderLooks:
-    """What has been taken, and what was seen at the last look.
+class FolderPolls:
+    """What has been taken, and what was seen at the last poll.
 
     Attributes:
         taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there). Names are hashes.
-        waiting: name -> stamp, of what the last look saw and did not take.
+        waiting: name -> stamp, of what the last poll saw and did not take.
         until: the watermark that the marks allow, in microseconds.
         changed: number of files that have changed after they were taken.
     """
@@ -73,7 +73,7 @@ class FolderLooks:
     until: int = 0
     changed: int = 0
 
-    def look(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
+    def poll(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
         """Take what has come.
 
         Args:
@@ -134,7 +134,7 @@ class FolderLooks:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes | None) -> FolderLooks:
+    def from_bytes(cls, data: bytes | None) -> FolderPolls:
         """Restore the state; nothing has been taken if there is none."""
         if data is None:
             return cls()

@@ -1,8 +1,8 @@
 """Questions in Beam YAML: rows with a schema in and out, everything configured by plain values.
 
 The listing `providers.yaml` names the transforms of this module. Beam reads the keys of a configuration, and their
-documentation, from signature and docstring of an offer; both are made from the description of the question. Nothing
-here imports what only Beam's `yaml` extra installs.
+documentation, from the signature and the docstring of a `YamlTransform`; both are made from the description of the
+question. Nothing here imports what only Beam's `yaml` extra installs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Raises:
 """
 
 
-class Offer:
+class YamlTransform:
     """What Beam YAML calls to make a transform from a configuration.
 
     Args:
@@ -47,10 +47,11 @@ class Offer:
             option.name: Key(READINGS[option.type].plain, option.text, option.default) for option in options_of(spec)
         }
         self.keys = {**own, **ADDED}
+        self.fields = tuple(get_type_hints(spec.row_type))
         self.__signature__ = inspect.Signature([_parameter(name, key) for name, key in self.keys.items()])
         self.__doc__ = DESCRIPTION.format(
             summary=spec.signature.summary,
-            fields=", ".join(get_type_hints(spec.row_type)),
+            fields=", ".join(self.fields),
             name=spec.transform.rpartition(".")[2],
             arguments="\n".join(f"    {name}: {key.text}" for name, key in self.keys.items()),
         )
@@ -75,12 +76,12 @@ def _parameter(name: str, key: Key) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-def _offers() -> dict[str, Offer]:
-    """Return an offer for each transform that has events as its only input, by the name of its class."""
+def _transforms() -> dict[str, YamlTransform]:
+    """Return what Beam YAML calls for each transform that has events as its only input, by the name of its class."""
     specs = [spec for spec in map(question, WORDS) if spec.inputs is None]
     by_class = {spec.transform.rpartition(".")[2]: spec for spec in reversed(specs)}  # of two the first one
-    return {name: Offer(spec) for name, spec in by_class.items()}
+    return {name: YamlTransform(spec) for name, spec in by_class.items()}
 
 
-OFFERS = _offers()
-globals().update(OFFERS)
+TRANSFORMS = _transforms()
+globals().update(TRANSFORMS)

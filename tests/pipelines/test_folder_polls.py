@@ -4,10 +4,10 @@ import itertools
 import os
 
 import pytest
-from privstream.pipelines.sources.folder_looks import (
+from privstream.pipelines.sources.folder_polls import (
     KEPT_SECONDS,
     MICROS,
-    FolderLooks,
+    FolderPolls,
     Seen,
     list_folder,
     marked,
@@ -25,79 +25,79 @@ def names(found) -> list[str]:
     return [each.name for each in found]
 
 
-def restored(looks: FolderLooks) -> FolderLooks:
-    return FolderLooks.from_bytes(looks.to_bytes())
+def restored(polls: FolderPolls) -> FolderPolls:
+    return FolderPolls.from_bytes(polls.to_bytes())
 
 
 def test_a_file_is_taken_at_the_second_look_and_never_again():
-    looks, listing = FolderLooks(), [seen("b.csv", NOW - 5), seen("a.csv", NOW - 4)]
-    assert looks.look(listing, NOW) == ([], NOW - 5)
-    looks = restored(looks)
-    found, reached = looks.look(listing, NOW + 1)
+    polls, listing = FolderPolls(), [seen("b.csv", NOW - 5), seen("a.csv", NOW - 4)]
+    assert polls.poll(listing, NOW) == ([], NOW - 5)
+    polls = restored(polls)
+    found, reached = polls.poll(listing, NOW + 1)
     assert (names(found), reached) == (["b.csv", "a.csv"], NOW + 1)
     for later in range(2, 5):
-        looks = restored(looks)
-        assert looks.look(listing, NOW + later) == ([], NOW + later)
+        polls = restored(polls)
+        assert polls.poll(listing, NOW + later) == ([], NOW + later)
 
 
 def test_a_file_that_grows_waits_until_it_rests_and_holds_the_watermark_at_its_last_change():
-    looks = FolderLooks()
+    polls = FolderPolls()
     for size in range(1, 5):
         file = Seen("/in/a.csv", size, NOW + size, NOW + size)
-        assert looks.look([file], NOW + size + 1) == ([], NOW + size)
-    found, reached = looks.look([file], NOW + 9)
+        assert polls.poll([file], NOW + size + 1) == ([], NOW + size)
+    found, reached = polls.poll([file], NOW + 9)
     assert names(found) == ["a.csv"]
     assert reached == NOW + 9
 
 
 def test_a_file_that_changes_after_it_was_taken_is_counted_and_not_read_again():
-    looks = FolderLooks()
+    polls = FolderPolls()
     for _ in range(2):
-        looks.look([seen("a.csv")], NOW)
-    assert looks.changed == 0
+        polls.poll([seen("a.csv")], NOW)
+    assert polls.changed == 0
     for _ in range(3):
-        assert looks.look([seen("a.csv", size=2)], NOW)[0] == []
-        assert looks.changed == 1
+        assert polls.poll([seen("a.csv", size=2)], NOW)[0] == []
+        assert polls.changed == 1
 
 
 def test_the_same_name_again_is_a_new_file_once_it_was_gone():
-    looks = FolderLooks()
+    polls = FolderPolls()
     for _ in range(2):
-        looks.look([seen("a.csv")], NOW)
-    looks.look([], NOW)
+        polls.poll([seen("a.csv")], NOW)
+    polls.poll([], NOW)
     again = [seen("a.csv", NOW, size=7)]
-    assert looks.look(again, NOW)[0] == []
-    assert names(looks.look(again, NOW)[0]) == ["a.csv"]
+    assert polls.poll(again, NOW)[0] == []
+    assert names(polls.poll(again, NOW)[0]) == ["a.csv"]
 
 
 def test_a_file_that_an_incomplete_listing_left_out_is_not_read_again():
-    looks = FolderLooks()
+    polls = FolderPolls()
     for _ in range(2):
-        looks.look([seen("a.csv")], NOW)
-    looks.look([], NOW)
+        polls.poll([seen("a.csv")], NOW)
+    polls.poll([], NOW)
     for later in range(3):
-        assert looks.look([seen("a.csv")], NOW + later)[0] == []
+        assert polls.poll([seen("a.csv")], NOW + later)[0] == []
 
 
 def test_what_is_gone_for_long_is_forgotten():
-    looks = FolderLooks()
+    polls = FolderPolls()
     sizes = []
     for second in range(0, 6 * KEPT_SECONDS, 600):
         listing = [seen(f"{second}.csv")]
         for _ in range(2):
-            looks.look(listing, NOW + second * MICROS)
-        sizes.append(len(looks.to_bytes()))
+            polls.poll(listing, NOW + second * MICROS)
+        sizes.append(len(polls.to_bytes()))
     assert sizes[12] == sizes[-1] > sizes[0]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["a.csv", "b.csv", "_END"])))
 def test_the_end_waits_for_the_files_that_came_before_it(order):
     came = {"a.csv": NOW, "b.csv": NOW + 1, "_END": NOW + 2}
-    looks, taken, there = FolderLooks(), [], []
+    polls, taken, there = FolderPolls(), [], []
     for name in [*order, *[None] * 3]:  # a listing may show them in any order
         if name:
             there.append(seen(name, came[name]))
-        found, reached = looks.look(there, NOW + 9)
+        found, reached = polls.poll(there, NOW + 9)
         taken += names(found)
         if reached is None:
             break
@@ -109,12 +109,12 @@ def test_the_end_waits_for_the_files_that_came_before_it(order):
 def test_a_mark_counts_once_what_came_before_it_has_been_taken():
     mark = "_UNTIL_20300101T120000Z"
     listing = [seen("a.csv", NOW), seen(mark, NOW + 1), seen("b.csv", NOW + 2)]
-    looks = FolderLooks()
-    looks.look(listing[1:2], NOW + 3)
-    looks.look(listing, NOW + 3)
-    assert looks.until == 0  # a.csv came before the mark and has been seen only once
-    looks.look(listing, NOW + 3)
-    assert restored(looks).until == 1893499200 * MICROS
+    polls = FolderPolls()
+    polls.poll(listing[1:2], NOW + 3)
+    polls.poll(listing, NOW + 3)
+    assert polls.until == 0  # a.csv came before the mark and has been seen only once
+    polls.poll(listing, NOW + 3)
+    assert restored(polls).until == 1893499200 * MICROS
     assert marked(listing, NOW) == 0
     assert marked(listing, NOW + 2) == 1893499200 * MICROS
 
