@@ -20,8 +20,8 @@ LONGEST_RECORD = 10_000
 class DeadLetter(NamedTuple):
     """A record that could not be used, and why.
 
-    *Privacy*: `record` holds a person's data. Dead letters belong in a file that is guarded like the input itself; they
-    are under no privacy guarantee, and neither logs nor metrics may quote them.
+    *Privacy*: `record` contains data of a person. Dead letters belong in a file that is guarded like the input itself;
+    they are under no privacy guarantee, and neither logs nor metrics may quote them.
 
     Attributes:
         reason: the rule that was broken; never quotes the value.

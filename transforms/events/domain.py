@@ -1,4 +1,4 @@
-"""A public list of items: only these are monitored, whether anybody holds them or not."""
+"""A public list of items: only these are monitored, whether anybody has them or not."""
 
 from __future__ import annotations
 

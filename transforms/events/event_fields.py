@@ -11,7 +11,7 @@ TEXT, NUMBER, UNREAD = "text", "number", "unread"
 
 @dataclass(frozen=True, kw_only=True)
 class EventFields:
-    """What a transform needs to know of an event; fields that it does not read may be missing, or hold anything.
+    """What a transform reads of an event; fields that it does not read may be missing, or contain anything.
 
     Attributes:
         user: TEXT for a person, NUMBER for a point, or UNREAD.

@@ -51,7 +51,7 @@ class ReadRows(beam.DoFn):
 
 
 def _as_json(row: Any) -> str:
-    """Return a row as JSON, whatever it holds."""
+    """Return a row as JSON, whatever it contains."""
     try:
         return json.dumps(row._asdict(), default=str)
     except Exception:  # it may hold anything, and what cannot be shown must not end the run

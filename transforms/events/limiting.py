@@ -132,7 +132,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
 
 
 def _mentions(users: np.ndarray) -> Charges:
-    """Count how often each person is mentioned, in 32 bits: a run may have more steps than 16 bits hold."""
+    """Count how often each person is mentioned, in 32 bits: a run may have more steps than 16 bits can count."""
     distinct, times = np.unique(users, return_counts=True)
     return Charges(distinct, times.astype(np.uint32))
 

@@ -104,21 +104,21 @@ def batch_record(batch: pa.RecordBatch) -> str:
 
 
 def row_records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[str]:
-    """Return rows as text, whatever they hold."""
+    """Return rows as text, whatever they contain."""
     columns = {name: _showable(batch.column(i)) for i, name in enumerate(batch.schema.names)}
     for row in rows:
         yield repr({name: "damaged" if column is None else _value(column[row]) for name, column in columns.items()})
 
 
 def _showable(column: pa.Array) -> pa.Array | None:
-    """Return a column, text that is no UTF-8 as bytes; None if to look at it might end the process."""
+    """Return a column, with text that is not UTF-8 as bytes; None if reading it might end the process."""
     with suppress(BrokenRuleError):
         return checked("", column)
     return None
 
 
 def _value(scalar: pa.Scalar) -> object:
-    """Return a value for Python: of long text its beginning, times that Python cannot tell as numbers."""
+    """Return a value for Python: of long text the beginning; times that Python cannot represent as numbers."""
     if isinstance(scalar, pa.DictionaryScalar) and scalar.is_valid:
         return _value(scalar.dictionary[scalar.index.as_py()])
     if isinstance(scalar, pa.BinaryScalar) and scalar.is_valid and len(data := scalar.as_buffer()) > BYTES_SHOWN:

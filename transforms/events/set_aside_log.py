@@ -1,4 +1,4 @@
-"""What was set aside, told in the log of each worker: how many records, by reason, now and then."""
+"""The log of each worker reports which records became dead letters: how many, by reason, from time to time."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ class WithOnTimeMarkers(beam.PTransform[Any, Any]):
     """Add to the encoded batches of each step key the digests of those that were in time.
 
     A step is decided when the watermark reaches its decision time. Whether a batch came before that must depend on the
-    watermark alone, which is public. State cannot tell: a key without events looks the same before and after, so that
-    one person's event would decide whether those of others count. So the digest of each batch passes a GroupByKey in
-    a window that ends at the decision time, where the runner drops what is late.
+    watermark alone, which is public. State cannot decide this: a key without events has the same state before and
+    after, so that one person's event would decide whether those of others count. So the digest of each batch passes a
+    GroupByKey in a window that ends at the decision time, where the runner drops what is late.
 
     A batch whose own timestamp is that late gets no marker either. Where timestamps say when data arrived, a run that
     goes back to a checkpoint, with a watermark that has fallen behind, decides the same way again.

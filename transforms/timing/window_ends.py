@@ -58,8 +58,8 @@ def _under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
 class PublishAtEnds(ClockedSteps, state="window_ends"):
     """Keep rows until their step is over.
 
-    Where the watermark stands is not told, and there may be billions of steps before it: so the blocks of the clock
-    have 2, 4, 8, .. steps. Each round of their timers finds one more binary digit of the present step.
+    A timer does not know where the watermark is, and there may be billions of steps before it: so the blocks of the
+    clock have 2, 4, 8, .. steps. Each round of their timers finds one more binary digit of the present step.
 
     Rows could be passed on as they come. But FnApiRunner gives side inputs again whatever a stage emitted before its
     last bundle, and the last is that of the timers.
