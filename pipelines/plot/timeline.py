@@ -64,9 +64,9 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for row in timeline.rows:
         published[row.item].append(row)
     truth: dict[str, list[ItemHolders]] = defaultdict(list)
-    for row in timeline.truth:
-        if row.item in published:
-            truth[row.item].append(row)
+    for known in timeline.truth:
+        if known.item in published:
+            truth[known.item].append(known)
     ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item]), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
     labels = []
