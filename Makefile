@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 py
             $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
 READY = $(VENV)/.ready
 
-.PHONY: help install demo test lint format bench flink-test flink-demo clean
+.PHONY: help install demo test lint format tables bench flink-test flink-demo clean
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -47,6 +47,9 @@ lint: $(READY) .cache/typing ## formatting, lint and strict types
 format: $(READY) ## format and repair what ruff can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+tables: $(READY) ## write the tables of the documentation from the descriptions of the questions
+	$(VENV)/bin/python docs/tables.py
 
 bench: $(READY) ## run every benchmark; results go to benchmarks/results
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script" $(ARGS); done

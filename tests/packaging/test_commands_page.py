@@ -46,7 +46,7 @@ def test_a_documented_command_line_is_one(page: str, words: list[str], monkeypat
 
 def test_every_command_has_its_section() -> None:
     assert tuple(SECTIONS) == WORDS
-    assert "\n# What it has cost\n" in PAGE
+    assert "\n# What runs have cost\n" in PAGE
 
 
 @pytest.mark.parametrize("section", SECTIONS)

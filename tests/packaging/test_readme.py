@@ -7,7 +7,9 @@ from pathlib import Path
 
 from privstream.pipelines.cli import main
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -25,23 +27,25 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capfd):
     assert "item='rain'" in printed
 
 
-def test_the_command_runs_on_a_file(tmp_path, monkeypatch):
+def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
     (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "key").chmod(0o600)
     monkeypatch.chdir(tmp_path)
-    simulate = "simulate heavy-hitters --users 5000 --windows 6 --seed 1 --output events-1.parquet"
-    assert main(shlex.split(simulate)) == 0
-    (command,) = [block for block in blocks("") if block.startswith("privstream heavy-hitters --input")]
-    assert main(shlex.split(command.replace("\\\n", " "))[1:]) == 0
-    assert (tmp_path / "trending.parquet").exists()
-    promised = json.loads((tmp_path / "trending.parquet.guarantee.json").read_text())
-    assert promised["parameters"]["max_hits"] == 4
-    assert promised["guarantee"]["epsilon"] == 1
-    assert "key" not in str(promised["parameters"])
+    (block,) = blocks("sh")
+    simulate, watch = block.replace("\\\n", " ").strip().splitlines()
+    assert main(shlex.split(simulate.replace("--windows 24", "--windows 6"))[1:]) == 0
+    assert main(shlex.split(watch)[1:]) == 0
+    assert (tmp_path / "key.ledger.jsonl").exists()
+    (answer,) = blocks("text")
+    shown, printed = answer.splitlines(), capfd.readouterr().out.splitlines()
+    assert [line.split() for line in printed[:2]] == [line.split() for line in shown[:2]]
+    assert "night market" in printed[3]
 
 
 def test_the_table_of_detection_thresholds_is_what_plan_says(capsys):
-    rows = dict(re.findall(r"^\| `(clock|target_charging|kaplan_mansour_stemmer)` \| (.*) \|$", README, re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `(clock|target_charging|kaplan_mansour_stemmer)` \| (\d.*) \|$", COMMANDS, re.MULTILINE)
+    )
     assert set(rows) == {"clock", "target_charging", "kaplan_mansour_stemmer"}
     for column, max_hits in enumerate((1, 4, 16, 64)):
         budget = (
