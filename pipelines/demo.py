@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Simulate, watch, draw, and tell."""
+    """Simulate, watch, draw, and report."""
     began = time.monotonic()
     console = Console(highlight=False)
     try:

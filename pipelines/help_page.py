@@ -62,7 +62,7 @@ def _wrap(paragraph: str, width: int, indent: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes options by their full names only, and tells a mistake in one line."""
+    """Takes options by their full names only, and reports a mistake in one line."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given})

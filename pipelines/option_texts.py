@@ -1,4 +1,4 @@
-"""Which texts options may hold at all, whatever else a command asks of them."""
+"""Which texts options may have at all, whatever else a command asks of them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Runs count once for each run id and noise key: the same again costs nothing. For
 loss distributions, at the sum of their deltas; it is never above the plain sum of the epsilons. A release that protects
 a larger unit enters with what that means for this one: a guarantee of epsilon 1 for adding or removing a person is one
 of epsilon 2 for an event, since the person may have others (docs/proofs/units.md). A release that promises nothing to
-this unit is counted below the table: the total does not cover what that release tells about it.
+this unit is counted below the table: the total does not cover what that release reveals about it.
 """
 
 OF_RUN = ("time", "command", "run_id")
@@ -134,7 +134,7 @@ def _many(releases: int) -> str:
 
 
 def _short(run_id: str) -> str:
-    """Return as much of a run id as a terminal has room for; JSON holds all of it."""
+    """Return as much of a run id as a terminal has room for; JSON has all of it."""
     return run_id if len(run_id) <= RUN_ID_LETTERS else f"{run_id[: RUN_ID_LETTERS - 1]}…"
 
 

@@ -82,10 +82,10 @@ class Entry:
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
-        """Return the entry that a line holds.
+        """Return the entry of a line.
 
         Raises:
-            ValueError, TypeError: it holds none.
+            ValueError, TypeError: the line has none.
         """
         found = json.loads(line, parse_constant=_refuse)
         if not isinstance(found, dict) or found.pop("ledger", None) != VERSION:

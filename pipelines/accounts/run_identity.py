@@ -31,8 +31,8 @@ NOT_SHAPING: Mapping[str, str] = {
     "dead_letter": "it says where dead letters go, which are not published",
     "noise_key_file": "the key is the other part of what noise depends on",
     "noise_key_variable": "the key is the other part of what noise depends on",
-    "kafka_setting": "it says how to reach the broker, and may hold a password",
-    "watch": "it says how often to look, not what is read",
+    "kafka_setting": "it says how to reach the broker, and may contain a password",
+    "watch": "it says how often the folder is polled, not what is read",
     "ledger": "it is about accounts",
     "dataset": "it is about accounts",
     "budget_limit": "it is about accounts",
@@ -71,7 +71,7 @@ def identify(
 ) -> RunIdentity:
     """Return the identity of a run.
 
-    Without an end nothing tells the data of two runs apart, so the files to be written are a part of it, too: a run
+    Without an end nothing distinguishes the data of two runs, so the files to be written are a part of it, too: a run
     that starts again finds those that it has published, and leaves them. Elsewhere it would publish other answers about
     the same windows with the same noise.
 

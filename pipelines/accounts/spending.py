@@ -49,7 +49,7 @@ class Total:
 
     @property
     def silent(self) -> int:
-        """Number of releases that promise nothing to this unit: whatever they tell about it is not in the total."""
+        """Number of releases that promise nothing to this unit: whatever they reveal about it is not in the total."""
         return self.charges.count(None)
 
 

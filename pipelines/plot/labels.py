@@ -84,7 +84,7 @@ def _around(x: float, y: float) -> Bbox:
 
 
 def _candidates(label: Label) -> Iterator[tuple[float, float, Side, tuple[float, float]]]:
-    """Return offsets in points, the side on which the text is held, and the point; the best first."""
+    """Return offsets in points, the side on which the text is placed, and the point; the best first."""
     for far in DISTANCES:
         for point in label.points:
             yield 0, far, "center", point

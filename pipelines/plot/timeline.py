@@ -29,7 +29,7 @@ class Timeline:
     Attributes:
         stream: its name, empty where there is but one.
         rows: what was published.
-        truth: the true holders, or nothing.
+        truth: the true numbers of people, or nothing.
         detection_threshold: the number of people from which items are promised to be found, if known.
         verdict: the rows against the truth, if both that and the threshold are known.
     """

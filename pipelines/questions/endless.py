@@ -1,4 +1,4 @@
-"""What differs when the input has no end: where events come from, where rows go, and what is said about it."""
+"""What differs when the input has no end: where events come from, where rows go, and what is promised."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def arguments_of(
         known: arguments that are there already.
 
     Raises:
-        ValueError, TypeError: a value breaks the rule of its type, or something is said of streams that are not there.
+        ValueError, TypeError: a value breaks the rule of its type, or an option is about streams that are not read.
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}

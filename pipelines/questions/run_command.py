@@ -94,13 +94,13 @@ class RunCommand:
                 raise UsageError(str(error)) from error
             if run.endless:
                 prepare(options)
-            said: list[str] = []
+            recorded: list[str] = []
 
             def build(pipeline: beam.Pipeline) -> None:
                 """Build all of it; the last thing before it may start is that the ledger takes it."""
                 try:
                     _build(run, pipeline, write, letters)
-                    said.append(run.charge())
+                    recorded.append(run.charge())
                 except (ValueError, TypeError) as error:
                     raise UsageError(str(error)) from error
 
@@ -110,14 +110,14 @@ class RunCommand:
                 partial(write_json, run.guarantee_file, run.promised) if run.endless else None
             )  # rows are to come
             counters = launch.run(options, build, end_path(arguments), accepted)
-            for line in said:
+            for line in recorded:
                 say(line)
         if arguments.output != TERMINAL and not run.endless:
             write_json(run.guarantee_file, run.promised)
         self._report(arguments, run.promised, counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:
-        """Check the options, and look at the input.
+        """Check the options and the input.
 
         Raises:
             ValueError, TypeError, OSError: naming the option or the file.
@@ -162,7 +162,7 @@ class RunCommand:
         return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
-        """Return guarantee, accuracy and the public parameters that they hold for, for machines and people.
+        """Return the guarantee, the accuracy and their public parameters, for machines and people.
 
         What was not given, and has no default, is left out; so is the horizon of a guarantee that has none.
         """
@@ -237,7 +237,7 @@ def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None
 
 
 def _with_run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> argparse.Namespace:
-    """Return the options with the run id: what was given, or what tells the run apart by itself.
+    """Return the options with the run id: what was given, or what identifies the run by itself.
 
     Raises:
         ValueError: it must be given, and was not.

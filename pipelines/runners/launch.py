@@ -1,4 +1,4 @@
-"""Runs a pipeline on the runner that was asked for, and tells how it goes."""
+"""Runs a pipeline on the runner that was asked for, and reports how it goes."""
 
 from __future__ import annotations
 
@@ -155,10 +155,10 @@ def _clock(text: str) -> Progress:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep runners from telling in their own words what goes wrong: they print tracebacks, which may quote records.
+    """Keep runners from reporting errors in their own words: they print tracebacks, which may quote records.
 
-    Worker processes that start meanwhile have no standard error either. Their loggers, and the one that tells what was
-    set aside, stay silent after the run: workers in other threads have last words, and a command counts for itself.
+    Worker processes that start meanwhile have no standard error either. Their loggers, and the one that reports what
+    was set aside, stay silent after the run: workers in other threads have last words, and a command counts for itself.
     """
     logging.disable(logging.CRITICAL)
     sys.stderr.flush()

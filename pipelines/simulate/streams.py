@@ -147,7 +147,7 @@ def simulate_example_1_4(
     """Simulate the stream on which per-user counters find most and the standard sparse vector technique least.
 
     Three partitions of the people, into groups of about `group_factor` ln(n) times 1, n^(1/4) and n^(1/3). Every group
-    holds an item of its own exactly once, at a step of its own (in random order); otherwise people send items that
+    sends an item of its own exactly once, at a step of its own (in random order); otherwise people send items that
     nobody else sends. So everybody takes part in three heavy hitters, however many there are.
 
     Args:

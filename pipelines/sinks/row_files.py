@@ -48,7 +48,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
     Args:
         path: where, on any of Beam's filesystems; ends in .avro, .parquet or .jsonl.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
-        rows: its rows; they are not held in memory together.
+        rows: its rows; they are never in memory together.
         private: whether the file is for its owner alone.
     """
     format = output_format(path)

@@ -28,7 +28,7 @@ class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.
 
     The file gets its name only when it is complete; a run that fails leaves whatever was there before. Results are
-    small, so one worker writes them; sorted rows are held in its memory, rows without an order are not.
+    small, so one worker writes them; sorted rows are kept in its memory, rows without an order are not.
 
     Args:
         path: the file, which ends in .avro, .parquet or .jsonl; its folder must exist.
@@ -120,7 +120,7 @@ def print_rows(
     limit: int | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table; `count` and `count_stddev` share a column, and windows of one length tell it once.
+    """Print rows as a table; `count` and `count_stddev` share a column, and windows of one length show it once.
 
     Args:
         rows: what to print, in order.

@@ -1,6 +1,6 @@
 """The blocks of an Avro file: their framing, and what is in them, decompressed but not decoded.
 
-A block says itself how many records and bytes it holds, and a few bytes of it may stand for gigabytes. So nothing is
+A block states itself how many records and bytes it has, and a few bytes of it may stand for gigabytes. So nothing is
 believed, and nothing decompressed, beyond `BLOCK_BYTES`.
 """
 

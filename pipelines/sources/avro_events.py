@@ -1,9 +1,9 @@
 """Reads Avro with fastavro, many blocks at a time.
 
 The container's framing is read here and the records by fastavro, for four reasons: a damaged block costs only itself
-(the reader goes on at the next sync marker), a large file can be read by several workers, what a block holds is known
-before it is decoded, and the logical types can be left out of the schema: fastavro takes as long to make a `datetime`
-as to decode the rest of a record.
+(the reader goes on at the next sync marker), a large file can be read by several workers, what a block contains is
+known before it is decoded, and the logical types can be left out of the schema: fastavro takes as long to make a
+`datetime` as to decode the rest of a record.
 """
 
 import bisect

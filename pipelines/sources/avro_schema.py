@@ -38,7 +38,7 @@ LOGICAL = {
 
 
 def arrow_schema(record: dict[str, Any]) -> pa.Schema:
-    """Return the types of a record's fields; of nested types only the kind is told."""
+    """Return the types of a record's fields; of nested types only the kind."""
     named: dict[str, pa.DataType] = {}
     return pa.schema([(field["name"], _arrow_type(field["type"], named)) for field in record["fields"]])
 

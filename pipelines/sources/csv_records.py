@@ -1,8 +1,9 @@
 """Cuts CSV text into records as RFC 4180 has them, whatever is in one of them.
 
-A record is a line, or several where a quoted field holds line breaks. The rules are strict: a quote stands only around
-a field, or twice inside of quotes, and a carriage return only before a line feed. So a quote that nobody closes can be
-told from a line break in a field: what it opens is no record with the header's number of fields. It costs its own line.
+A record is a line, or several where a quoted field has line breaks. The rules are strict: a quote stands only around a
+field, or twice inside of quotes, and a carriage return only before a line feed. So a quote that nobody closes can be
+distinguished from a line break in a field: what it opens is no record with the header's number of fields. It costs its
+own line.
 
 The work is done on whole blocks, by where quotes and line feeds stand. Only lines with an odd number of quotes are
 looked at one by one.

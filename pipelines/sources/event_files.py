@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RawEvents:
-    """Rows as a file holds them, column by column.
+    """Rows as they are in a file, column by column.
 
     Attributes:
         columns: name of the field -> Arrow array, or list of Python values.

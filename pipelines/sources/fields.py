@@ -63,7 +63,7 @@ class FieldMapping:
         return tuple(self._options())
 
     def _options(self) -> dict[str, str]:
-        """Return what each field to be read holds."""
+        """Return what each field to be read contains."""
         options = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream}
         return {name: option for option, name in options.items() if name}
 

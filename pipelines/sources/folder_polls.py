@@ -77,7 +77,7 @@ class FolderPolls:
         """Take what has come.
 
         Args:
-            listing: what the folder holds.
+            listing: what is in the folder.
             now: microseconds since 1970 at which the listing began.
 
         Returns:

@@ -72,7 +72,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.
-        fields: which fields hold what.
+        fields: which fields contain what.
         settings: of librdkafka, such as `security.protocol`.
         seconds: pause between two questions, > 0.
 

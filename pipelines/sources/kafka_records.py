@@ -22,7 +22,7 @@ PARSED_BYTES = 1 << 20
 
 
 class Records(NamedTuple):
-    """Neighbouring records of a partition that arrived in one second: where they come from, and what they hold."""
+    """Neighbouring records of a partition that arrived in one second: where they come from, and what they contain."""
 
     place: str
     offsets: list[int]

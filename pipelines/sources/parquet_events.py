@@ -46,7 +46,7 @@ def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents]:
     """Read some columns of a file's row groups; text in which long values may be many comes as dictionaries.
 
     Raises:
-        InputFileError: the file is no Parquet, or is damaged; Arrow does not tell damage from a failing disk or
+        InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
             network, so a run ends rather than go on without a part of its input.
     """
     with _open(path) as stream:

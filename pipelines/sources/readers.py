@@ -64,9 +64,9 @@ class FilePart(NamedTuple):
 class ReadEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines and CSV.
 
-    The output `events` holds Arrow record batches with `user`, `item` (text), `time` (a timestamp in microseconds,
-    UTC) and, with streams, `stream` (text), without nulls. The output `dead_letters` holds a `DeadLetter` for every
-    record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
+    The output `events` has Arrow record batches with `user`, `item` (text), `time` (a timestamp in microseconds, UTC)
+    and, with streams, `stream` (text), without nulls. The output `dead_letters` has a `DeadLetter` for every record
+    that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
     The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
     So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to
@@ -78,7 +78,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
     Args:
         pattern: a path or glob on any of Beam's filesystems.
-        fields: which fields hold what.
+        fields: which fields contain what.
         format: avro, parquet, jsonl or csv; by the ending of each path if None.
 
     Raises:
@@ -197,7 +197,7 @@ def _list_unchanged(file: EventFile) -> Iterator[FilePart]:
 
 
 def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
-    """Return a dead letter that can be written in UTF-8: names of files may hold other bytes."""
+    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
     texts = (reason, path, position, record)
     return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
 

@@ -1,4 +1,4 @@
-"""Users, items and streams as UTF-8 columns, whatever a file holds them as."""
+"""Users, items and streams as UTF-8 columns, in whatever form a file has them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Times as microseconds since 1970 UTC, whatever a file holds them as."""
+"""Times as microseconds since 1970 UTC, in whatever form a file has them."""
 
 from typing import Any
 

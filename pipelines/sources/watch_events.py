@@ -85,7 +85,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
-        fields: which fields hold what.
+        fields: which fields contain what.
         format: avro, parquet, jsonl or csv; by the ending of each path if None.
         seconds: pause between two polls, > 0.
         watermark: arrival or marks.
@@ -219,7 +219,7 @@ class TakeFile(beam.DoFn):
                     time.sleep(PAUSE_SECONDS)
                     continue
                 self.unreadable.inc()
-                yield TaggedOutput(DEAD_LETTERS, dead_letter(said(error, element.path), element.path))
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path))
                 return
             yield from found
             return
@@ -250,7 +250,7 @@ class _ReadWatchedPart(ReadPart):
         except UNREADABLE as error:
             self.unreadable.inc()
             position = f"from {element.start} to {element.end}"
-            yield TaggedOutput(DEAD_LETTERS, dead_letter(said(error, element.path), element.path, position))
+            yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path, position))
 
 
 def check_as_found(path: str, size: int) -> None:
@@ -263,7 +263,7 @@ def check_as_found(path: str, size: int) -> None:
         raise InputFileError(f"file must not change after it has come: it had {size} bytes")
 
 
-def said(error: Exception, path: str) -> str:
+def worded(error: Exception, path: str) -> str:
     """Word an error without quoting what is in the file: in our own words, or by its kind."""
     own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)
     return str(error) if own and "\n" not in str(error) else f"{path} must be readable ({type(error).__name__})"

@@ -1,4 +1,5 @@
-"""`privstream simulate alerts`: what people tell a clinic, with outbreaks and an outage, and rules that notice them."""
+"""`privstream simulate alerts`: what people report to a clinic, with outbreaks and an outage, and rules that notice
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from privstream.transforms import AlertRule
 
 ITEMS = ("fever", "cough", "rash", "headache", "checkup")
 USUAL = np.array([0.02, 0.03, 0.005, 0.04, 0.1])
-"""Part of all people who tell of each item in a usual window."""
+"""Part of all people who report each item in a usual window."""
 
 OUTBREAK = np.array([0.1, 0.14, 0.0, 0.02, 0.0])
 OUTAGE = 0.05
@@ -78,15 +79,15 @@ def simulate_clinic(*, users: int, windows: int, seed: int, window_seconds: floa
     rules = rules_for(users)
     for window in range(windows):
         share = USUAL + OUTBREAK * np.exp(-(((window - middle) / width) ** 2) / 2)
-        told = rng.random((users, len(ITEMS))) < share * (OUTAGE if window in outage else 1.0)
-        who, what = np.nonzero(told)
+        reports = rng.random((users, len(ITEMS))) < share * (OUTAGE if window in outage else 1.0)
+        who, what = np.nonzero(reports)
         times = START_MICROS + window * length + rng.integers(0, length, len(who))
         order = np.argsort(times, kind="stable")
         columns = [names[who[order]], np.array(ITEMS)[what[order]], times[order]]
         arrays = [pa.array(column).cast(f.type) for column, f in zip(columns, EVENT_SCHEMA, strict=True)]
         people = {}
         for rule in rules:
-            met = told if rule.items is None else told[:, [ITEMS.index(item) for item in rule.items]]
+            met = reports if rule.items is None else reports[:, [ITEMS.index(item) for item in rule.items]]
             people[rule.name] = int(np.count_nonzero(met.any(axis=1)))
         start = START_MICROS + window * length
         yield ClinicWindow(start, start + length, pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA), people)

@@ -1,4 +1,4 @@
-"""`privstream plot top-k`: how many people held the items on top, window by window, and how sure that is."""
+"""`privstream plot top-k`: how many people had the leading items, window by window, and how sure that is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw(
 
     Args:
         rows: of one stream.
-        truth: how many people held the items, or None.
+        truth: how many people had the items, or None.
         stream: where to write the picture.
         format: png or svg.
         stream_name: for the title.
@@ -109,7 +109,7 @@ def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colo
 
 
 def _draw_truth(axes: Axes, truth: list[ItemHolders], windows: list[int], length: int, colours: dict[str, str]) -> None:
-    """Draw how many people held the items in colour; where the truth does not say, there is no line."""
+    """Draw how many people had the items in colour; where the truth is not known, there is no line."""
     holders = {(row.item, int(row.window_start.micros)): row.holders for row in truth}
     for item, colour in colours.items():
         true = [holders.get((item, time), np.nan) for time in windows]
