@@ -58,7 +58,7 @@ def test_any_number_of_categories_can_be_drawn(count: int) -> None:
     draw(picture("north", [flag(0, f"category <{i}>", False) for i in range(count)], None), stream, "svg")
     shown = stream.getvalue().decode()
     assert ("no rows" in shown) == (count == 0)
-    assert ("shown: 3 more" in shown) == (count > MOST)
+    assert ("shown: 3 more" in " ".join(shown.split())) == (count > MOST)
     assert len(re.findall("<!-- category", shown)) == min(count, MOST)
 
 

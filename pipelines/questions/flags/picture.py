@@ -99,7 +99,7 @@ def draw(found: FlagPicture, stream: BinaryIO, format: str) -> None:
         title = "Categories that have passed their thresholds" + (f", {short(found.stream)}" if found.stream else "")
         style_axes(figure, axes, span=found.span, values="", title=title, caption=caption(found))
         axes.grid(visible=False)
-        axes.set_yticks(range(len(names)), [f"{short(name)}, {found.thresholds[name]:,}" for name in names])
+        axes.set_yticks(range(len(names)), [f"{short(name)} ({found.thresholds[name]:,})" for name in names])
         axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
         marks = [Line2D([], [], color=COLOURS[0], linewidth=5, marker="o", markersize=7)]
         if found.passed is not None:
@@ -112,7 +112,7 @@ def caption(found: FlagPicture) -> str:
     if not found.thresholds:
         return "There are no rows."
     text = (
-        f"Beside each category: its threshold, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
+        f"In brackets: the thresholds, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
         f"went up, and stay up. A flag may go up at a count up to {found.error_bound:,} events below or above its "
         "threshold."
     )
