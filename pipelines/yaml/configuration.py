@@ -25,7 +25,7 @@ class Key(NamedTuple):
 ADDED: Mapping[str, Key] = {
     "noise_key_file": Key(str, "file with the noise key, readable by every worker. Default: a new random key.", None),
     "noise_key_variable": Key(str, "environment variable with the noise key, set on every worker.", None),
-    "run_id": Key(str, "public name of the run. A run on other data needs another.", ""),
+    "run_id": Key(str, "public name of the run. A run on other data needs another name.", ""),
     "user_field": Key(
         str, "field with the person, text or an integer. Where the unit is an event, it is not read.", "user"
     ),
@@ -36,7 +36,10 @@ ADDED: Mapping[str, Key] = {
     ),
     "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", None),
     "error_handling": Key(
-        dict[str, str], "names in output where unusable rows go. Without it they are only counted.", None
+        dict[str, str],
+        "a mapping with the key output: the name of the output for rows that cannot be used. Without it they are "
+        "only counted.",
+        None,
     ),
 }
 """What a configuration says beside the arguments of the transform."""
