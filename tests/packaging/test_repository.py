@@ -108,20 +108,24 @@ def unseeded_generators(path: Path) -> list[str]:
     return [use for use in uses_of_unkeyed_randomness(path) if int(use.partition(":")[0]) not in seeded | types]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=identify)
-def test_modules_are_short(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) <= MAX_LINES
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=identify)
-def test_modules_have_a_docstring(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=identify)
-def test_randomness_is_keyed(path: Path) -> None:
+def uses_of_randomness_not_allowed(path: Path) -> list[str]:
+    """Lines of `path` that draw without a key, or in a simulation without a seed."""
     simulation = path.parent == ROOT / "pipelines" / "simulate" or path.name == "simulation.py"
-    assert not (unseeded_generators(path) if simulation else uses_of_unkeyed_randomness(path))
+    return unseeded_generators(path) if simulation else uses_of_unkeyed_randomness(path)
+
+
+def test_modules_are_short() -> None:
+    lines = {identify(path): len(path.read_text("utf-8").splitlines()) for path in SOURCES}
+    assert not {path: count for path, count in lines.items() if count > MAX_LINES}
+
+
+def test_modules_have_a_docstring() -> None:
+    assert not [identify(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
+
+
+def test_randomness_is_keyed() -> None:
+    found = {identify(path): uses_of_randomness_not_allowed(path) for path in SOURCES}
+    assert not {path: uses for path, uses in found.items() if uses}
 
 
 @pytest.mark.parametrize(
