@@ -1,7 +1,10 @@
 """Settings shared by all tests."""
 
+import gc
+import importlib
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +13,33 @@ from hypothesis import HealthCheck, settings
 
 SLOW_TIMEOUT_SECONDS = 1200
 
-# CI draws the same examples each time, so that a change is never blamed for what another one broke; developers explore.
-settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("explore"), derandomize=True)
+sys.path.insert(0, str(Path(__file__).parent))
+
+# CI draws the same examples each time, so that a change is never blamed for what another one broke. Developers draw few,
+# and others each time.
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests more time, unless they state their own."""
+    """Count runners of their own as slow. Give slow tests more time, unless they state their own."""
     for item in items:
+        if item.get_closest_marker("prism") or item.get_closest_marker("flink"):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+def pytest_collection_finish() -> None:
+    """Make pipelines cheap, and never look again for garbage among the imported modules."""
+    if "apache_beam" in sys.modules:
+        importlib.import_module("light_beam").install()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ instance with the state rolled back, delivers the timers of a key in any order, 
 is honest: when it reaches T, a stage has got everything that the stage before it emitted by its own timers up to T.
 """
 
-import copy
+import functools
 import inspect
 import itertools
 import pickle
@@ -40,6 +40,11 @@ class Cells:
     states: dict = field(default_factory=lambda: defaultdict(list))
     timers: dict = field(default_factory=dict)
     added: int = 0  # bytes written
+
+    def copied(self) -> "Cells":
+        """Return cells to work on; what they hold never changes."""
+        states = defaultdict(list, {place: list(values) for place, values in self.states.items()})
+        return Cells(states, dict(self.timers), self.added)
 
 
 @dataclass
@@ -151,7 +156,7 @@ class Stage:
     def _commit(self, calls: list, fired: tuple | None = None) -> None:
         while True:
             crash_after = self.chance.randint(0, 8) if self.chance.random() < self.crashes else None
-            bundle = Bundle(copy.deepcopy(self.cells), crash_after)
+            bundle = Bundle(self.cells.copied(), crash_after)
             if fired is not None:
                 bundle.cells.timers.pop(fired, None)
             counted: Counter = Counter()
@@ -204,8 +209,9 @@ class DoFns(PipelineVisitor):
             self.found[type(node.transform.fn).__name__] = node.transform.fn
 
 
+@functools.lru_cache(maxsize=32)
 def dofns_of(transform: beam.PTransform) -> dict[str, beam.DoFn]:
-    """Return the DoFns that a transform builds, by class name."""
+    """Return the DoFns that a transform builds, by class name; each caller works on copies of them."""
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     _ = pipeline | beam.Create([("u", "i")]).with_output_types(Any) | transform
     visitor = DoFns()
