@@ -57,6 +57,7 @@ def worst_loss(made, *, more_for_ever):
     return worst * levels_of_a_point(made.universe, made.height)
 
 
+@pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
     mechanism = IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=4, duplicates="counted", group=1)
     made, births = mechanism.bounds.finished, np.zeros(1, np.int64)
@@ -144,6 +145,7 @@ class TestHeavyIntervals:
         print(f"\n{duplicates}, epsilon twice: {found:.4f} against 2")
         assert found > 1.4 * 2
 
+    @pytest.mark.slow
     def test_the_joint_law_of_the_code_is_the_product(self):
         """When the root is finished and when it is heavy, in many runs; one noise for both would be told."""
         mechanism = IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=4, duplicates="counted", group=2)

@@ -18,13 +18,14 @@ def run(mechanism, values, noise, **options):
     return mechanism.step(mechanism.initial_state(), values, noise, **options)
 
 
-def test_noise_has_the_scales_of_the_algorithm():
+@pytest.mark.parametrize(("runs", "off"), [(1_500, 0.4), pytest.param(40_000, 0.7, marks=pytest.mark.slow)])
+def test_noise_has_the_scales_of_the_algorithm(runs, off):
     # With values far below, only the noise decides; both laws are checked against the closed form of the difference.
-    epsilon, gap, runs = 2.0, -3.0, 40_000
+    epsilon, gap = 2.0, -3.0
     mechanism = AboveThreshold(epsilon=epsilon)
     hits = sum(run(mechanism, [gap], SeededNoise(seed))[1].hits[0] for seed in range(runs))
     expected = runs * tail_of_difference(-gap, 2 / epsilon, 4 / epsilon)
-    wrong = runs * tail_of_difference(-gap, 0.7 * 2 / epsilon, 0.7 * 4 / epsilon)
+    wrong = runs * tail_of_difference(-gap, off * 2 / epsilon, off * 4 / epsilon)
     allowed = 6.5 * math.sqrt(expected)
     assert abs(hits - expected) < allowed
     assert abs(hits - wrong) > allowed

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
@@ -125,7 +126,7 @@ def test_one_branch_is_sparse_vector_with_gap():
     np.testing.assert_array_equal(one.gaps, other.gaps)
 
 
-@pytest.mark.parametrize("branch", [0, 1, 3])
+@some_quick("branch", [0, 1, 3], 1)
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
 def test_gap_error_has_the_stated_law(branch, noise_law):
     """Of queries that are tested in one branch only, real-valued: the error is a difference of two noises."""

@@ -27,6 +27,7 @@ def test_truncated_logistic_inverts_its_survival(theta, uniform):
     assert np.logaddexp(0, theta) - np.logaddexp(theta, gap) == pytest.approx(math.log(uniform), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_both_forms_have_the_law_of_theorem_10():
     """Candidates by their weights, gaps as a truncated logistic; the law of a scale that is 30% off is rejected."""
     runs, mechanism = 12_000, ExponentialMechanismWithGap(epsilon=2.0)
@@ -50,6 +51,7 @@ def test_both_forms_have_the_law_of_theorem_10():
     assert max(p_values(1.3)) < 1e-9
 
 
+@pytest.mark.slow
 def test_mean_gap_is_theorem_6():
     runs, mechanism = 20_000, ExponentialMechanismWithGap(epsilon=2.0)
     theta = mechanism.location(UTILITIES, 2)

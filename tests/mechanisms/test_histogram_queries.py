@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
@@ -338,6 +339,7 @@ class TestBudget:
         with pytest.raises(HorizonExceeded, match="step must be <= horizon 2000, got 2001"):
             mechanism("anchored").error(10, 2001)
 
+    @pytest.mark.slow
     def test_auto(self):
         shared = {"epsilon": 1.0, "columns": 10, "horizon": 2**20}
         assert HistogramQueries(**shared, largest=1000).chosen_mode == "anchored"
@@ -350,9 +352,9 @@ class TestBudget:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @some_quick("delta", [0.0, 1e-6], 1e-6)
     @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize("horizon", [None, 1500])
+    @some_quick("horizon", [None, 1500], 1500)
     def test_errors_hold(self, mode, delta, horizon):
         """Over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""
         tested = mechanism(mode, delta=delta, horizon=horizon, epsilon=2.0)
@@ -439,7 +441,7 @@ class TestFlags:
         assert np.array_equal(np.concatenate(parts), whole)
         assert whole[-1].any()
 
-    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @some_quick("delta", [0.0, 1e-6])
     def test_errors_hold(self, delta):
         runs, failures = 20, 0
         for seed in range(runs):

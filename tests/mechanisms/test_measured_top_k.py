@@ -121,6 +121,7 @@ def test_estimates_are_the_best_ones_and_their_variance_is_as_stated():
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.slow
 def test_a_single_measure_has_the_stated_law(delta):
     runs = 6000
     mechanism = MeasuredTopK(epsilon=2.0, delta=delta, releases=4)

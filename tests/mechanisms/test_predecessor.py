@@ -187,6 +187,7 @@ class TestBoth:
             else:  # any heavy interval in a group may be the one with the point: never too near
                 assert all(0 <= x <= y for x, y in zip(near.predecessors.tolist(), below, strict=True))
 
+    @pytest.mark.slow
     def test_the_promise_is_kept(self, kind):
         for universe, size, seed in ((1 << 16, 20_000, 1), (100_000, 100_000, 2), (1 << 32, 1_200_000, 3)):
             mechanism = kind(epsilon=4.0, universe=universe, horizon=12, beta=1e-9)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.cardinality.gap_cardinality import GapChanges, tail
@@ -166,7 +167,7 @@ def slow_gap_changes(mechanism, changes, noise):
 
 class TestSparse:
     @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("sparse")])
-    @pytest.mark.parametrize("seed", range(4))
+    @some_quick("seed", range(4), 0)
     def test_against_the_slow_reference(self, name, seed):
         mechanism, changes = make(name), comings_and_goings(2500, seed, size=300)
         state, published = run(mechanism, changes, seed)
@@ -266,7 +267,7 @@ def slow_paper_changes(mechanism, changes, noise):
 
 class TestPaper:
     @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("paper")])
-    @pytest.mark.parametrize("seed", range(3))
+    @some_quick("seed", range(3), 0)
     def test_against_the_listings(self, name, seed):
         mechanism, changes = make(name, epsilon=10.0), comings_and_goings(2500, seed, size=2000)
         state, published = run(mechanism, changes, seed)
@@ -424,7 +425,7 @@ class TestUsedUp:
         assert more.estimates[0] == published.estimates[-1]
         assert after.size == state.size + 10**9
 
-    @pytest.mark.parametrize("name", [name for name in VARIANTS if "unknown K" in name])
+    @some_quick("name", [name for name in VARIANTS if "unknown K" in name])
     def test_without_a_guess_changes_never_end(self, name):
         jumps = np.where(np.arange(3000) % 2, -(10**9), 10**9)
         state, published = run(make(name), jumps)

@@ -412,6 +412,7 @@ def test_hit_frequencies(calibration, known):
 
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.slow
 def test_absent_hits_have_the_law_of_one_test_per_item(calibration):
     """The 2^4 outcomes of a step of a known domain, two items held and two absent, occur as independent tests give."""
     steps, held = 15_000, (0, 2, 0, 1)
@@ -431,6 +432,7 @@ def test_absent_hits_have_the_law_of_one_test_per_item(calibration):
     assert rejected(observed, np.prod(np.where(bits, tested_twice, 1 - tested_twice), axis=1))
 
 
+@pytest.mark.slow
 def test_absent_hits_are_uniform():
     """Each item of a larger domain is hit as often as any other, and as many at once as independent tests give."""
     monitor = replace(KNOWN, domain_size=100, tests=10, count_share=0.0)
