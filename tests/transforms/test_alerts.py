@@ -20,6 +20,7 @@ from alert_workloads import (
     true_counts,
 )
 from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -34,7 +35,7 @@ from tiny_runner import Stage
 SEED_OF_EVENTS = 5
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "sliding, quiet", "own streams")
 def test_alerts_are_those_of_the_reference(name):
     events = random_events(name, random.Random(SEED_OF_EVENTS))
     random.Random(0).shuffle(events)
@@ -51,7 +52,7 @@ def test_alerts_are_those_of_the_reference(name):
 
 
 @on_every_runner
-@pytest.mark.parametrize("name", ["both directions", "own streams"])
+@some_quick("name", ["both directions", "own streams"], "both directions")
 def test_runners_agree(runner, name):
     events = random_events(name, random.Random(SEED_OF_EVENTS))
     results = run_bounded(runner, as_arrow(events), transform(name))

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     AlertRule,
@@ -111,12 +112,12 @@ def answers(runner: str, name: str, arrived: dict[int, Timestamp]) -> tuple[list
 
 
 @on_every_runner
-@pytest.mark.parametrize("name", ON_A_CLOCK)
+@some_quick("name", ON_A_CLOCK, "ranges")
 def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(runner, name):
     check_that_arrival_decides(runner, name)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@some_quick("name", OTHERS, "cardinality", "histogram")
 def test_all_that_goes_by_windows_is_decided_so(name):
     check_that_arrival_decides("fn_api", name)
 

@@ -26,6 +26,7 @@ from cardinality_workloads import (
     transform,
 )
 from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -41,7 +42,7 @@ from tiny_runner import Stage, call_all, dofns_of
 EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 
-@EACH
+@some_quick("name", CONFIGURATIONS, "doors", "sessions with ends", "visits in streams")
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     events = random_events(name, random.Random(6))
@@ -105,7 +106,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     return stages
 
 
-@pytest.mark.parametrize("seed", range(3))
+@some_quick("seed", range(3), 0)
 @EACH
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
@@ -119,6 +120,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert not any(stage.cells.timers for stage in stages)
 
 
+@pytest.mark.slow
 def test_shards_and_batches_change_nothing():
     events = random_events("visits in streams", random.Random(1))
     wanted = expected(transform("visits in streams"), events)
@@ -128,6 +130,7 @@ def test_shards_and_batches_change_nothing():
         assert sorted(run_bounded("fn_api", as_arrow(events, 600), made).elements("rows")) == wanted
 
 
+@pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
     monkeypatch.setattr("privstream.transforms.cardinality.members.SEGMENT", 3)
@@ -255,7 +258,7 @@ def test_one_event_changes_the_size_by_one_over_one_stretch(name, moves, data):
     assert sorted(changes[changes != 0].tolist()) in ([], [1], [-1], [-1, 1])
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "doors", "streams", "visits in streams")
 @given(moves=PEOPLE)
 @settings(max_examples=25, deadline=None)
 def test_one_person_changes_each_size_by_one_at_most(name, moves):
@@ -353,6 +356,7 @@ def test_sessions_need_no_item():
     assert sorted(rows) == expected(made, events)
 
 
+@pytest.mark.slow
 def test_two_transforms_stand_side_by_side():
     events = random_events("doors", random.Random(2), 100)
     one, other = transform("doors"), transform("sessions")

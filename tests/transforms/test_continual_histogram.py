@@ -19,6 +19,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
+from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
-@pytest.mark.parametrize("name", ALL)
+@some_quick("name", ALL, "extremes", "people, streams", "flags of people")
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     events = random_events(name, random.Random(6))
@@ -77,6 +78,7 @@ def test_windows_without_events_are_published(runner):
         assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(name, made, [])
 
 
+@pytest.mark.slow
 def test_interesting_configurations_are_interesting():
     """Intervals end in the modes that have them, flags go up, limits bind: else the tests above would say little."""
     for name in ALL:
@@ -132,7 +134,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     return stages
 
 
-@pytest.mark.parametrize("seed", range(3))
+@some_quick("seed", range(3), 0)
 @pytest.mark.parametrize("name", ALL)
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
@@ -146,6 +148,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert not any(stage.cells.timers for stage in stages)
 
 
+@pytest.mark.slow
 def test_shards_and_batches_change_nothing():
     events = random_events("people, streams", random.Random(1))
     wanted = expected("people, streams", transform("people, streams"), events)
@@ -360,10 +363,13 @@ def test_the_guarantee_says_what_is_enforced():
         "first 7 categories count in the whole run, in all streams together, of which at most 2" in people.paragraph()
     )
     assert (event.neighbouring, people.neighbouring) == ("add_remove", "add_remove")
-    for name in ALL:
-        one, two = transform(name), transform(name, neighbouring="replace_one")
-        assert two.guarantee.neighbouring == "replace_one"
-        assert two.mechanism.counter.touched == 2 * one.mechanism.counter.touched
-        assert two.mechanism.rows_per_unit == (one.mechanism.rows_per_unit or 1)  # an event may move to another window
     assert transform("people").mechanism.rows_per_unit == 5
+
+
+@some_quick("name", ALL, "several categories", "people")
+def test_who_is_replaced_is_in_two_places(name):
+    one, two = transform(name), transform(name, neighbouring="replace_one")
+    assert two.guarantee.neighbouring == "replace_one"
+    assert two.mechanism.counter.touched == 2 * one.mechanism.counter.touched
+    assert two.mechanism.rows_per_unit == (one.mechanism.rows_per_unit or 1)  # an event may move to another window
     assert transform("several categories").mechanism.row_columns == 2

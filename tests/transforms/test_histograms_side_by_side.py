@@ -12,6 +12,7 @@ from histogram_workloads import random_events, transform
 
 
 @runner_harness.on_every_runner
+@pytest.mark.slow
 def test_several_on_one_input_do_not_disturb_each_other(runner):
     names = ("plain", "people", "flags", "approximate")
     events = random_events("plain", random.Random(3), 300)

@@ -13,6 +13,7 @@ import pytest
 import runner_harness
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     AlertRule,
@@ -99,7 +100,7 @@ def hostile_events(kind: type, chance: random.Random) -> list[Any]:
     return found
 
 
-@every_transform
+@some_quick("kind", ARGUMENTS, ShiftingHeavyHitters, ThresholdFlags, RangeCounts)
 def test_elements_of_any_form_decide_about_themselves_alone(kind):
     made = kind(**ARGUMENTS[kind], noise=NOISE)
     people = [Visit(str(1 + i % 60), "1", START + i / 1000) for i in range(60)]
@@ -138,7 +139,12 @@ def first_of(pair: tuple[Any]) -> Any:
     return pair[0]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ARGUMENTS if kind not in (MeasurementAlerts, PrivateQueries)])
+@some_quick(
+    "kind",
+    [kind for kind in ARGUMENTS if kind not in (MeasurementAlerts, PrivateQueries)],
+    ShiftingHeavyHitters,
+    SetCardinality,
+)
 def test_pairs_without_a_time_are_set_aside(kind):
     made = kind(**ARGUMENTS[kind], noise=NOISE)
     pairs = [(str(1 + i % 60), "1") for i in range(60)]

@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
@@ -125,7 +126,7 @@ def in_order(results):
     return sorted(results.elements("rows"), key=lambda row: (row.time, row.query))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "plain", "soon over")
 def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     made, chance = make(name), random.Random(4)
     data = random_data(chance)
@@ -148,6 +149,7 @@ def test_runners_agree(runner):
     assert same(in_order(run(runner, data, queries, made)), reference(made, data, queries))
 
 
+@pytest.mark.slow
 def test_answers_are_within_their_bounds_and_refused_ones_say_so():
     for seed in range(3):
         chance = random.Random(seed)

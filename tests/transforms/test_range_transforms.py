@@ -13,6 +13,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import checked
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
@@ -151,7 +152,7 @@ def run(runner, made, elements, queries, *arguments):
     return runner_harness.run(runner, build, *arguments)
 
 
-@every_configuration
+@some_quick("name", CONFIGURATIONS, "ranges counted, streams", "predecessors dynamic")
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     events, queries = random_input(name, random.Random(1))
@@ -165,7 +166,7 @@ def test_rows_are_those_of_the_reference(runner, name):
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
-@pytest.mark.parametrize("name", ["ranges", "predecessors dynamic", "predecessors"])
+@some_quick("name", ["ranges", "predecessors dynamic", "predecessors"], "ranges", "predecessors")
 def test_answers_are_right_where_there_is_no_noise(name):
     events, queries = random_input(name, random.Random(2))
     made = transform(name, epsilon=1e8)
@@ -236,7 +237,7 @@ def dofns_of_two(made):
     return dofns_of(OnOneInput())
 
 
-@pytest.mark.parametrize("seed", range(2))
+@some_quick("seed", range(2), 0)
 @every_configuration
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)

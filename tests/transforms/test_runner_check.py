@@ -9,6 +9,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
+from grids import some_quick
 from test_dataflow_graph import EXAMPLES, with_inputs
 
 ONE_OF_EACH = {name.partition(",")[0]: make for name, make in EXAMPLES.items()}
@@ -54,8 +55,9 @@ def publish(row) -> None:
     PUBLISHED.append(row)
 
 
-@every_transform
-def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(make):
+@some_quick("name", ONE_OF_EACH, "heavy hitters", "queries")
+def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(name):
+    make = ONE_OF_EACH[name]
     pipeline, given = with_inputs(make(), "--runner=DirectRunner")
     _ = given | make() | "Publish" >> beam.Map(publish)
     keyed = pipeline | "Others" >> beam.Create([(b"key", b"value")])

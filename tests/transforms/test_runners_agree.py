@@ -11,6 +11,7 @@ import slow_reference
 from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream, stamped
+from grids import some_quick
 from privstream.transforms import ShiftingHeavyHitters
 from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
@@ -26,8 +27,11 @@ def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
 
 
 @pytest.mark.parametrize("form", [as_rows, as_arrow])
-@pytest.mark.parametrize(
-    "name", ["plain", "many items", "first item", "public streams", "capped", "known domain, streams"]
+@some_quick(
+    "name",
+    ["plain", "many items", "first item", "public streams", "capped", "known domain, streams"],
+    "public streams",
+    "known domain, streams",
 )
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name, form):
@@ -57,7 +61,7 @@ def test_rows_are_the_same_with_two_processes(name, monkeypatch):
 
 
 @on_every_runner
-@pytest.mark.parametrize("name", ["plain", "known domain"])
+@some_quick("name", ["plain", "known domain"], "plain")
 def test_two_monitors_of_one_input_do_not_disturb_each_other(runner, name):
     events = random_events(name, random.Random(SEED))
     other = "sliding" if name == "plain" else "target charging, known"

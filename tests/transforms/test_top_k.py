@@ -13,6 +13,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded, run_stream, stamped
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
@@ -104,7 +105,7 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     return sorted(rows)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "plain", "capped, in streams")
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     made = transform(name)
@@ -122,7 +123,7 @@ def test_rows_are_those_of_the_reference(runner, name):
     assert results.counters["privstream:ranks_published"] == len(expected)
 
 
-@pytest.mark.parametrize("name", ["plain", "capped", "some streams"])
+@some_quick("name", ["plain", "capped", "some streams"], "some streams")
 def test_order_batches_and_shards_change_nothing(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -142,6 +143,7 @@ def test_without_any_event_every_window_is_published(runner):
     assert len(rows) == 8 * 3 * 3
 
 
+@pytest.mark.slow
 def test_items_compete_that_nobody_holds():
     """The noise of a small budget brings them to the top, as often as others."""
     made = transform(epsilon=0.1, end=START + 2000)
@@ -216,7 +218,7 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
     assert outside.counters["privstream:events_outside_run"] >= len(before)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@some_quick("seed", range(6), 0)
 def test_bundles_that_fail_and_batches_in_any_order(seed):
     chance, made = random.Random(seed), transform("streams")
     fn = RankItems(

@@ -2,9 +2,9 @@
 
 import random
 
-import pytest
 import slow_reference
 import tiny_runner
+from grids import some_quick
 from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
@@ -26,7 +26,7 @@ def domain_of(made) -> list[str]:
     return [made.domain[place] for place in range(len(made.domain))]
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
 def test_rows_are_those_of_the_reference(name):
     published = 0
     for seed in SEEDS:
@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_reference(name):
     assert published
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
 def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 64)
     monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
@@ -52,7 +52,7 @@ def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
         assert not noisy.dead_letters()
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
 def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
     made = transform(name)
     for seed in SEEDS:
