@@ -15,8 +15,8 @@ SLOW_TIMEOUT_SECONDS = 1200
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# CI draws the same examples each time, so that a change is never blamed for what another one broke. Developers draw few,
-# and others each time.
+# CI draws the same examples each time, so that a change is never blamed for what another one broke. Developers draw
+# few, and others each time.
 settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -10,7 +10,5 @@ def some_quick(argument: str, cases: Iterable[Any], *quick: Any) -> pytest.MarkD
     """Parametrise by cases; all but those that are quick are slow."""
     cases = list(cases)
     assert {*quick} <= {*cases}, f"{quick} are not among {cases}"
-    slow = [pytest.mark.slow]
-    return pytest.mark.parametrize(
-        argument, [pytest.param(case, marks=[] if case in quick else slow) for case in cases]
-    )
+    marked = [pytest.param(case, marks=[] if case in quick else [pytest.mark.slow]) for case in cases]
+    return pytest.mark.parametrize(argument, marked)

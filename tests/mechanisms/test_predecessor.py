@@ -59,7 +59,6 @@ def marks(draw):
 
 
 class TestWalk:
-    @settings(max_examples=120, deadline=None)
     @given(tree=marks(), group=st.integers(1, 4))
     def test_it_follows_the_cases_of_the_paper(self, tree, group):
         height, finished, heavy = tree

@@ -85,7 +85,7 @@ class TestGeometry:
 
 
 class TestPoints:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=2 * settings.default.max_examples, deadline=None)
     @given(batches=BATCHES, duplicates=st.sampled_from(["ignored", "counted"]), consistent=st.booleans())
     def test_without_noise_counts_are_those_of_the_reference(self, batches, duplicates, consistent):
         mechanism = RangeCounter(epsilon=EXACT, universe=UNIVERSE, duplicates=duplicates, consistent=consistent)
@@ -141,7 +141,7 @@ def node_sums(batches, duplicates, noise, steps):
 class TestSensitivity:
     """What one update moves, by brute force over neighbouring inputs."""
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=2 * settings.default.max_examples, deadline=None)
     @given(batches=BATCHES, data=st.data(), duplicates=st.sampled_from(["ignored", "counted"]), delta=st.booleans())
     def test_one_update_moves_no_more_than_the_noise_is_scaled_for(self, batches, data, duplicates, delta):
         mechanism = RangeCounter(

@@ -87,7 +87,6 @@ PARTS = st.sampled_from(["a", '"', ",", "\n", "\r\n", " ", "é", "\ufeff", "\x00
 FIELDS = st.lists(PARTS, min_size=1, max_size=6).map("".join)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.tuples(FIELDS, FIELDS), max_size=8),
     end=st.sampled_from(["\n", "\r\n"]),
@@ -109,7 +108,7 @@ SIGNS = st.sampled_from(['"', '"', ",", "v", "\r", 'i"', "\x00", " ", "x" * 50])
 ITEMS = st.lists(st.sampled_from(["\n", "\r", "z,AD,2024\n", '"', ",", "\r\n", "b"]), max_size=12).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(
     shapes=HONEST,
     hostile=st.one_of(

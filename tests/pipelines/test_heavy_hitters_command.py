@@ -46,7 +46,6 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> City:
         write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
     (folder / "noise.key").write_text("a key of this test alone\n")
     (folder / "noise.key").chmod(0o600)
-    (folder / "noise.key").chmod(0o600)
     truth = read_row_file(str(folder / "truth.jsonl"), ItemHolders)
     return City(folder, str(folder / "noise.key"), truth)
 
@@ -97,6 +96,7 @@ def test_events_beyond_the_items_of_a_person_are_counted(city: City, tmp_path: P
         assert ("10 times an item of a person was left out" in said) == left_out
 
 
+@pytest.mark.slow
 def test_another_key_or_run_id_gives_other_counts(city: City, tmp_path: Path) -> None:
     for name, options in {
         "a": [],
@@ -135,6 +135,7 @@ def test_without_a_key_a_new_one_is_made_and_said(
     assert (tmp_path / "a.jsonl").read_bytes() != (tmp_path / "b.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_key_from_the_environment_is_the_same_key(
     city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_the_key_from_the_environment_is_the_same_key(
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_table_on_the_terminal(
     city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_table_on_the_terminal(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "rows.jsonl.guarantee.json"]
 
 
+@pytest.mark.slow
 def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> None:
     entry = Path(sys.executable).with_name("privstream")
     output = tmp_path / "rows.jsonl"
@@ -191,6 +194,7 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "2 records could not be used, --dead_letter PATH keeps them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "events.csv"
     lines = Path(city.events("csv")).read_text().splitlines()
@@ -212,6 +216,7 @@ def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, caps
     assert "streams must be given when a known domain is tested in every window" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_domain_names_the_only_items_that_are_published(city: City, tmp_path: Path) -> None:
     assert watch(city, tmp_path / "all.jsonl") == 0
     everything = {row.item for row in read_row_file(str(tmp_path / "all.jsonl"), HeavyHitter)}
@@ -303,6 +308,7 @@ def test_nothing_is_written_over_the_input(city: City, capsys: pytest.CaptureFix
     assert events.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     assert watch(city, output, "--start", "2024-01-01", common=ENDLESS) == 0
@@ -322,6 +328,7 @@ def test_a_lesser_horizon_bounds_the_participation(city: City, tmp_path: Path) -
     assert "Each person takes part in at most 8 tests." in guarantee["limits"]  # two windows of four items
 
 
+@pytest.mark.slow
 def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path) -> None:
     """That a file ends early is found by a worker only; what runners print is not for anybody's eyes."""
     (tmp_path / "a.csv").write_text("user,item,time\nu000001,wish,2024-01-01\n")
@@ -368,6 +375,7 @@ def test_a_failed_run_leaves_nothing_and_quotes_nobody(
     assert [path for path in tmp_path.iterdir() if path.name != "letters.jsonl"] == []
 
 
+@pytest.mark.slow
 def test_a_failed_run_keeps_what_was_there(city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "rows.jsonl"
     assert watch(city, output) == 0
@@ -388,6 +396,7 @@ def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_p
     assert promise["accuracy"]["detection_threshold"] > USERS
 
 
+@pytest.mark.slow
 def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City, tmp_path: Path) -> None:
     options = ["--start", "2024-01-01", "--epsilon", "0.01"]
     assert watch(city, tmp_path / "rows.jsonl", *options, common=ENDLESS) == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from grids import some_quick
 from matplotlib.image import imread
 from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter, KeyedNoise
 from privstream.pipelines import cli
@@ -159,6 +160,7 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
     assert "max_contributions must be given" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plan_finds_the_least_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--categories", "12", "--windows", "30"]
     assert cli.main(["plan", "quantiles", *options, "--error", "50", "--json"]) == 0
@@ -243,7 +245,7 @@ def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:
     assert category_names(14)[-2:] == ("route 13", "route 14")
 
 
-@pytest.mark.parametrize("name", ["histogram", "quantiles", "flags"])
+@some_quick("name", ["histogram", "quantiles", "flags"], "flags")
 def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, capsys, name: str) -> None:
     users = ['"user": "u", ', "", '"user": null, ', '"user": "", ', '"user": [1], ', '"user": 1.5, ']
     lines = [f'{{{user}"item": "tea", "time": "2024-01-01T00:00:01Z"}}\n' for user in users for _ in range(10)]

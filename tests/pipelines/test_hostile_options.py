@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import Parser
 from privstream.pipelines.runners import launch
@@ -96,7 +97,7 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == words - {"demo"}, "the demo runs the others"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@some_quick("command", COMMANDS, "top-k", "plan alerts", "plot histogram", "simulate cardinality")
 def test_options_are_taken_or_refused_in_one_line(
     command: str, folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,12 @@ def offered(name: str) -> list[argparse.Action]:
     return [each for each in parser._actions if not each.required and each.dest not in ("help", NEEDS_A_BROKER)]
 
 
-CASES = [(name, option) for name in COMMANDS for option in offered(name)]
+QUICK = ("top-k", "cardinality", "ranges")
+CASES = [
+    pytest.param(name, option, marks=[] if name in QUICK else [pytest.mark.slow], id=f"{name}-{option.dest}")
+    for name in COMMANDS
+    for option in offered(name)
+]
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "option"), CASES, ids=lambda value: getattr(value, "dest", value))
+@pytest.mark.parametrize(("name", "option"), CASES)
 def test_an_option_is_taken(
     name: str,
     option: argparse.Action,

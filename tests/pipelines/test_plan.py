@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.transforms import ShiftingHeavyHitters
@@ -57,7 +58,7 @@ def test_the_published_table_for_unknown_items(capsys: pytest.CaptureFixture[str
     assert any("takes part in at most 1,000 tests" in limit for limit in answer["guarantee"]["limits"])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@some_quick("method", METHODS, "clock")
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 def test_the_plan_is_what_a_run_promises(method: str, neighbouring: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--horizon", "24", "--items_per_step", "3", "--neighbouring", neighbouring, "--streams_per_person", "2"]

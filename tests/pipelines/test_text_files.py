@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 import zstandard
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines import cli
@@ -152,8 +153,8 @@ def test_compressed_text_that_ends_early_or_is_damaged_is_named(ending, tmp_path
             read_all(path)
 
 
-@pytest.mark.parametrize("ending", COMPRESS)
-@pytest.mark.parametrize("format", TEXTS)
+@some_quick("ending", COMPRESS, "gz")
+@some_quick("format", TEXTS, "jsonl")
 def test_a_run_on_compressed_text_that_ends_early_writes_nothing(format, ending, tmp_path, capfd):
     path = tmp_path / f"a.{format}.{ending}"
     path.write_bytes(COMPRESS[ending](TEXTS[format](HONEST).encode())[:-3])
@@ -209,7 +210,7 @@ RECORDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     line=RECORDS,
     place=st.integers(0, 12),

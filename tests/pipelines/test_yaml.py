@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml import main, yaml_transform
 from apache_beam.yaml.yaml_provider import load_providers
+from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
@@ -120,7 +121,7 @@ def key_file(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("listing", ["included", "inline"])
+@some_quick("listing", ["included", "inline"], "included")
 def test_the_pipeline_of_the_documentation_runs(
     tmp_path: Path, key_file: str, monkeypatch: pytest.MonkeyPatch, listing: str
 ) -> None:
@@ -162,6 +163,7 @@ def test_fields_units_domains_and_streams_by_plain_values(tmp_path: Path, key_fi
     assert {(row["stream"], row["item"]) for row in found} == {("a", "tea"), ("b", "7")}
 
 
+@pytest.mark.slow
 def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str) -> None:
     events = crowd("a", people=120) + crowd("b", people=120)
     rows = [{"user": u, "item": i, "time": iso(t), "stream": s} for u, i, t, s in events]

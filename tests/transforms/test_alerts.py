@@ -95,7 +95,7 @@ def test_every_window_is_tested_without_any_event():
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(ITEMS)), max_size=30),
     st.lists(st.sampled_from(ITEMS), min_size=1, max_size=8),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 def test_one_person_moves_each_count_by_at_most_one(others, own):
     made = transform("shared")
     fn = MeetRules(rules=RULES, steps=made.steps, timer_offset=1, noise=made.noise, by_people=False)

@@ -144,17 +144,12 @@ def test_large_and_broken_values_are_cut_off_and_rounded_down():
     """Neither moves two values further apart, so that they are not set aside."""
     made, real = make("whole"), make("real")
     pairs = ((1000.9, 1000.0), (10**400, 2.0**53), (1e300, 2.0**53), (np.float32(7.5), 7.0))
-    rows = [
-        found(
-            run(
-                "fn_api",
-                [Measurement("load", Timestamp(START + 10 * i), pair[j]) for i, pair in enumerate(pairs)],
-                made,
-            )
-        )
-        for j in (0, 1)
-    ]
-    assert rows[0] == rows[1] != []
+    starts = [Timestamp(START + 10 * window) for window in range(len(pairs))]
+    given, used = (
+        found(run("fn_api", [Measurement("load", *each) for each in zip(starts, values, strict=True)], made))
+        for values in zip(*pairs, strict=True)
+    )
+    assert given == used != []
     assert found(run("fn_api", [Measurement("load", Timestamp(START), -1e300)], real)) == []
     (alert,) = run("fn_api", [Measurement("level", Timestamp(START), -(10**400))], real).elements("rows")
     assert alert.estimate == pytest.approx(-(2.0**53))
