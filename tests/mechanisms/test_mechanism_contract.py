@@ -88,9 +88,9 @@ def linear_queries():
     return [LinearQueries(counts.copy(), rng.random((3, 6))) for _ in range(5)]
 
 
-def updates(first, deletions):
+def updates(first, deletions, number=40_000):
     """Many new points, some of them twice, and some deletions."""
-    points = np.arange(first, first + 40_000)
+    points = np.arange(first, first + number)
     return Updates(np.append(points, points[:10]), np.append(points % 7 != 0, np.zeros(10, bool)) | (not deletions))
 
 
@@ -100,8 +100,8 @@ def range_steps():
 
 
 def predecessor_steps(deletions):
-    queries = np.array([1, 50_000, 90_000, 1 << 20])
-    return [PredecessorStep(updates(1 + 40_000 * i, deletions), queries.copy()) for i in range(6)]
+    queries = np.array([1, 5_000, 9_000, 1 << 15])
+    return [PredecessorStep(updates(1 + 5_000 * i, deletions, 5_000), queries.copy()) for i in range(6)]
 
 
 def changes():
@@ -136,10 +136,10 @@ EXAMPLES = {
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
     RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
     DynamicPredecessor: Example(
-        DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6), lambda: predecessor_steps(deletions=True)
+        DynamicPredecessor(epsilon=1.0, universe=1 << 15, horizon=6), lambda: predecessor_steps(deletions=True)
     ),
     IncrementalPredecessor: Example(
-        IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=3), lambda: predecessor_steps(deletions=False)
+        IncrementalPredecessor(epsilon=1.0, universe=1 << 15, group=3), lambda: predecessor_steps(deletions=False)
     ),
 }
 

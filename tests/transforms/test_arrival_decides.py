@@ -29,6 +29,7 @@ HITTERS = ShiftingHeavyHitters(
     horizon=4,
     window=WINDOW,
     allowed_lateness=LATENESS,
+    method="clock",
     noise=KeyedNoise(bytes(range(32)), "arrival"),
 )
 

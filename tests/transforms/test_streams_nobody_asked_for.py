@@ -29,7 +29,9 @@ NOISE = KeyedNoise(b"a key for tests, no secret")
 CLOCK = {"epsilon": 500.0, "window": 10, "start": START, "end": START + 20, "noise": NOISE}
 LISTED = Domain(["1", "2", "3"])
 TRANSFORMS = {
-    "heavy hitters": ShiftingHeavyHitters(**CLOCK | {"epsilon": 30.0}, delta=1e-3, max_hits=2, horizon=2),
+    "heavy hitters": ShiftingHeavyHitters(
+        **CLOCK | {"epsilon": 30.0}, delta=1e-3, max_hits=2, horizon=2, method="clock"
+    ),
     "top k": TopKWithGap(**CLOCK, domain=LISTED, top=1),
     "alerts": SparseVectorAlerts(**CLOCK, rules=[AlertRule(name="crowd", at_least=20)]),
     "histogram": ContinualHistogram(**CLOCK, domain=LISTED),
