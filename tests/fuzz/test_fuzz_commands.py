@@ -21,7 +21,7 @@ CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": par
 PEOPLE = 120
 WITHOUT_USERS = ("histogram", "flags")
 """Commands that protect an event here, and do not ask whose it is."""
-QUICK = ("heavy-hitters", "histogram")
+QUICK = ("histogram",)
 
 Saved = dict[tuple[object, ...], Ran]
 

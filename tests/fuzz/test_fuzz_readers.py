@@ -8,7 +8,7 @@ from fuzz_seeds import run_cases
 from fuzz_text_files import text_case
 
 CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": parquet_case}
-QUICK = {"jsonl": 150, "csv": 150, "avro": 40, "parquet": 30}
+QUICK = {"jsonl": 60, "csv": 60, "avro": 20, "parquet": 15}
 ALL = {"jsonl": 800, "csv": 800, "avro": 400, "parquet": 250}
 
 

@@ -514,6 +514,7 @@ class TestWideGaussian:
         assert law.variance == pytest.approx(sigma**2, rel=1e-9)
 
     @pytest.mark.parametrize("sigma", [1000.0001, 1500.0])
+    @pytest.mark.slow
     def test_every_mass_is_that_of_a_discrete_gaussian(self, sigma):
         """The convolution of both digits, with 50 digits: off by up to 4e-33 at the narrowest law, by none beyond."""
         low, high = (mpmath.mpf(digit.sigma) for digit in WideGaussian(sigma).digits)

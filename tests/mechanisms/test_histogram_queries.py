@@ -93,7 +93,7 @@ def stream(steps, columns=6, seed=0, most=12):
 
 
 class TestRuns:
-    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @some_quick("delta", [0.0, 1e-6], 0.0)
     @pytest.mark.parametrize("mode", MODES)
     @given(data=st.data())
     @settings(max_examples=6, deadline=None)
@@ -370,12 +370,14 @@ class TestErrors:
             failures += int(np.abs(published - all_values(tested.queries, sums)).max() > bound)
         assert stats.binom.sf(failures - 1, runs, tested.beta) > FALSE_ALARM
 
+    @pytest.mark.slow
     def test_anchored_needs_few_intervals(self):
         tested = HistogramQueries(epsilon=1.0, columns=4, mode="anchored", horizon=50_000, largest=5000)
         rows = (np.random.default_rng(0).random((50_000, 4)) < 0.1).astype(np.int64)
         state, _ = tested.run(tested.initial_state(), rows, SeededNoise(1))
         assert 3 <= state.interval <= 1 + 4 * 5200 // tested.partition.slack
 
+    @pytest.mark.slow
     def test_a_quiet_stream_publishes_one_answer(self):
         tested = HistogramQueries(epsilon=1.0, columns=4, mode="anchored", horizon=50_000)
         state, published = tested.run(tested.initial_state(), np.zeros((50_000, 4), np.int64), SeededNoise(1))

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from grids import some_quick
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -101,6 +102,7 @@ def test_says_what_is_largest_by_how_much_and_how_large():
     assert found.gaps.dtype == np.int64
 
 
+@pytest.mark.slow
 def test_estimates_are_the_best_ones_and_their_variance_is_as_stated():
     """Counts far apart: the selection does not depend on the noise."""
     runs, counts = 4000, np.arange(12, 0, -1) * 5000
@@ -142,8 +144,15 @@ def test_a_single_measure_has_the_stated_law(delta):
     assert p_value(wider) < 1e-9
 
 
-@pytest.mark.parametrize("counts", [np.zeros(40, np.int64), np.arange(40) * 3, np.repeat([0, 9000], 20)])
-@pytest.mark.parametrize("items", [1, 8])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.zeros(40, np.int64),
+        pytest.param(np.arange(40) * 3, marks=pytest.mark.slow),
+        pytest.param(np.repeat([0, 9000], 20), marks=pytest.mark.slow),
+    ],
+)
+@some_quick("items", [1, 8], 8)
 def test_error_bounds_hold_also_where_the_noise_selects(counts, items):
     runs, beta = 1500, 0.2
     mechanism = MeasuredTopK(epsilon=1.0, top=8, items_per_release=items)

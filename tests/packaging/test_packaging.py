@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.stager import Stager
+from grids import some_quick
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
@@ -108,6 +109,7 @@ def test_namespace_has_no_init(wheel: Path) -> None:
         assert "privstream/__init__.py" not in archive.namelist()
 
 
+@pytest.mark.slow
 def test_sdists_hold_sources_and_no_tests(beam_archive: Path, legacy_archive: Path, expected: set[str]) -> None:
     files = archived_files(beam_archive)
     assert files == archived_files(legacy_archive)
@@ -126,7 +128,7 @@ def test_sdists_hold_sources_and_no_tests(beam_archive: Path, legacy_archive: Pa
     }
 
 
-@pytest.mark.parametrize("kind", ["wheel", "beam_archive", "legacy_archive"])
+@some_quick("kind", ["wheel", "beam_archive", "legacy_archive"], "wheel")
 def test_every_archive_installs_the_same_files(
     kind: str, request: pytest.FixtureRequest, expected: set[str], tmp_path: Path
 ) -> None:

@@ -262,6 +262,7 @@ def test_two_launches_at_once_do_not_pass_the_limit(tmp_path) -> None:
     assert len({each.run_id for each in entries}) == 25
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_take_seconds(tmp_path, capsys) -> None:
     runs = [entry(number, gaussian(0.2 + number / 10_000)) for number in range(1000)]
     path = write(tmp_path / "ledger", *runs)

@@ -66,6 +66,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path,
     assert promise["parameters"]["leave_values"] == ["leave"]
 
 
+@pytest.mark.slow
 def test_users_have_noise_for_their_whole_life(
     building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
