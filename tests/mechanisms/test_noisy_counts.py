@@ -86,6 +86,7 @@ def test_a_delta_below_what_accounts_can_tell_is_refused():
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.slow
 def test_losses_too_large_to_tell_are_no_privacy():
     """The search must go on to more noise where a loss is no longer a number, without a word."""
     options = {"charges": 1000, "neighbouring": "add_remove", "delta": 1e-12}

@@ -73,6 +73,7 @@ def test_scales_and_accuracy_are_the_formulas(delta):
     assert mechanism.accuracy(2, beta) == pytest.approx(alpha * math.sqrt(8) * math.log(2 * c / beta), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_textbook_accuracy_is_too_small_for_few_queries_and_ours_holds():
     mechanism = NumericSparse(epsilon=1.0, delta=1e-6, max_hits=1)
     beta, runs = 0.05, 4000

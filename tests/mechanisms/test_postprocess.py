@@ -60,6 +60,7 @@ def test_blue_with_exact_gaps_averages_all_measures():
     assert estimates.variance == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_blue_variance_holds_in_simulation():
     runs, top, v, w = 20_000, 6, 2.0, 1.0
     rng = np.random.default_rng(11)

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import (
@@ -155,7 +156,7 @@ def exact_neighbours(members, queries, universe):
 
 @pytest.mark.parametrize("kind", [IncrementalPredecessor, DynamicPredecessor])
 class TestBoth:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=settings.default.max_examples, deadline=None)
     @given(
         universe=st.integers(1, 40),
         data=st.data(),
@@ -355,7 +356,7 @@ class TestIncremental:
             assert error == max(few(max(0, x - 1), q), few(q - 1, y or 1 << 10))
         assert near.errors.max() > 2 * near.errors.min()
 
-    @pytest.mark.parametrize("group", [1, 3])
+    @some_quick("group", [1, 3], 1)
     def test_errors_of_answers_are_at_most_that_of_any_answer(self, group):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=group)
         state = mechanism.initial_state()

@@ -382,6 +382,7 @@ class TestError:
             mechanism.errors_at(1, [2], [1], 0.05, answers=1, every_step=True)
         assert mechanism.errors_at(1, [], [], 0.05, answers=1, every_step=True).tolist() == []
 
+    @pytest.mark.slow
     def test_answers_of_a_range_pass_its_error_as_often_as_stated(self):
         """One answer each of many runs; noise that is wider by 30% would pass it too often."""
         mechanism = RangeCounter(epsilon=1.0, universe=64, horizon=40)

@@ -301,7 +301,7 @@ class TestPaper:
 
 class TestAccuracy:
     @EACH
-    @pytest.mark.parametrize("epsilon", [0.5, 8.0])
+    @some_quick("epsilon", [0.5, 8.0], 8.0)
     def test_bounds_hold_jointly(self, name, epsilon):
         """Of 60 runs, with beta = 0.05, at least so many keep all bounds that a false alarm is rarer than 1e-9."""
         changes = comings_and_goings(600, 11, size=60)
