@@ -36,5 +36,5 @@ class Accuracy:
         checks.probability("failure_probability", self.failure_probability)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statement as plain values that JSON can hold."""
+        """Return the statement as plain values for JSON."""
         return {**self.numbers, "failure_probability": self.failure_probability, "sentence": self.sentence}

@@ -4,6 +4,8 @@ import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
+from privstream.mechanisms.errors import HorizonExceeded
+
 LEAST_EPSILON = 1e-9
 
 
@@ -51,13 +53,22 @@ def epsilon(value: object, *, largest: float) -> float:
     return real("epsilon", value)
 
 
-def integer(name: str, value: object, *, minimum: int) -> int:
-    """Return `value` as an int of at least `minimum`."""
+def integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as an int of at least `minimum`, and at most `maximum` if there is one."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
     if value < minimum:
         raise ValueError(f"{name} must be >= {minimum}, got {value}")
+    if maximum is not None and int(value) > maximum:
+        raise ValueError(f"{name} must be <= {maximum}, got {value}")
     return int(value)
+
+
+def step(value: object, horizon: int) -> int:
+    """Return `value` as the number of a step 1, 2, .., `horizon`, else raise HorizonExceeded."""
+    if (number := integer("step", value, minimum=1)) > horizon:
+        raise HorizonExceeded(f"step must be <= horizon {horizon}, got {number}")
+    return number
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:

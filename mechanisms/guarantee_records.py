@@ -1,4 +1,4 @@
-"""Guarantees as plain values that JSON can hold, with their whole privacy curve, and back."""
+"""Guarantees as plain values for JSON, with their whole privacy curve, and back."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
     """Return the guarantee in the content of such a file, for who reads it from elsewhere.
 
     Raises:
-        ValueError, TypeError, KeyError: it holds none.
+        ValueError, TypeError, KeyError: there is none in it.
     """
     return read_guarantee(promise["guarantee"], promise["parameters"])
 

@@ -43,7 +43,7 @@ def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | byte
     _, length, checksum = _ENVELOPE.unpack_from(data)
     body = memoryview(data)[_ENVELOPE.size :]
     if len(body) != length:
-        raise SnapshotError(f"snapshot must hold {length} bytes after its header, got {len(body)}")
+        raise SnapshotError(f"snapshot must have {length} bytes after its header, got {len(body)}")
     if zlib.crc32(body) != checksum:
         raise SnapshotError("snapshot must match its checksum; it is damaged")
     name_length, found_version, count = _HEADER.unpack_from(body)

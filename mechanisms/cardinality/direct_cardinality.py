@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAlgorithm, CardinalityState, Integers
-from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, node_law
 from privstream.mechanisms.counters.counter_error import counter_error
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 
@@ -65,9 +62,7 @@ class CountedChanges(CardinalityAlgorithm):
         """The counter; to it, a move is a row that is replaced by another one at another step."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
         budget |= {"neighbouring": "replace_one", "rows_per_unit": self.moves}
-        if self.horizon is None or (self.delta > 0 and self.horizon > BUFFERED_HORIZON):
-            return UnknownHorizonCounter(**budget)
-        return (BufferedToeplitzCounter if self.delta > 0 else KaryTreeCounter)(horizon=self.horizon, **budget)
+        return best_counter(self.horizon, **budget)
 
     def initial_memory(self) -> NDArray[Any]:
         """Return the counter's memory before the first step."""

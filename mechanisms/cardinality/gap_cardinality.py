@@ -98,7 +98,7 @@ class GapChanges(SparseChanges):
         return state.shown + int(moved), done, self.rounds is not None and done >= self.rounds
 
     def bounds(self, steps: Integers, rounds: int) -> Integers:
-        """Return K and the bound of tau; what held before the last hit still holds when all are used up."""
+        """Return K and the bound of tau; what is true before the last hit stays true when all are used up."""
         number = rounds if self.rounds is None else min(rounds, self.rounds - 1)
         return whole_bounds(self.thresholds(steps, number) + self.tau_bound)
 

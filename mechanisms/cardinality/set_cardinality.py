@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,16 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.cardinality.direct_cardinality import CountedChanges, FreshNoise
 from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
-from privstream.mechanisms.cardinality.paper_cardinality import PaperChanges
+from privstream.mechanisms.cardinality.henzinger_sricharan_steiner import HenzingerSricharanSteinerChanges
 from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAlgorithm, CardinalityState, Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
 from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 UNITS = ("user", "event")
 MODES = ("auto", "sparse", "direct", "counter", "paper")
@@ -33,7 +32,7 @@ _TYPICAL_STEPS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetCardinality:
+class SetCardinality(Mechanism[CardinalityState]):
     """Publishes after every step how many people are in a set, of which any number come and go at a step.
 
     Modes, for unit "user":
@@ -97,6 +96,7 @@ class SetCardinality:
     streams: int | None = None
     neighbouring: str = "add_remove"
     beta: float = 0.05
+    noise_label = "set cardinality"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -110,8 +110,8 @@ class SetCardinality:
         limits = {"horizon": LARGEST_HORIZON, "max_updates": LARGEST_SIZE, "visits_per_person": LARGEST_VISITS}
         for name, largest in limits.items():
             value = getattr(self, name)
-            if value is not None and checks.integer(name, value, minimum=1) > largest:
-                raise ValueError(f"{name} must be <= {largest}, got {value}")
+            if value is not None:
+                checks.integer(name, value, minimum=1, maximum=largest)
         if self.unit == "event":
             for name in ("max_updates", "visits_per_person"):
                 if getattr(self, name) is not None:
@@ -171,8 +171,7 @@ class SetCardinality:
 
     def error(self, step: int, updates: int | None = None) -> int:
         """Return the error of the class docstring; without `updates`, for `max_updates`, or for 2^20 if unknown."""
-        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
+        checks.step(step, self.horizon or LARGEST_HORIZON)
         if updates is not None:
             checks.integer("updates", updates, minimum=0)
         return self.algorithm.error(step, self.expected_updates if updates is None else updates)
@@ -210,17 +209,13 @@ class SetCardinality:
         sizes = self._sizes(state, np.asarray(changes))
         if not len(sizes):
             return state, Cardinalities(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
-        state, published = self.algorithm.run(state, sizes, noise.derive("set cardinality", self._parameters))
+        state, published = self.algorithm.run(state, sizes, self._source(noise))
         return state, published._replace(estimates=np.maximum(published.estimates, 0))
 
-    def snapshot(self, state: CardinalityState) -> bytes:
-        """Return `state` as bytes that only equal parameters restore. Private: it holds the true size."""
-        fields = vars(state) | {"exhausted": int(state.exhausted)}
-        return pack_state("set cardinality state", self._parameters, fields)
+    def _fields(self, state: CardinalityState) -> dict[str, Any]:
+        return vars(state) | {"exhausted": int(state.exhausted)}
 
-    def restore(self, data: bytes) -> CardinalityState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        fields = unpack_state("set cardinality state", self._parameters, data)
+    def _state(self, fields: dict[str, Any]) -> CardinalityState:
         return CardinalityState(**(fields | {"exhausted": bool(fields["exhausted"])}))
 
     def _algorithm(self, mode: str) -> CardinalityAlgorithm:
@@ -239,7 +234,7 @@ class SetCardinality:
         epsilon, delta = self.epsilon / self._streams_changed, self.delta / self._streams_changed
         if mode == "direct":
             return FreshNoise(epsilon=epsilon, delta=delta, **shared)
-        return PaperChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
+        return HenzingerSricharanSteinerChanges(epsilon=epsilon, max_updates=self.max_updates, **shared)
 
     @property
     def _streams_changed(self) -> int:
@@ -264,10 +259,10 @@ class SetCardinality:
             raise ValueError("changes must keep the number of people between 0 and 2**40")
         return np.asarray(sizes)
 
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
-        values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
-        if self.streams is None:
-            del values["streams"]
-        return json.dumps(values, sort_keys=True).encode()
+    @property
+    def _state_kind(self) -> str:
+        return "set cardinality state"
+
+    def _described(self) -> Any:
+        _, values = super()._described()
+        return {name: value for name, value in values.items() if name != "streams" or value is not None}

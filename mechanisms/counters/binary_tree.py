@@ -34,7 +34,7 @@ class BinaryTreeCounter(ContinualCounter):
 
     Accuracy:
         `variance(t)` = popcount(t) times that of a node; `error(t, beta)` is the exact quantile, up to a thousandth.
-        Time per step O(columns), amortised; the state holds L + 2 numbers per column.
+        Time per step O(columns), amortised; the state has L + 2 numbers per column.
 
     Attributes: see `ContinualCounter`.
 

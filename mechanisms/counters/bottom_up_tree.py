@@ -40,7 +40,7 @@ class BottomUpTreeCounter(ContinualCounter):
     Accuracy:
         `variance(t)` = v (sum over set bits h of t of 1 / (2 - 2^-h)), v that of a node: about half of the binary
         tree's. `error(t, beta)` is a Chernoff and union bound, up to a third above the quantile. Twice the noise of
-        `BinaryTreeCounter` per step; the state holds 2 L + 2 numbers per column.
+        `BinaryTreeCounter` per step; the state has 2 L + 2 numbers per column.
 
     Attributes: see `ContinualCounter`; horizon below 2^24.
 

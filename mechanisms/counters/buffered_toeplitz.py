@@ -69,8 +69,7 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         super().__post_init__()
         if self.horizon > LARGEST_HORIZON:
             raise ValueError(f"horizon must be <= {LARGEST_HORIZON} for this counter, got {self.horizon}")
-        if checks.integer("buffers", self.buffers, minimum=1) > _MOST_BUFFERS:
-            raise ValueError(f"buffers must be <= {_MOST_BUFFERS}, got {self.buffers}")
+        checks.integer("buffers", self.buffers, minimum=1, maximum=_MOST_BUFFERS)
         self._check_noise(lambda: self.law)
 
     @property

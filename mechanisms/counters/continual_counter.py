@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
@@ -21,7 +20,6 @@ from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Integers = NDArray[np.int64]
 
@@ -43,11 +41,11 @@ class CounterState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContinualCounter(ABC):
-    """What all continual counters have in common: parameters, the run, snapshots, the guarantee.
+class ContinualCounter(Mechanism[CounterState]):
+    """What all continual counters have in common: parameters, the run, the guarantee.
 
     After each step the counter publishes true column sums plus integer noise. The noise of a step is a function of the
-    noise source and labels, so that a state holds sums and little else.
+    noise source and labels, so that a state consists of sums and little else.
 
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
@@ -77,13 +75,14 @@ class ContinualCounter(ABC):
     neighbouring: str = "add_remove"
     rows_per_unit: int | None = None
     proved: ClassVar[str]
+    noise_label = "continual counter"
+    state_type = CounterState
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         for name, largest in (("horizon", LARGEST_HORIZON), ("columns", LARGEST_COLUMNS)):
-            if checks.integer(name, getattr(self, name), minimum=1) > largest:
-                raise ValueError(f"{name} must be <= {largest}, got {getattr(self, name)}")
+            checks.integer(name, getattr(self, name), minimum=1, maximum=largest)
         if self.row_columns is not None and checks.integer("row_columns", self.row_columns, minimum=1) > self.columns:
             raise ValueError(f"row_columns must be <= columns {self.columns}, got {self.row_columns}")
         checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
@@ -170,7 +169,7 @@ class ContinualCounter(ABC):
     def run(self, state: CounterState, matrix: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:
         """Add many steps at once: int (n, columns) to int64 (n, columns), bit for bit what n calls of `step` give."""
         values = self._checked(state, np.asarray(matrix))
-        source = noise.derive("continual counter", self._parameters)
+        source = self._source(noise)
         published = np.empty(values.shape, np.int64)
         rows = max(1, min(_LONGEST_CHUNK, _CHUNK // self.columns))
         for start in range(0, len(values), rows):
@@ -183,37 +182,21 @@ class ContinualCounter(ABC):
             state = CounterState(step=state.step + len(sums), totals=sums[-1].copy(), memory=memory)
         return state, published
 
-    def snapshot(self, state: CounterState) -> bytes:
-        """Return `state` as bytes that only a counter with equal parameters restores. Private: it holds true sums."""
-        return pack_state(f"{type(self).__name__} state", self._parameters, vars(state))
-
-    def restore(self, data: bytes) -> CounterState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        return CounterState(**unpack_state(f"{type(self).__name__} state", self._parameters, data))
-
     def _checked(self, state: CounterState, matrix: NDArray[Any]) -> NDArray[Any]:
         """Return the rows of a run if they are integers of the right shape. Messages quote no value."""
         if matrix.ndim != 2 or matrix.shape[1] != self.columns:
             raise ValueError(f"matrix must have shape (n, {self.columns}), got {matrix.shape}")
         if matrix.dtype.kind not in "iu":
-            raise TypeError(f"matrix must hold integers, got {matrix.dtype}")
+            raise TypeError(f"matrix must contain integers, got {matrix.dtype}")
         if state.step + len(matrix) > self.horizon:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(matrix)}")
         if matrix.size and (matrix.max() > LARGEST_ENTRY or matrix.min() < -LARGEST_ENTRY):
-            raise ValueError("matrix must hold integers between -2**40 and 2**40")
+            raise ValueError("matrix must contain integers between -2**40 and 2**40")
         return matrix
 
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
-        if checks.integer("step", step, minimum=1) > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
-        return int(step)
-
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
-        values = {key: float(value) if isinstance(value, int) else value for key, value in asdict(self).items()}
-        return json.dumps([type(self).__name__, values], sort_keys=True).encode()
+        return checks.step(step, self.horizon)
 
 
 def node_law(

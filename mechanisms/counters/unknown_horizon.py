@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
 from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState, Integers
 from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
@@ -63,8 +64,8 @@ class UnknownHorizonCounter(ContinualCounter):
     def __post_init__(self) -> None:
         super().__post_init__()
         longest = LARGEST_HORIZON if self.delta == 0 else _LENGTHS[-1]
-        if self.first_epoch is not None and checks.integer("first_epoch", self.first_epoch, minimum=1) > longest:
-            raise ValueError(f"first_epoch must be <= {longest}, got {self.first_epoch}")
+        if self.first_epoch is not None:
+            checks.integer("first_epoch", self.first_epoch, minimum=1, maximum=longest)
         _ = self._epochs  # checks that all of them have noise
 
     def epoch(self, number: int) -> Epoch:
@@ -75,9 +76,7 @@ class UnknownHorizonCounter(ContinualCounter):
     def _epochs(self) -> tuple[Epoch, ...]:
         names = ("epsilon", "delta", "columns", "row_columns", "neighbouring", "rows_per_unit")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
-        kind: type[Epoch] = BufferedToeplitzCounter
-        if self.delta == 0:
-            kind = BinaryTreeCounter if self.repeatable else KaryTreeCounter
+        kind = _kind(self.delta, self.repeatable)
         first = () if self.first_epoch is None else (kind(horizon=self.first_epoch, **shared),)
         later: tuple[Epoch, ...]
         if kind is not KaryTreeCounter:
@@ -153,3 +152,17 @@ class UnknownHorizonCounter(ContinualCounter):
             step -= self.epoch(number).horizon
             number += 1
         return number, step
+
+
+def best_counter(horizon: int | None, *, repeatable: bool = False, **budget: Any) -> ContinualCounter:
+    """Return a counter for so many steps, or for any number; `repeatable` as in `UnknownHorizonCounter`."""
+    if horizon is None or (budget["delta"] > 0 and horizon > BUFFERED_HORIZON):
+        return UnknownHorizonCounter(**budget, repeatable=repeatable)
+    return _kind(budget["delta"], repeatable)(horizon=horizon, **budget)
+
+
+def _kind(delta: float, repeatable: bool) -> type[Epoch]:
+    """Return the counter of least error that fits."""
+    if delta > 0:
+        return BufferedToeplitzCounter
+    return BinaryTreeCounter if repeatable else KaryTreeCounter

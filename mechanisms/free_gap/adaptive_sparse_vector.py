@@ -3,18 +3,14 @@
 from dataclasses import dataclass
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
-from privstream.mechanisms.free_gap.gap_noise import unit
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, WHOLE_RUN
+from privstream.mechanisms.free_gap.threshold_mechanism import ThresholdMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
 
 MOST_BRANCHES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveSparseVector(GapMechanism):
+class AdaptiveSparseVector(ThresholdMechanism):
     """Answers sensitivity-1 queries with a noisy gap to the threshold or a miss, and pays less for clear hits.
 
     Each query is tested in several branches, the noisiest first: branch j has 2^j times the noise of branch 0, demands
@@ -75,8 +71,7 @@ class AdaptiveSparseVector(GapMechanism):
 
     def __post_init__(self) -> None:
         checks.integer("min_hits", self.min_hits, minimum=1)
-        if checks.integer("branches", self.branches, minimum=1) > MOST_BRANCHES:
-            raise ValueError(f"branches must be <= {MOST_BRANCHES}, got {self.branches}")
+        checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
         checks.non_negative("margin", self.margin)
         self._check_budget()
 
@@ -91,17 +86,6 @@ class AdaptiveSparseVector(GapMechanism):
         return (self.min_hits - 1) * self.tests.price + 1
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return PrivacyGuarantee(
-            unit=unit(self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",),
-            public=PUBLIC,
-            adaptivity=ADAPTIVITY,
-            proof="docs/proofs/free_gap.md, section 2",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",)

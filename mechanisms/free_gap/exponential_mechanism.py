@@ -7,16 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_monotone, noisy
+from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.gap_ranking import gaps_between, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.continuous import Gumbel, uniforms
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, PUBLISHED_FLOATS
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_RELEASE, ONE_SELECTION, QueryMechanism
 from scipy import special
 
 
@@ -29,7 +26,7 @@ class CandidateSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExponentialMechanismWithGap:
+class ExponentialMechanismWithGap(QueryMechanism):
     """Selects a candidate with probability proportional to e^(utility / `utility_scale`), and publishes a noisy gap.
 
     The gap is logistic with location theta, given that it is positive; theta is the utility of the selected candidate
@@ -44,7 +41,7 @@ class ExponentialMechanismWithGap:
 
     Accuracy:
         With probability 1 - beta the selected candidate's utility is within `accuracy(candidates, beta)` of the best.
-        `postprocess.gap_p_value` tells how unlikely so large a gap is if another candidate is better.
+        `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
 
     Args:
         epsilon: privacy loss of one selection, > 0.
@@ -71,12 +68,14 @@ class ExponentialMechanismWithGap:
     sensitivity: float = 1.0
     monotone: bool = False
     neighbouring: str = "add_remove"
+    proof = "docs/proofs/free_gap.md, section 4"
+    public = ("all parameters", "the number of candidates and their order")
+    adaptivity = ONE_RELEASE
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.positive("sensitivity", self.sensitivity)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
-        check_monotone(self.monotone, self.neighbouring)
+        self._check_queries()
         if not 0 < self.utility_scale < math.inf:
             raise ValueError(f"epsilon must give a finite utility scale > 0, got {self.epsilon}")
 
@@ -86,20 +85,14 @@ class ExponentialMechanismWithGap:
         return (1 if self.monotone else 2) * self.sensitivity / self.epsilon
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of one selection."""
-        return PrivacyGuarantee(
-            unit=PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(ONE_SELECTION,),
-            public=("all parameters", "the number of candidates and their order"),
-            adaptivity=ONE_RELEASE,
-            proof="docs/proofs/free_gap.md, section 4",
-            caveats=(KEYED_NOISE, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def unit(self) -> PrivacyUnit:
+        """What the guarantee protects."""
+        return PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (ONE_SELECTION,)
 
     def accuracy(self, candidates: int, beta: float) -> float:
         """Return how far below the best the selected utility is, at most, with probability 1 - beta."""
@@ -133,7 +126,7 @@ class ExponentialMechanismWithGap:
             ValueError: there are not two candidates.
         """
         scaled = self._scaled(utilities)
-        totals = noisy(scaled, Gumbel(1.0), len(scaled), noise.derive("exponential mechanism", parameters(self)))
+        totals = noisy(scaled, Gumbel(1.0), len(scaled), noise.derive("exponential mechanism", packed_parameters(self)))
         order = leaders(totals, 2)
         return CandidateSelection(int(order[0]), float(gaps_between(totals, order)[0]), self.epsilon)
 
@@ -154,7 +147,7 @@ class ExponentialMechanismWithGap:
             ValueError: there are not two candidates, or `index` is none of them.
         """
         theta = self.location(utilities, index)
-        source = noise.derive("gap of exponential mechanism", parameters(self))
+        source = noise.derive("gap of exponential mechanism", packed_parameters(self))
         bound = source.derive("value").bind(np.array([index], dtype=np.uint64), np.array([theta + 0.0]).view(np.int64))
         uniform = float(uniforms(source.derive("noise").words(bound)[0, 0]))
         return CandidateSelection(index, truncated_logistic(theta, uniform), self.epsilon)

@@ -9,15 +9,11 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.free_gap.gap_noise import lower_deviation, make_law, noisy, upper_deviation
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile, mean
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.sparse_vector.hidden_threshold import (
-    IntegersOrReals,
-    parameters,
-    query_labels,
-)
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, query_labels
 
-_VERSION = 1
 _CHUNK = 2**16  # queries whose noise is drawn at once
 
 
@@ -97,7 +93,7 @@ class GapTests:
             raise BudgetSpent(
                 f"hits must cost <= {self.min_hits} times the full price; the run has halted and answers no more"
             )
-        source = noise.derive("gap tests", parameters(self))
+        source = noise.derive("gap tests", packed_parameters(self))
         barriers = thresholds + self.threshold_law().draw(source.derive("threshold"), 1)[0]
         asked, units, answers = state.asked, state.units, []
         for start in range(0, len(values), _CHUNK):

@@ -1,22 +1,22 @@
 """HybridSparseVector: the largest queries above a threshold, each with its gap to the threshold."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_mechanism import ThresholdMechanism
-from privstream.mechanisms.free_gap.gap_noise import noisy, unit, vector
+from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.gap_ranking import Indices, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, spread
+from privstream.mechanisms.free_gap.gap_tests import GapTests
+from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.free_gap.top_k_mechanism import spread
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, QueryMechanism
 
 
 class ThresholdSelection(NamedTuple):
@@ -28,7 +28,7 @@ class ThresholdSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridSparseVector(ThresholdMechanism):
+class HybridSparseVector(QueryMechanism):
     """Selects the up to `top` largest queries above a threshold, with gaps to it: sparse vector in noisy order.
 
     Finds larger queries than `SparseVectorWithGap`, which takes the first ones, but needs all queries at once. Always
@@ -37,7 +37,7 @@ class HybridSparseVector(ThresholdMechanism):
     Privacy:
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         epsilon-DP for each call of `select`. A call that selects m queries has used only `threshold_epsilon` +
-        m `hit_epsilon`, which the selection tells as `spent`; the rest may be spent on something else
+        m `hit_epsilon`, which the selection reports as `spent`; the rest may be spent on something else
         (docs/proofs/free_gap.md says in which sense). Public: the parameters, the number of queries, and their order,
         which must not depend on the data.
 
@@ -81,15 +81,34 @@ class HybridSparseVector(ThresholdMechanism):
     noise_law: str = "exponential"
     threshold_share: float | None = None
     neighbouring: str = "add_remove"
+    proof = "docs/proofs/free_gap.md, section 3"
+    public = (*PUBLIC_ORDER, "the threshold")
+    adaptivity = ONE_RELEASE
 
     def __post_init__(self) -> None:
         checks.integer("top", self.top, minimum=1)
-        self._check_budget()
+        _ = self.in_order  # checks the rest
+
+    @cached_property
+    def in_order(self) -> SparseVectorWithGap:
+        """The mechanism that tests queries in their order with the same noise, and costs as much for each hit."""
+        fields = asdict(self)
+        return SparseVectorWithGap(max_hits=fields.pop("top"), **fields)
 
     @property
-    def paid_hits(self) -> int:
-        """Number of hits at the full price that epsilon pays for."""
-        return self.top
+    def tests(self) -> GapTests:
+        """The tests, with their noise."""
+        return self.in_order.tests
+
+    @property
+    def threshold_epsilon(self) -> float:
+        """The part of epsilon that the threshold costs."""
+        return self.in_order.threshold_epsilon
+
+    @property
+    def hit_epsilon(self) -> float:
+        """The part of epsilon that one selected query costs."""
+        return self.in_order.hit_epsilon
 
     @property
     def gap_variance(self) -> float:
@@ -97,23 +116,10 @@ class HybridSparseVector(ThresholdMechanism):
         return self.tests.variance(0)
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of one selection."""
-        return PrivacyGuarantee(
-            unit=unit(self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(
-                ONE_SELECTION,
-                f"One of m queries has used {self.threshold_epsilon:.4g} + {self.hit_epsilon:.4g} m of epsilon.",
-            ),
-            public=(*PUBLIC_ORDER, "the threshold"),
-            adaptivity=ONE_RELEASE,
-            proof="docs/proofs/free_gap.md, section 3",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        used = f"One of m queries has used {self.threshold_epsilon:.4g} + {self.hit_epsilon:.4g} m of epsilon."
+        return ONE_SELECTION, used
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
@@ -135,10 +141,10 @@ class HybridSparseVector(ThresholdMechanism):
         Raises:
             ValueError: there is no query.
         """
-        queries = vector(values, integer=self.integer)
+        queries = self._vector(values)
         if not len(queries):
-            raise ValueError("values must hold at least one query, got none")
-        source = noise.derive("hybrid sparse vector", parameters(self.tests))
+            raise ValueError("values must contain at least one query, got none")
+        source = noise.derive("hybrid sparse vector", packed_parameters(self.tests))
         law, threshold_law = self.tests.query_law(0), self.tests.threshold_law()
         totals = noisy(queries, law, len(queries), source)
         barrier = queries.dtype.type(self.threshold) + threshold_law.draw(source.derive("threshold"), 1)[0]

@@ -6,15 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, unit, vector
+from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import ONE_RELEASE, ONE_SELECTION, PUBLIC_ORDER, spread
-from privstream.mechanisms.noise.gaps import GapLaw
+from privstream.mechanisms.free_gap.top_k_mechanism import TopKMechanism, spread
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER
 
 
 class HybridSelection(NamedTuple):
@@ -31,13 +29,13 @@ class HybridSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridNoisyTopK:
+class HybridNoisyTopK(TopKMechanism):
     """Selects the up to `top` largest queries above a threshold, with gaps: `NoisyTopK` with the threshold as a query.
 
     Privacy:
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         epsilon-DP for each call of `select`. A call that selects m < `top` queries and stops at the threshold has used
-        (m + 1) / top of epsilon only, which the selection tells as `spent`; the rest may be spent on something else
+        (m + 1) / top of epsilon only, which the selection reports as `spent`; the rest may be spent on something else
         (docs/proofs/free_gap.md says in which sense). Public: the parameters, the number of queries, and their order,
         which must not depend on the data.
 
@@ -79,44 +77,17 @@ class HybridNoisyTopK:
     monotone: bool = False
     noise_law: str = "exponential"
     neighbouring: str = "add_remove"
-
-    def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
-        checks.integer("top", self.top, minimum=1)
-        check_parameters(self, self.threshold, self.noise_scale)
+    proof = "docs/proofs/free_gap.md, section 3"
+    public = (*PUBLIC_ORDER, "the threshold")
 
     @property
-    def noise_scale(self) -> float:
-        """Scale of the noise on each query and on the threshold."""
-        return (1 if self.monotone else 2) * self.top / self.epsilon
-
-    @property
-    def gap_variance(self) -> float:
-        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
-        return 2 * self._law.variance
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of one selection."""
-        return PrivacyGuarantee(
-            unit=unit(self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(
-                ONE_SELECTION,
-                f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon.",
-            ),
-            public=(*PUBLIC_ORDER, "the threshold"),
-            adaptivity=ONE_RELEASE,
-            proof="docs/proofs/free_gap.md, section 3",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return ONE_SELECTION, f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon."
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
-        return spread(self._law, checks.integer("queries", queries, minimum=1) + 1, beta)
+        return spread(self.law, checks.integer("queries", queries, minimum=1) + 1, beta)
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> HybridSelection:
         """Select the largest queries above the threshold.
@@ -134,13 +105,13 @@ class HybridNoisyTopK:
         Raises:
             ValueError: there are fewer than `top` queries.
         """
-        queries = vector(values, integer=self.integer)
+        queries = self._vector(values)
         if len(queries) < self.top:
-            raise ValueError(f"values must hold at least {self.top} queries, got {len(queries)}")
+            raise ValueError(f"values must contain at least {self.top} queries, got {len(queries)}")
         # Last, so that queries win ties against the threshold.
-        contestants = vector(np.append(queries, self.threshold), integer=self.integer)
-        source = noise.derive("hybrid top-k", parameters(self))
-        totals = noisy(contestants, self._law, len(contestants), source)
+        contestants = self._vector(np.append(queries, self.threshold))
+        source = noise.derive("hybrid top-k", packed_parameters(self))
+        totals = noisy(contestants, self.law, len(contestants), source)
         order = leaders(totals, self.top + 1)
         reached = np.flatnonzero(order[: self.top] == len(queries))
         if not len(reached):
@@ -158,7 +129,3 @@ class HybridNoisyTopK:
         if selection.threshold_gap is None:
             return None
         return self.threshold + np.cumsum(selection.gaps[::-1], dtype=np.float64)[::-1]
-
-    @property
-    def _law(self) -> GapLaw:
-        return make_law(self.noise_law, self.noise_scale, integer=self.integer)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.gap_ranking import Indices
-from privstream.mechanisms.free_gap.noisy_top_k import PUBLIC_ORDER, NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
@@ -17,7 +18,7 @@ from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
+from privstream.mechanisms.sparse_vector.query_mechanism import PUBLIC_ORDER
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
 
 MOST_MEASURES = 1_000_000  # of one person: what is accounted for within a minute
@@ -192,7 +193,7 @@ class MeasuredTopK:
             ValueError: there are not more than `top` counts, or `beta` is out of range.
         """
         reach = self.measure_error(beta)
-        source = noise.derive("measured top-k", parameters(self))
+        source = noise.derive("measured top-k", packed_parameters(self))
         selected = self.selection.select(counts, source.derive("selection"))
         values = np.asarray(counts)[selected.indices].astype(np.int64)
         labels = source.derive("value").bind(selected.indices.astype(np.uint64), values)

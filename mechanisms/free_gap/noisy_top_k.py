@@ -5,20 +5,13 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, make_law, noisy, unit, vector
+from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
-from privstream.mechanisms.noise.continuous import Exponential
-from privstream.mechanisms.noise.discrete import Geometric
-from privstream.mechanisms.noise.gaps import GapLaw
+from privstream.mechanisms.free_gap.top_k_mechanism import TopKMechanism, spread
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, parameters
-
-PUBLIC_ORDER = ("all parameters", "the number of queries and their order")
-ONE_SELECTION = "It covers one selection: those of several add up."
-ONE_RELEASE = "The queries may depend on everything published before."
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION
 
 
 class TopSelection(NamedTuple):
@@ -30,7 +23,7 @@ class TopSelection(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyTopK:
+class NoisyTopK(TopKMechanism):
     """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
 
     Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
@@ -78,46 +71,16 @@ class NoisyTopK:
     monotone: bool = False
     noise_law: str = "exponential"
     neighbouring: str = "add_remove"
-
-    def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
-        checks.integer("top", self.top, minimum=1)
-        check_parameters(self, 0, self.noise_scale)
+    proof = "docs/proofs/free_gap.md, Theorem 1"
 
     @property
-    def noise_scale(self) -> float:
-        """Scale of the noise on each query."""
-        return (1 if self.monotone else 2) * self.top / self.epsilon
-
-    @property
-    def noise_variance(self) -> float:
-        """Variance of the noise on each query."""
-        return self._law.variance
-
-    @property
-    def gap_variance(self) -> float:
-        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
-        return 2 * self.noise_variance
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of one selection."""
-        return PrivacyGuarantee(
-            unit=unit(self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(ONE_SELECTION,),
-            public=PUBLIC_ORDER,
-            adaptivity=ONE_RELEASE,
-            proof="docs/proofs/free_gap.md, Theorem 1",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (ONE_SELECTION,)
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
-        return spread(self._law, checks.integer("queries", queries, minimum=1), beta)
+        return spread(self.law, checks.integer("queries", queries, minimum=1), beta)
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
         """Select the largest queries.
@@ -135,21 +98,9 @@ class NoisyTopK:
         Raises:
             ValueError: there are not more than `top` queries.
         """
-        queries = vector(values, integer=self.integer)
+        queries = self._vector(values)
         if len(queries) <= self.top:
-            raise ValueError(f"values must hold more than {self.top} queries, got {len(queries)}")
-        totals = noisy(queries, self._law, len(queries), noise.derive("top-k", parameters(self)))
+            raise ValueError(f"values must contain more than {self.top} queries, got {len(queries)}")
+        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", packed_parameters(self)))
         order = leaders(totals, self.top + 1)
         return TopSelection(order[: self.top], gaps_between(totals, order), self.epsilon)
-
-    @property
-    def _law(self) -> GapLaw:
-        return make_law(self.noise_law, self.noise_scale, integer=self.integer)
-
-
-def spread(law: GapLaw, queries: int, beta: float) -> float:
-    """Return by how much any two of so many noises differ with probability at most beta."""
-    share = checks.probability("beta", beta) / queries
-    if isinstance(law, Geometric | Exponential):
-        return float(law.tail_quantile(share))
-    return float(2 * law.tail_quantile(share / 2))

@@ -3,16 +3,12 @@
 from dataclasses import dataclass
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_mechanism import GapMechanism
-from privstream.mechanisms.free_gap.gap_noise import unit
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, WHOLE_RUN
+from privstream.mechanisms.free_gap.threshold_mechanism import ThresholdMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseVectorWithGap(GapMechanism):
+class SparseVectorWithGap(ThresholdMechanism):
     """Answers sensitivity-1 queries with their gap to the threshold or a miss, until the `max_hits`-th gap.
 
     Privacy:
@@ -79,17 +75,6 @@ class SparseVectorWithGap(GapMechanism):
         return self.tests.variance(0)
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return PrivacyGuarantee(
-            unit=unit(self.monotone),
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",),
-            public=PUBLIC,
-            adaptivity=ADAPTIVITY,
-            proof="docs/proofs/free_gap.md, section 2",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",)

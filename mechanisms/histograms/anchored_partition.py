@@ -105,6 +105,10 @@ class AnchoredPartition(Partition):
             return _bound(self.counter, max(1, most - 1), _COUNTER * self.beta) / counter_share + unseen / 2 + 1
         return 2 * max(map(self.counter_bound, (most, self.intervals))) / counter_share + unseen / 2 + 1
 
+    def error_at(self, step: int, interval: int) -> int:
+        """Return the error of the last sums that the counter gave, and of half of what may have been added unseen."""
+        return self.counter_bound(interval) + (int(self.unseen(np.array([step]), interval)[0]) + 1) // 2
+
     def thresholds(self, steps: Integers, interval: int) -> Integers:
         """Return K at each step: intervals then have some growth of at least `slack`, each but few."""
         return self._mu_bounds(steps).astype(np.int64) + (self.slack + self._counter_margin(interval))

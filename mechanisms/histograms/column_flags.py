@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import ContinualCounter
-from privstream.mechanisms.counters.counter_error import counter_error
+from privstream.mechanisms.histograms.henzinger_sricharan_steiner import FlagPartition
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
-from privstream.mechanisms.histograms.paper_partition import FlagPartition
 from privstream.mechanisms.histograms.partition import PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
@@ -23,7 +21,7 @@ LARGEST_THRESHOLD = 2**53
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFlags(HistogramMechanism):
-    """Tells after every step for every column whether its sum has passed its threshold; flags stay up.
+    """Publishes after every step for every column whether its sum has passed its threshold; flags stay up.
 
     This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
     only when it says that some flag should go up.
@@ -75,9 +73,7 @@ class ColumnFlags(HistogramMechanism):
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring, for steps 1 .. `step`."""
-        partition, last = self.partition, self.columns + 1
-        bounds = float(partition.margin(checks.integer("step", step, minimum=1), last)) + partition.gamma_bound(last)
-        return math.ceil(bounds + counter_error(self.counter, last, float(partition.counter_beta(last)))) + 1
+        return self.partition.error_at(checks.integer("step", step, minimum=1), self.columns)
 
     @property
     def proof(self) -> str:
@@ -90,7 +86,7 @@ class ColumnFlags(HistogramMechanism):
 
     @cached_property
     def counter(self) -> ContinualCounter:
-        """The counter that holds the published sums."""
+        """The counter of the published sums."""
         return self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta))
 
     @cached_property

@@ -11,17 +11,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
 from privstream.mechanisms.counters.counter_error import counter_error
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.counters.unknown_horizon import best_counter
 from privstream.mechanisms.histograms.anchored_partition import AnchoredPartition, early_bound
+from privstream.mechanisms.histograms.henzinger_sricharan_steiner import HenzingerSricharanSteinerPartition
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
-from privstream.mechanisms.histograms.paper_partition import PaperPartition
 from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance
 from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -132,10 +127,18 @@ class HistogramQueries(HistogramMechanism):
         Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
         """
         checks.integer("largest", largest, minimum=0)
-        last = (self.horizon or max(1, largest)) if step is None else checks.integer("step", step, minimum=1)
-        if self.horizon is not None and last > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {last}")
+        last = (self.horizon or max(1, largest)) if step is None else checks.step(step, self.horizon or step)
         return self._mode_error(self.chosen_mode, largest, last)
+
+    def error_bound(self, step: int, interval: int) -> int:
+        """Return how far answers are off at most at step 1, 2, ..: with probability 1 - beta, all of them at all steps.
+
+        The bound depends on the step and on how many intervals have been closed, which the answers show anyway; in mode
+        direct an interval is a step. See docs/proofs/live_histograms.md.
+        """
+        if self.chosen_mode != "direct":
+            return self.partition.error_at(step, interval)
+        return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
     def initial_state(self) -> PartitionState:
         """Return the state before the first step."""
@@ -166,7 +169,7 @@ class HistogramQueries(HistogramMechanism):
 
     @cached_property
     def counter(self) -> ContinualCounter:
-        """The counter that holds the published sums."""
+        """The counter of the published sums."""
         if self.chosen_mode == "direct":
             return self._step_counter
         if self.chosen_mode == "paper":
@@ -181,8 +184,8 @@ class HistogramQueries(HistogramMechanism):
         return self._anchored(*self._split)
 
     @cached_property
-    def _paper(self) -> PaperPartition:
-        return PaperPartition(
+    def _paper(self) -> HenzingerSricharanSteinerPartition:
+        return HenzingerSricharanSteinerPartition(
             epsilon=self.epsilon,
             delta=self.delta,
             beta=self.beta,
@@ -220,10 +223,11 @@ class HistogramQueries(HistogramMechanism):
     def _step_counter(self) -> ContinualCounter:
         """The counter of mode `direct`."""
         budget: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta} | self._shape
-        if self.horizon is None or (self.delta > 0 and self.horizon > BUFFERED_HORIZON):
-            return UnknownHorizonCounter(**budget, repeatable=self.repeatable)
-        pure = BinaryTreeCounter if self.repeatable else KaryTreeCounter
-        return (BufferedToeplitzCounter if self.delta > 0 else pure)(horizon=self.horizon, **budget)
+        return best_counter(self.horizon, repeatable=self.repeatable, **budget)
+
+    @cached_property
+    def _horizon_error(self) -> int:
+        return self._step_counter.error(cast(int, self.horizon), self.beta)
 
     @property
     def _expected(self) -> int:
@@ -249,11 +253,7 @@ class HistogramQueries(HistogramMechanism):
             return self._step_counter.error(step, self.beta)
         if mode == "anchored":
             return math.ceil(self._anchored(*self._split).error(len(self._tracked) * largest, step))
-        paper = self._paper
-        number = max(1, paper.queries * largest)
-        counter_bound = counter_error(paper.counter, number, float(paper.counter_beta(number)))
-        rise = float(paper.rise(step, number)) + 2 * float(paper.margin(step, number))
-        return math.ceil(rise + paper.gamma_bound(number) + 3 * counter_bound + 1)
+        return self._paper.error_at(step, max(0, self._paper.queries * largest - 1))
 
     @cached_property
     def _tracked(self) -> Integers:

@@ -1,11 +1,9 @@
-"""What mechanisms on column sums with a partition share: parameters, checks, snapshots, the guarantee."""
+"""What mechanisms on column sums with a partition share: parameters, checks, the guarantee."""
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from functools import cached_property
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,19 +13,19 @@ from privstream.mechanisms.counters.continual_counter import ContinualCounter, I
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histograms.partition import PartitionState
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramMechanism(ABC):
-    """A mechanism that is told the column sums of every step, and feeds some of them to a continual counter."""
+class HistogramMechanism(Mechanism[PartitionState]):
+    """A mechanism that takes the column sums of every step, and feeds some of them to a continual counter."""
 
     epsilon: float
     delta: float = 0.0
@@ -38,6 +36,7 @@ class HistogramMechanism(ABC):
     rows_per_unit: int | None = None
     beta: float = 0.05
     repeatable: bool = False
+    noise_label = "histogram mechanism"
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=1e5)
@@ -72,11 +71,7 @@ class HistogramMechanism(ABC):
     @property
     @abstractmethod
     def counter(self) -> ContinualCounter:
-        """The counter that holds the published sums."""
-
-    @abstractmethod
-    def initial_state(self) -> PartitionState:
-        """Return the state before the first step."""
+        """The counter of the published sums."""
 
     @abstractmethod
     def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, NDArray[Any]]:
@@ -94,16 +89,6 @@ class HistogramMechanism(ABC):
             raise ValueError(f"vector must have shape ({self.columns},), got {values.shape}")
         state, answers = self.run(state, values[None, :], noise)
         return state, answers[0]
-
-    def snapshot(self, state: PartitionState) -> bytes:
-        """Return `state` as bytes that only a mechanism with equal parameters restores. Private: it holds true sums."""
-        counter = self.counter.snapshot(state.counter)
-        return pack_state(f"{type(self).__name__} state", self._parameters, vars(state) | {"counter": counter})
-
-    def restore(self, data: bytes) -> PartitionState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        values = unpack_state(f"{type(self).__name__} state", self._parameters, data)
-        return PartitionState(counter=self.counter.restore(values.pop("counter")), **values)
 
     def interval_counter(self, share: float, delta: float, expected: int | None = None) -> ContinualCounter:
         """Return the counter that is fed at the ends of intervals, for a share of epsilon and so many of them."""
@@ -131,27 +116,23 @@ class HistogramMechanism(ABC):
         counter = self.counter.initial_state()
         return PartitionState(step=0, interval=0, counter=counter, anchor=zeros, counts=zeros.copy(), base=base)
 
-    def _source(self, noise: NoiseSource) -> NoiseSource:
-        """Return noise of this mechanism: with other parameters it is another one."""
-        return noise.derive("histogram mechanism", self._parameters)
+    def _fields(self, state: PartitionState) -> dict[str, Any]:
+        return vars(state) | {"counter": self.counter.snapshot(state.counter)}
+
+    def _state(self, fields: dict[str, Any]) -> PartitionState:
+        return PartitionState(**fields | {"counter": self.counter.restore(fields["counter"])})
 
     def _checked(self, state: PartitionState, matrix: NDArray[Any]) -> Integers:
         """Return the rows of a run as int64. Messages quote no value."""
         if matrix.ndim != 2 or matrix.shape[1] != self.columns:
             raise ValueError(f"matrix must have shape (n, {self.columns}), got {matrix.shape}")
         if matrix.dtype.kind not in "iu":
-            raise TypeError(f"matrix must hold integers, got {matrix.dtype}")
+            raise TypeError(f"matrix must contain integers, got {matrix.dtype}")
         if self.horizon is not None and state.step + len(matrix) > self.horizon:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {state.step + len(matrix)}")
         if matrix.size and (matrix.min() < 0 or matrix.max() > LARGEST_ENTRY):
-            raise ValueError("matrix must hold integers between 0 and 2**31")
+            raise ValueError("matrix must contain integers between 0 and 2**31")
         return matrix.astype(np.int64)
-
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters as bytes: part of labels and snapshots."""
-        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        return json.dumps([type(self).__name__, values], sort_keys=True).encode()
 
 
 def paper_delta(epsilon: float, delta: float) -> float:
@@ -159,12 +140,3 @@ def paper_delta(epsilon: float, delta: float) -> float:
     if delta > 0 and epsilon >= LARGEST_PAPER_EPSILON:
         raise ValueError(f"epsilon must be < 3 in mode paper with delta > 0, got {epsilon}")
     return delta / 2 * float(np.exp(-2 * epsilon / 3))
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON can hold it; numbers as floats, a caller's function by its name."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "describe"):
-        return value.describe()
-    return float(value) if isinstance(value, int) else value

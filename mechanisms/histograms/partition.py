@@ -37,6 +37,10 @@ class Partition(ABC):
     """When to close an interval, and what to compare with in the next one."""
 
     @abstractmethod
+    def error_at(self, step: int, interval: int) -> int:
+        """Return how far answers are off at most at step 1, 2, .., in interval 0, 1, .."""
+
+    @abstractmethod
     def first_base(self, values: Integers) -> Floats:
         """Return what the queries are compared with at the start, given their values at 0."""
 

@@ -104,7 +104,7 @@ class Monotone(HistogramQuery):
     name: str = "function"
 
     def describe(self) -> list[Any]:
-        """Return the query as plain values: of the function only its name, which must tell functions apart."""
+        """Return the query as plain values: of the function only its name, which must differ between functions."""
         return [type(self).__name__, self.name]
 
     def check(self, columns: int) -> None:
@@ -128,5 +128,5 @@ def all_values(queries: tuple[HistogramQuery, ...], sums: Integers) -> Integers:
 
 
 def columnwise(queries: tuple[HistogramQuery, ...]) -> bool:
-    """Tell whether growth of the values is growth of column sums, whatever the sums are."""
+    """Return whether growth of the values is growth of column sums, whatever the sums are."""
     return all(isinstance(query, Histogram) for query in queries)

@@ -31,7 +31,7 @@ class MonitorBudget:
         epsilon: finite and > 0; pays for hits and for noisy counts.
         delta: in (0, 1).
         max_hits: hits after which a person is dropped, >= 1; per stream.
-        tests: number of tests in the whole run for which the accuracy statements are to hold, >= 1.
+        tests: number of tests in the whole run for which the accuracy statements are made, >= 1.
         beta: failure probability over all these tests, in (0, 1).
         neighbouring: "add_remove" or "replace_one" person.
         domain: "known": every item of a public domain is tested at every step; "unknown": only items that somebody
@@ -78,7 +78,7 @@ class MonitorBudget:
 
     @property
     def domain_delta(self) -> float:
-        """The part of delta that hides whether an item held by one person alone is tested."""
+        """The part of delta that hides whether an item of one person alone is tested."""
         return self.delta / 2 if self.domain == "unknown" else 0.0
 
     @property
@@ -92,7 +92,7 @@ class MonitorBudget:
         return self.epsilon * (1 - self.count_share)
 
     def domain_hazard(self, step: int = 1) -> float:
-        """Return the largest hazard -ln(1 - Pr[hit]) of an item held by one person, at public step 1, 2, ..
+        """Return the largest hazard -ln(1 - Pr[hit]) of an item of one person, at public step 1, 2, ..
 
         Summed over all tests of one person it is -ln(1 - domain_delta), or half of domain_delta for replacement
         (docs/proofs/clock.md, section 4). Infinite for a known domain.
@@ -198,7 +198,7 @@ class Calibration(ABC):
         """Where the curve of hits and misses, with the domain, is proved."""
 
     def absent_hit_probability(self) -> Fraction:
-        """Return Pr[T <= 0], the chance that an item held by nobody is a hit, as a multiple of 2^-128."""
+        """Return Pr[T <= 0], the chance that an item of nobody is a hit, as a multiple of 2^-128."""
         if self.budget.domain == "unknown":
             return Fraction(0)
         return Fraction(round(Fraction(float(self.hit_probability(0))) * 2**WORD_BITS), 2**WORD_BITS)

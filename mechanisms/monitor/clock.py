@@ -63,7 +63,7 @@ class ClockCalibration(Calibration):
     """Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)); see `calibrate`.
 
     Known domain: H(c) = e^{eta (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with
-    r = e^eta, zero for an item that nobody holds.
+    r = e^eta, zero for an item that nobody has.
     """
 
     eta: float

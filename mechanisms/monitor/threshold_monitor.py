@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.errors import HorizonExceeded
-from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
-CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "target_charging": target_charging, "paper": paper_monitor}
+CALIBRATIONS: dict[str, ModuleType] = {
+    "clock": clock,
+    "target_charging": target_charging,
+    "paper": kaplan_mansour_stemmer,
+}
 LARGEST_UINT16 = 65_535
 MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
@@ -31,7 +34,7 @@ COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Holdings:
-    """Who holds what at one step: parallel columns, each pair of person and item at most once.
+    """Who has which items at one step: parallel columns, each pair of person and item at most once.
 
     Attributes:
         step: public number of the step, >= 0; steps are decided in increasing order, each once.
@@ -85,8 +88,8 @@ class MonitorState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdMonitor:
-    """Test at every step, for every item, whether at least about `detection_threshold` people hold it now.
+class ThresholdMonitor(Mechanism[MonitorState]):
+    """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
 
     Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
     cost nothing, so the number of tests is unbounded, and the inputs of a step may depend on everything published.
@@ -100,7 +103,7 @@ class ThresholdMonitor:
 
     Accuracy:
         `detection_threshold`: the number of people, not yet dropped, from which an item is reported with probability
-        1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody holds are never reported.
+        1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody has are never reported.
 
     Attributes:
         epsilon: finite and > 0.
@@ -109,11 +112,11 @@ class ThresholdMonitor:
         calibration: "clock" (tightest), "target_charging", or "paper" (reference).
         neighbouring: "add_remove" or "replace_one".
         domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
-            because somebody holds them.
+            because somebody has them.
         horizon: steps that one person takes part in at most; None for no bound ("clock" with `first_step`, where
             thresholds rise slowly with time; or a known domain).
         first_step: public number of the first step, or None.
-        items_per_step: items that one person holds in a step at most, 1 to 65535.
+        items_per_step: items that one person has in a step at most, 1 to 65535.
         streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
         beta: failure probability over `tests` tests.
         tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
@@ -145,12 +148,13 @@ class ThresholdMonitor:
     tests: int | None = None
     count_share: float = 0.25
     label: str = ""
+    noise_label = "threshold monitor"
+    state_type = MonitorState
 
     def __post_init__(self) -> None:
         checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
         for name in ("max_hits", "items_per_step"):
-            if checks.integer(name, getattr(self, name), minimum=1) > LARGEST_UINT16:
-                raise ValueError(f"{name} must be <= {LARGEST_UINT16}, got {getattr(self, name)}")
+            checks.integer(name, getattr(self, name), minimum=1, maximum=LARGEST_UINT16)
         for name in ("domain_size", "horizon", "tests"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)
@@ -203,10 +207,6 @@ class ThresholdMonitor:
         sigma = self.calibrated.count_sigma
         return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
 
-    def initial_state(self) -> MonitorState:
-        """Return the state before the first step: nobody has been charged."""
-        return MonitorState()
-
     def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
 
@@ -247,7 +247,7 @@ class ThresholdMonitor:
         return Hits(published, self._noisy(holdings.step, published, true, source)), charges
 
     def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
-        """Tell which items could be hits if `counts` (int64, all holders, dropped or not) people hold them.
+        """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
 
         Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
         """
@@ -256,7 +256,7 @@ class ThresholdMonitor:
         return (counts >= thresholds) | np.isin(items, self._absent_hits(step, source))
 
     def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
-        """Return the first step in [first, end) at which some item is a hit even if nobody holds it."""
+        """Return the first step in [first, end) at which some item is a hit even if nobody has it."""
         source = self._source(noise).derive("absent hits")
         for start in range(first, end, SCAN):
             steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)
@@ -265,25 +265,20 @@ class ThresholdMonitor:
                 return int(steps[found[0]])
         return None
 
-    def snapshot(self, state: MonitorState) -> bytes:
-        """Return `state` as bytes that only a monitor with equal parameters restores."""
+    @property
+    def _state_kind(self) -> str:
+        return "threshold monitor state"
+
+    def _fields(self, state: MonitorState) -> dict[str, Any]:
         last = -1 if state.last_step is None else state.last_step
-        charges = state.counters.compact().to_bytes()
-        return pack_state("threshold monitor state", self._parameters, {"last": last, "charges": charges})
+        return {"last": last, "charges": state.counters.compact().to_bytes()}
 
-    def restore(self, data: bytes) -> MonitorState:
-        """Return the state in a snapshot.
+    def _state(self, fields: dict[str, Any]) -> MonitorState:
+        counters = UserCounters().charge(Charges.from_bytes(fields["charges"]))
+        return MonitorState(counters, None if fields["last"] < 0 else fields["last"])
 
-        Raises:
-            SnapshotError: no snapshot of this mechanism, or one with other parameters.
-        """
-        found = unpack_state("threshold monitor state", self._parameters, data)
-        counters = UserCounters().charge(Charges.from_bytes(found["charges"]))
-        return MonitorState(counters, None if found["last"] < 0 else found["last"])
-
-    def _source(self, noise: NoiseSource) -> NoiseSource:
-        """Return noise of this mechanism: other parameters draw other noise, or two releases would cancel it."""
-        return noise.derive("threshold monitor", self._parameters)
+    def _described(self) -> Any:
+        return asdict(self)
 
     def _number(self, step: int) -> int:
         """Return the place of a step in the public horizon, from 1; always 1 without `first_step`."""
@@ -303,7 +298,7 @@ class ThresholdMonitor:
         if np.any(ranks >= self.items_per_step):
             raise ValueError(f"ranks must be < items_per_step {self.items_per_step}")
         if _repeats(holdings.users) and _repeats(holdings.users, ranks):
-            raise ValueError("ranks must be distinct for each person; a person without ranks holds one item")
+            raise ValueError("ranks must be distinct for each person; a person without ranks has one item")
         if self.items_per_step > 1 and _repeats(holdings.users, holdings.items):
             raise ValueError("items must be distinct for each person")
 
@@ -312,19 +307,15 @@ class ThresholdMonitor:
         return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
 
     def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Add noise to the counts of hits. Its labels hold the true count: see docs/proofs/noise.md."""
+        """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
         if self.calibrated.count_sigma is None:
             return np.empty(0, np.int64)
         noise = source.derive("count", step)
         return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
 
     @cached_property
-    def _parameters(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
-
-    @cached_property
     def _absent_law(self) -> IntegerLaw:
-        """Law of the number of items, among all of a known domain, that are hits even if nobody holds them."""
+        """Law of the number of items, among all of a known domain, that are hits even if nobody has them."""
         size = self.domain_size or 0
         chance = self.calibrated.absent_hit_probability()
         if size * chance > MAX_ABSENT:
@@ -340,7 +331,7 @@ class ThresholdMonitor:
         return IntegerLaw.from_cumulative(0, cumulative)
 
     def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
-        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody holds them.
+        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody has them.
 
         They are drawn without looking at the data, and the thresholds of the others given that these are at least
         one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
@@ -357,7 +348,7 @@ class ThresholdMonitor:
 
 
 def _repeats(column: np.ndarray, *more: np.ndarray) -> bool:
-    """Tell whether two rows are equal."""
+    """Return whether two rows are equal."""
     if not more:
         column = np.sort(column)
         return bool(np.any(column[1:] == column[:-1]))

@@ -108,7 +108,7 @@ class UserCounters:
         return total
 
     def __len__(self) -> int:
-        """Count the entries held; a person may have one in several runs."""
+        """Count the entries; a person may have one in several runs."""
         return sum(len(run) for run in self.runs)
 
 

@@ -2,7 +2,7 @@
 
 Tables are computed with 320 bits and rounded once to multiples of 2^-128; a draw differs from its law by at most 2^-112
 in total variation (docs/proofs/noise.md). No floating-point number takes part in a draw: a parameter given as a float
-means exactly the number that the float holds.
+means exactly the value of the float.
 """
 
 import math

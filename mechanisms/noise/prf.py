@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 BLOCK_BYTES = 16
-_FIRST_BLOCK_DATA = 15  # byte 15 of the first block holds the length
+_FIRST_BLOCK_DATA = 15  # byte 15 of the first block is the length
 _LONGEST_SHORT_STRING = 63  # four blocks
 _TWO_WORDS = np.dtype("<u8")
 # _KEEP[m] keeps the first m bytes of a little-endian word, for m = 0..8.
@@ -19,7 +19,7 @@ _KEEP = np.array([(1 << 8 * m) - 1 for m in range(9)], dtype=np.uint64)
 
 
 class Prf:
-    """A node in a tree of independent keyed functions; holds its own key and nothing of its parents."""
+    """A node in a tree of independent keyed functions; it has its own key and nothing of its parents."""
 
     __slots__ = ("_ciphers", "_key")
 
@@ -69,7 +69,7 @@ class Prf:
         return hashes
 
     def _hash_short(self, data: NDArray[np.uint8], start: NDArray[np.int64], lengths: NDArray[np.int64]) -> Words:
-        """CBC-MAC over zero-padded blocks whose first one holds the length, so that no message is another's prefix."""
+        """CBC-MAC over zero-padded blocks whose first one is the length, so that no message is another's prefix."""
         base = int(start[0])
         used = data[base : int(start[-1] + lengths[-1])]
         padded = np.concatenate([used, np.zeros(2 * BLOCK_BYTES, dtype=np.uint8)])
@@ -117,7 +117,7 @@ def _encode(part: str | int | bytes) -> bytes:
 
 
 def _load(windows: Words, position: NDArray[np.int64], count: NDArray[np.int64]) -> Words:
-    """Return blocks (n, 2) that hold the first `count` <= 16 bytes at each position, then zeros."""
+    """Return blocks (n, 2) of the first `count` <= 16 bytes at each position, then zeros."""
     blocks = np.empty((len(position), 2), dtype=np.uint64)
     blocks[:, 0] = windows[position] & _KEEP[np.minimum(count, 8)]
     blocks[:, 1] = windows[position + 8] & _KEEP[np.maximum(count - 8, 0)]

@@ -1,7 +1,7 @@
 """Noise sources: stateless streams of random bits addressed by label, so that a replay draws the same noise.
 
 *Privacy.* Guarantees hold against adversaries that cannot tell AES and BLAKE2b from random functions (computational
-differential privacy); bounds stand in docs/proofs/noise.md. The key is a secret like a password: whoever holds it can
+differential privacy); bounds stand in docs/proofs/noise.md. The key is a secret like a password: whoever has it can
 subtract the noise. Use one derived source for one purpose: two draws with one source and one label are equal.
 """
 
@@ -139,7 +139,7 @@ class KeyedNoise(PrfNoise):
             transforms of one pipeline that read different events.
 
     Attributes:
-        fingerprint: public text, 16 hexadecimal digits, that tells keys apart, and says nothing else about them.
+        fingerprint: public text, 16 hexadecimal digits, that differs between keys, and shows nothing else about them.
 
     Raises:
         TypeError: the key is not bytes.
@@ -168,7 +168,7 @@ class KeyedNoise(PrfNoise):
     def from_file(cls, path: str | os.PathLike[str], run_id: str = "") -> Self:
         """Read the key from a file; one newline at its end does not count.
 
-        A pickle holds the path, not the key: each worker reads the file, and refuses to run with another key. A file
+        A pickle contains the path, not the key: each worker reads the file, and refuses to run with another key. A file
         of one's own that its group or others can read is refused; so is one of another user that others can read, but
         its group may: Kubernetes mounts secrets like this.
         """
@@ -185,7 +185,7 @@ class KeyedNoise(PrfNoise):
     def from_environment(cls, name: str, run_id: str = "") -> Self:
         """Take the key from the environment variable `name`; one newline at its end does not count.
 
-        A pickle holds the name, not the key: each worker needs the variable, and refuses to run with another key.
+        A pickle contains the name, not the key: each worker needs the variable, and refuses to run with another key.
         """
         content = os.environ.get(name)
         if content is None:
@@ -237,7 +237,7 @@ def _restore_keyed(prf: Prf, run_id: str, fingerprint: str) -> KeyedNoise:
 def _load_keyed(constructor: str, place: str, run_id: str, fingerprint: str) -> KeyedNoise:
     noise: KeyedNoise = getattr(KeyedNoise, constructor)(place, run_id)
     if noise.fingerprint != fingerprint:
-        raise ValueError(f"noise key must be the same on every worker as at launch, {place} holds another")
+        raise ValueError(f"noise key must be the same on every worker as at launch, {place} has another")
     return noise
 
 
@@ -248,9 +248,9 @@ def _derive_again(origin: tuple[str, str, str, str], path: tuple[str | int | byt
 def _check_key(name: str, key: bytes) -> bytes:
     """Refuse a key that is too short, or cannot be random, or is another file: a ledger beside its key is larger."""
     if len(key) > MAXIMUM_KEY_BYTES:
-        raise ValueError(f"{name} must hold at most {MAXIMUM_KEY_BYTES:,} bytes, got more: is it really a key?")
+        raise ValueError(f"{name} must have at most {MAXIMUM_KEY_BYTES:,} bytes, got more: is it really a key?")
     if len(key) < MINIMUM_KEY_BYTES:
-        raise ValueError(f"{name} must hold at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
+        raise ValueError(f"{name} must have at least {MINIMUM_KEY_BYTES} bytes, got {len(key)}")
     if len(set(key)) < MINIMUM_DISTINCT_BYTES:
         rule = f"must be random, with at least {MINIMUM_DISTINCT_BYTES} different bytes"
         raise ValueError(f"{name} {rule}, got {len(set(key))}: make one by openssl rand -out key 32")

@@ -2,7 +2,7 @@
 
 Points are numbered from 0 here. With height H = ceil(log2 universe) the interval of level l = 0 .. H and index i is
 [i 2^l, (i + 1) 2^l), and its number 2^(H - l) + i: the root is 1, the children of n are 2n and 2n + 1. Each point lies
-in H + 1 intervals, one of each level. Intervals beyond the universe hold no points.
+in H + 1 intervals, one of each level. Intervals beyond the universe have no points.
 """
 
 from __future__ import annotations

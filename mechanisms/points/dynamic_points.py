@@ -106,7 +106,7 @@ def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
     if array.ndim != 1:
         raise ValueError(f"{name} must have shape (n,), got {array.shape}")
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must hold integers, got {array.dtype}")
+        raise TypeError(f"{name} must contain integers, got {array.dtype}")
     if array.size and (array.min() < 1 or array.max() > universe):
         raise ValueError(f"{name} must be in 1 .. {universe}")
     return array.astype(np.int64)
@@ -119,7 +119,7 @@ def checked_updates(updates: Updates, universe: int) -> tuple[Integers, NDArray[
         return points, np.ones(len(points), np.bool_)
     inserted = np.asarray(updates.inserted)
     if inserted.size and inserted.dtype != np.bool_:
-        raise TypeError(f"inserted must hold truth values, got {inserted.dtype}")
+        raise TypeError(f"inserted must contain truth values, got {inserted.dtype}")
     if inserted.shape != points.shape:
         raise ValueError(f"inserted must have shape {points.shape} as points, got {inserted.shape}")
     return points, inserted.astype(np.bool_)

@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Integers, checked_points
+from privstream.mechanisms.points.point_mechanism import PointMechanism
 from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
-from privstream.mechanisms.points.range_counter import RangeCounter, RangeState, parameters_of
+from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicPredecessor:
+class DynamicPredecessor(PointMechanism[RangeState]):
     """Finds points near to queries, below and above, while points are inserted and deleted, by counting in ranges.
 
     The answer to q is an x at which the noisy count of [x, q] passes alpha, the error of this count: it is above its
@@ -58,6 +58,8 @@ class DynamicPredecessor:
     updates_per_unit: int = 1
     neighbouring: str = "add_remove"
     beta: float = 0.05
+    noise_label = "dynamic predecessor"
+    state_type = RangeState
 
     def __post_init__(self) -> None:
         checks.probability("beta", self.beta)
@@ -101,10 +103,6 @@ class DynamicPredecessor:
         """Return the error of the class docstring at steps 1 .. `step`."""
         return 2 * self.alpha(step) + 1
 
-    def initial_state(self) -> RangeState:
-        """Return the state before the first step: no points."""
-        return self.counter.initial_state()
-
     def step(self, state: RangeState, given: PredecessorStep, noise: NoiseSource) -> tuple[RangeState, Neighbours]:
         """Make the updates of one step, then answer its queries.
 
@@ -122,7 +120,7 @@ class DynamicPredecessor:
         if state.step == 0:
             nothing = np.full(len(asked), NO_POINT, np.int64)
             return Neighbours.of(asked, nothing, nothing.copy(), nothing.copy())
-        source = noise.derive("dynamic predecessor", parameters_of(self))
+        source = self._source(noise)
 
         def between(points: Integers) -> tuple[NDArray[np.bool_], Integers, Integers]:
             """Return which points lie in the universe, and from where to where the ranges to the queries go."""
@@ -130,7 +128,7 @@ class DynamicPredecessor:
             return inside, np.minimum(points, asked)[inside], np.maximum(points, asked)[inside]
 
         def passed(points: Integers) -> NDArray[np.bool_]:
-            """Tell whether the counts between points and queries are above alpha; no point is a point beyond."""
+            """Return whether the counts between points and queries are above alpha; no point is a point beyond."""
             inside, low, high = between(points)
             result = np.zeros(len(points), np.bool_)
             result[inside] = self.counter.count(state, low, high, source) > self.alphas(state.step, low, high)
@@ -156,10 +154,8 @@ class DynamicPredecessor:
         below, above = nearest(1, -1), nearest(self.universe, 1)
         return Neighbours.of(asked, below[0], above[0], np.maximum(below[1], above[1]))
 
-    def snapshot(self, state: RangeState) -> bytes:
-        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
-        return pack_state("DynamicPredecessor state", parameters_of(self), {"counter": self.counter.snapshot(state)})
+    def _fields(self, state: RangeState) -> dict[str, Any]:
+        return {"counter": self.counter.snapshot(state)}
 
-    def restore(self, data: bytes) -> RangeState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        return self.counter.restore(unpack_state("DynamicPredecessor state", parameters_of(self), data)["counter"])
+    def _state(self, fields: dict[str, Any]) -> RangeState:
+        return self.counter.restore(fields["counter"])

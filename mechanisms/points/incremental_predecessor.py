@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dyadic_ranges import bounds, tree_height
 from privstream.mechanisms.points.dynamic_points import (
-    DUPLICATES,
-    LARGEST_UNIVERSE,
     Integers,
     PointCounts,
     Updates,
@@ -23,16 +19,14 @@ from privstream.mechanisms.points.dynamic_points import (
     checked_points,
     checked_updates,
 )
+from privstream.mechanisms.points.point_mechanism import PointMechanism
 from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
 from privstream.mechanisms.points.predecessor_bounds import HEAVY_SHARES, PredecessorBounds
 from privstream.mechanisms.points.predecessor_tree import TreeState
 from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
-from privstream.mechanisms.points.range_counter import parameters_of, update_limits
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.mechanisms.snapshots import pack_state, unpack_state
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,13 +40,13 @@ class IncrementalState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IncrementalPredecessor:
+class IncrementalPredecessor(PointMechanism[IncrementalState]):
     """Finds points near to queries, below and above, while points are inserted and never deleted.
 
     A dyadic interval becomes *finished* once its count passes a hidden threshold that only an interval with a point
-    passes, and *heavy* once it passes a lower one, so low that only `group` such intervals hold a point for certain. An
-    answer is read from these marks. Intervals are looked at only once the one above is marked, so memory and time grow
-    with the points and not with the universe.
+    passes, and *heavy* once it passes a lower one, so low that only `group` such intervals contain a point for certain.
+    An answer is read from these marks. Intervals are looked at only once the one above is marked, so memory and time
+    grow with the points and not with the universe.
 
     Privacy:
         Unit: one insertion over the whole run, or `updates_per_unit` of them. Neighbours: `neighbouring`. epsilon-DP
@@ -98,30 +92,26 @@ class IncrementalPredecessor:
     updates_per_unit: int = 1
     neighbouring: str = "add_remove"
     beta: float = 0.05
+    noise_label = "incremental predecessor"
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=1e9)
         checks.probability("beta", self.beta)
-        limits = {"universe": LARGEST_UNIVERSE, "horizon": LARGEST_HORIZON, "group": 64, "updates_per_unit": 1 << 20}
-        for name, largest in (limits | {"queries": 1 << 60}).items():
-            value = getattr(self, name)
-            if value is None and name in ("horizon", "group", "queries"):
-                continue
-            if checks.integer(name, value, minimum=1) > largest:
-                raise ValueError(f"{name} must be <= {largest}, got {value}")
-        checks.one_of("duplicates", self.duplicates, DUPLICATES)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        self._check_points()
+        for name, largest in {"group": 64, "queries": 1 << 60}.items():
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), minimum=1, maximum=largest)
         _ = self.bounds.finished.mu, self.bounds.finished.tau  # refuses scales beyond what can be drawn
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=EVENT if self.updates_per_unit == 1 else PERSON,
+            unit=self._unit,
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
-            limits=(*update_limits("inserts", self.universe, self.updates_per_unit), "Points are never deleted."),
+            limits=(*self._limits("inserts"), "Points are never deleted."),
             public=("all parameters", "the number of steps"),
             proof="docs/proofs/predecessor.md, Theorem 1",
             caveats=(KEYED_NOISE,),
@@ -185,7 +175,7 @@ class IncrementalPredecessor:
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
         added, weights = changes(points, inserted, state.points, self.duplicates)
         held = state.points.add(added, weights)
-        source = noise.derive("incremental predecessor", self._parameters)
+        source = self._source(noise)
         plan, heavy = self.bounds, state.heavy
         if plan.heavy is not None:
             heavy, _ = plan.heavy.grow(
@@ -225,22 +215,18 @@ class IncrementalPredecessor:
         return Neighbours.of(asked, predecessors, successors, errors)
 
     def _errors(self, state: IncrementalState, starts: Integers, ends: Integers) -> Integers:
-        """Return how many points [start, end), counted from 0, can hold, if no interval within it is finished."""
+        """Return how many points [start, end), counted from 0, can contain, if no interval within it is finished."""
         step, active = max(1, state.step), state.finished
         first, after = bounds(active.numbers, self._height)
         sums = np.concatenate([[0], np.cumsum(self.bounds.finished_thresholds(active.births, step))])
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
         return self.bounds.way_errors(step, active.activated, high - low, sums[high] - sums[low])
 
-    def snapshot(self, state: IncrementalState) -> bytes:
-        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
+    def _fields(self, state: IncrementalState) -> dict[str, Any]:
         fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()
-        fields |= state.finished.to_fields("finished") | state.heavy.to_fields("heavy")
-        return pack_state("IncrementalPredecessor state", self._parameters, fields)
+        return fields | state.finished.to_fields("finished") | state.heavy.to_fields("heavy")
 
-    def restore(self, data: bytes) -> IncrementalState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        fields = unpack_state("IncrementalPredecessor state", self._parameters, data)
+    def _state(self, fields: dict[str, Any]) -> IncrementalState:
         return IncrementalState(
             step=fields["step"],
             points=PointCounts.from_fields(fields),
@@ -248,17 +234,6 @@ class IncrementalPredecessor:
             heavy=TreeState.from_fields("heavy", fields),
         )
 
-    def _step_number(self, step: int) -> int:
-        """Return a step number within the horizon."""
-        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
-        return int(step)
-
     @property
     def _height(self) -> int:
         return tree_height(self.universe)
-
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
-        return parameters_of(self)

@@ -24,7 +24,7 @@ HEAVY_SHARES = (0.4, 0.5, 0.6, 0.7)  # of epsilon for the heavy intervals
 class PredecessorBounds:
     """What an incremental predecessor with heavy intervals in groups of `group` needs and promises.
 
-    With group 1, a heavy interval holds a point by itself; then nothing else is needed, and `heavy` does not exist.
+    With group 1, a heavy interval contains a point by itself; then nothing else is needed, and `heavy` does not exist.
 
     Attributes:
         epsilon: for one update.
@@ -53,14 +53,14 @@ class PredecessorBounds:
 
     @cached_property
     def finished(self) -> ThresholdTree:
-        """The tree of intervals that hold a point each."""
+        """The tree of intervals that contain a point each."""
         share = 1.0 if self.group == 1 else 1 - self.heavy_share
         typical = -float(self._finished_failure(np.array([TYPICAL_INTERVALS]), self.horizon or TYPICAL_STEPS)[0])
         return self._tree(share, typical)
 
     @cached_property
     def heavy(self) -> ThresholdTree | None:
-        """The tree of intervals that hold a point in groups of `group`."""
+        """The tree of intervals that contain a point in groups of `group`."""
         if self.group == 1:
             return None
         return self._tree(self.heavy_share, -self._heavy_failure(self.horizon or TYPICAL_STEPS))

@@ -46,13 +46,13 @@ class TreeState:
         return cls(numbers=empty, counts=empty, levels=empty, births=empty, marked=empty, activated=0)
 
     def has_marked(self, numbers: Integers) -> NDArray[np.bool_]:
-        """Tell which intervals are marked."""
+        """Return which intervals are marked."""
         place = np.searchsorted(self.marked, numbers)
         place[place == len(self.marked)] = 0
         return self.marked[place] == numbers if len(self.marked) else np.zeros(len(numbers), np.bool_)
 
     def to_fields(self, name: str) -> dict[str, Any]:
-        """Return what a snapshot holds."""
+        """Return the fields of a snapshot."""
         return {f"{name} {field}": getattr(self, field) for field in (*FIELDS, "activated")}
 
     @classmethod
@@ -188,7 +188,7 @@ class ThresholdTree:
         return np.asarray(passed, np.bool_)
 
     def _children(self, parents: Integers) -> Integers:
-        """Return the children that hold any of the universe; single points have none."""
+        """Return the children that contain any of the universe; single points have none."""
         inner = parents[parents < np.int64(1) << self.height]
         children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
         return children[bounds(children, self.height)[0] < self.universe]

@@ -22,8 +22,8 @@ def nearest_starts(
     Args:
         ends: 1 .. 2^height.
         height: of the tree.
-        finished: intervals each of which holds a point.
-        heavy: intervals of which any `group` on such a way hold a point; None to do without.
+        finished: intervals each of which contains a point.
+        heavy: intervals of which any `group` on such a way contain a point; None to do without.
         group: at least 1.
         mirrored: turn the universe around: then [0, end) is what comes last.
     """

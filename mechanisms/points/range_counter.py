@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,14 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.sums import NoiseSum, gaussian_quantile
 from privstream.mechanisms.points.dyadic_ranges import bounds, cover, longest_cover, tree_height
 from privstream.mechanisms.points.dynamic_points import (
-    DUPLICATES,
-    LARGEST_UNIVERSE,
     Integers,
     PointCounts,
     Updates,
@@ -28,14 +24,13 @@ from privstream.mechanisms.points.dynamic_points import (
     checked_points,
     checked_updates,
 )
+from privstream.mechanisms.points.point_mechanism import PointMechanism
 from privstream.mechanisms.points.range_consistency import consistent_counts
 from privstream.mechanisms.points.range_noise import DIGEST_BYTES, NO_HISTORY, RangeNoise, next_digest
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.mechanisms.snapshots import pack_state, unpack_state
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 Law = DiscreteLaplace | DiscreteGaussian
 
@@ -65,7 +60,7 @@ class RangeState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeCounter:
+class RangeCounter(PointMechanism[RangeState]):
     """Counts points in ranges after every step, with one budget for the whole run and all ranges.
 
     Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
@@ -83,7 +78,7 @@ class RangeCounter:
 
     Accuracy:
         `error(step, beta)`: with probability 1 - beta no answer is off by more. Time per step O(batch), amortised, and
-        per range O(log(universe) h) draws; memory: the points that are held.
+        per range O(log(universe) h) draws; memory: the points.
 
     Attributes:
         epsilon: finite and > 0.
@@ -116,19 +111,13 @@ class RangeCounter:
     consistent: bool = False
     updates_per_unit: int = 1
     neighbouring: str = "add_remove"
+    noise_label = "range counter"
+    state_type = RangeState
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
-        limits = {"universe": LARGEST_UNIVERSE, "horizon": LARGEST_HORIZON, "updates_per_unit": 1 << 20}
-        for name, largest in limits.items():
-            value = getattr(self, name)
-            if value is None and name == "horizon":
-                continue
-            if checks.integer(name, value, minimum=1) > largest:
-                raise ValueError(f"{name} must be <= {largest}, got {value}")
-        checks.one_of("duplicates", self.duplicates, DUPLICATES)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        self._check_points()
         if not isinstance(self.consistent, bool):
             raise TypeError(f"consistent must be True or False, got {type(self.consistent).__name__}")
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
@@ -154,11 +143,11 @@ class RangeCounter:
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
         return PrivacyGuarantee(
-            unit=EVENT if self.updates_per_unit == 1 else PERSON,
+            unit=self._unit,
             neighbouring=self.neighbouring,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=update_limits("inserts or deletes", self.universe, self.updates_per_unit),
+            limits=self._limits("inserts or deletes"),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
             proof="docs/proofs/range_counting.md, Theorem 1",
             caveats=(KEYED_NOISE,),
@@ -237,10 +226,6 @@ class RangeCounter:
         sums = [[(law, intervals * number) for law, number in parts] for parts in self._noise.counts(step)]
         return max(_sum_quantile(parts, log_beta) for parts in sums)
 
-    def initial_state(self) -> RangeState:
-        """Return the state before the first step: no points."""
-        return RangeState()
-
     def step(self, state: RangeState, given: RangeStep, noise: NoiseSource) -> tuple[RangeState, Integers]:
         """Make the updates of one step, then count the points in its ranges, int64 (n,).
 
@@ -254,11 +239,9 @@ class RangeCounter:
 
     def update(self, state: RangeState, updates: Updates) -> RangeState:
         """Return the state after one step with these updates."""
-        if state.step >= (self.horizon or LARGEST_HORIZON):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {state.step + 1}")
+        step = self._step_number(state.step + 1)
         points, inserted = checked_updates(updates, self.universe)
         moved, weights = changes(points, inserted, state.points, self.duplicates)
-        step = state.step + 1
         digest = next_digest(state.digest, moved, weights) if self.delta > 0 else NO_HISTORY
         history = self._noise.remember(state.history, step, digest)
         return RangeState(step=step, points=state.points.add(moved, weights), history=history, digest=digest)
@@ -267,16 +250,13 @@ class RangeCounter:
         """Count the points in ranges after the last step; asking again gives the same answers."""
         return self._count(state, *self._checked_ranges(low, high), noise)
 
-    def snapshot(self, state: RangeState) -> bytes:
-        """Return `state` as bytes that only an equal mechanism restores. Private: it holds all points."""
+    def _fields(self, state: RangeState) -> dict[str, Any]:
         fields: dict[str, Any] = {"step": state.step, "digest": state.digest}
         fields["ends"] = np.array(list(state.history), np.int64)
         fields["digests"] = b"".join(state.history.values())
-        return pack_state("RangeCounter state", self._parameters, fields | state.points.to_fields())
+        return fields | state.points.to_fields()
 
-    def restore(self, data: bytes) -> RangeState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        fields = unpack_state("RangeCounter state", self._parameters, data)
+    def _state(self, fields: dict[str, Any]) -> RangeState:
         digests = fields["digests"]
         parts = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
         history = dict(zip(fields["ends"].tolist(), parts, strict=True))
@@ -287,7 +267,7 @@ class RangeCounter:
         """Return the counts of [start, end)."""
         if state.step == 0 or not len(starts):
             return np.zeros(len(starts), np.int64)
-        source = noise.derive("range counter", self._parameters)
+        source = self._source(noise)
 
         def drawn(intervals: Integers) -> Integers:
             return self._noise.draw(intervals, state.step, state.history, source)
@@ -327,12 +307,6 @@ class RangeCounter:
             raise ValueError("high must be >= low")
         return starts, ends + 1
 
-    def _step_number(self, step: int) -> int:
-        """Return a step number within the horizon."""
-        if checks.integer("step", step, minimum=1) > (self.horizon or LARGEST_HORIZON):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon or LARGEST_HORIZON}, got {step}")
-        return int(step)
-
     @cached_property
     def _noise(self) -> RangeNoise:
         return RangeNoise(
@@ -343,11 +317,6 @@ class RangeCounter:
             impulses=self.impulses,
             unit=self.updates_per_unit * (1 if self.neighbouring == "add_remove" else 2),
         )
-
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters as bytes: part of labels and snapshots; with other parameters the noise is another one."""
-        return parameters_of(self)
 
 
 def _sum_quantile(parts: list[tuple[Law, int]], log_beta: float) -> int:
@@ -363,17 +332,3 @@ def _rounded_up(number: int) -> int:
     """Return the next number of noises with four leading binary digits, so that few quantiles are computed."""
     rest = max(0, number.bit_length() - 4)
     return -(-number >> rest) << rest
-
-
-def parameters_of(mechanism: Any) -> bytes:
-    """Return the fields of a mechanism as bytes; equal parameters give equal bytes."""
-    values = {key: float(value) if key in ("epsilon", "delta") else value for key, value in asdict(mechanism).items()}
-    return json.dumps([type(mechanism).__name__, values], sort_keys=True).encode()
-
-
-def update_limits(does: str, universe: int, updates: int) -> tuple[str, ...]:
-    """Return sentences that say what an update is, and how many of them a unit makes."""
-    sentences = [f"An event {does} one point of 1 .. {universe}, at one step."]
-    if updates > 1:
-        sentences.append(f"A person makes at most {updates:,} such updates in the whole run.")
-    return tuple(sentences)

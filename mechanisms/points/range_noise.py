@@ -117,7 +117,7 @@ class RangeNoise:
         return sum(self.epoch(node.epoch).law.variance for node in self.nodes(step))
 
     def draw(self, intervals: Integers, step: int, history: dict[int, bytes], source: NoiseSource) -> Integers:
-        """Return the noise of intervals (by number) at `step`; `history` holds a digest for the end of each node."""
+        """Return the noise of intervals (by number) at `step`; `history` has a digest for the end of each node."""
         total = np.zeros(len(intervals), np.int64)
         labels = intervals.astype(np.uint64)
         for node in self.nodes(step):

@@ -158,7 +158,7 @@ the unit. The inputs of each step may depend on everything published before it.
         return " ".join([*sentences, *self.caveats])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the guarantee as plain values that JSON can hold, the unit in words too; the curve is left out."""
+        """Return the guarantee as plain values for JSON, the unit in words too; the curve is left out."""
         return {
             "unit": str(self.unit),
             "privacy_unit": self.unit.to_dict(),

@@ -72,7 +72,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
 
     Raises:
         ValueError: no sigma that can be drawn suffices: the hits leave nothing of (epsilon, delta), or too little; or
-            delta is smaller than what accounts can tell.
+            delta is smaller than what accounts can resolve.
     """
     releases = count_curve(1.0, charges, neighbouring).releases
     if delta < LEAST_DELTA:

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, HitMechanism
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold
+from privstream.mechanisms.sparse_vector.hit_mechanism import HitMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +48,11 @@ class AboveThreshold(HitMechanism):
     threshold: float = 0
     integer: bool = False
     neighbouring: str = "add_remove"
+    proof = "docs/proofs/sparse_vector.md, section AboveThreshold is epsilon-DP"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
-        check_shared(self.threshold, self.integer, self.neighbouring, self.noise_scale)
+        self._check_queries(self.noise_scale)
 
     @property
     def noise_scale(self) -> float:
@@ -61,20 +60,9 @@ class AboveThreshold(HitMechanism):
         return 2 / self.epsilon
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return PrivacyGuarantee(
-            unit=UNIT,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=0.0,
-            limits=(f"{WHOLE_RUN}, which halts at its first hit.",),
-            public=PUBLIC,
-            adaptivity=ADAPTIVITY,
-            proof="docs/proofs/sparse_vector.md, section AboveThreshold is epsilon-DP",
-            caveats=noise_caveats(self.integer, COMPARED_FLOATS),
-            curve=PureDp(self.epsilon),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts at its first hit.",)
 
     @cached_property
     def tests(self) -> HiddenThreshold:

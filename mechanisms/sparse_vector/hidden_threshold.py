@@ -1,6 +1,5 @@
 """The engine of the sparse vector family: tests against a hidden noisy threshold that is redrawn after each hit."""
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,10 @@ from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
-from privstream.mechanisms.snapshots import pack
 
 IntegersOrReals = NDArray[np.int64] | NDArray[np.float64]
 
-_VERSION = 1
-_LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
-_SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and 64-bit integers hold
+LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
 _CHUNK = 2**16  # queries whose noise is drawn at once
 _ROUNDS = 256  # threshold noises drawn at once
 
@@ -114,36 +109,6 @@ class HiddenThreshold:
         return 4 * self.scale * (math.log(queries) + math.log(2 * self.max_hits / beta)) + (1 if self.integer else 0)
 
 
-def check_shared(threshold: float, integer: bool, neighbouring: str, noise_scale: float) -> None:
-    """Check the parameters that all mechanisms of the family have."""
-    if not isinstance(integer, bool):
-        raise TypeError(f"integer must be True or False, got {type(integer).__name__}")
-    checks.real("threshold", threshold)
-    if integer and checks.integer("threshold", threshold, minimum=-_LARGEST) > _LARGEST:
-        raise ValueError(f"threshold must be <= 2**60, got {threshold}")
-    checks.one_of("neighbouring", neighbouring, tuple(NEIGHBOURING))
-    if not _SMALLEST_SCALE <= noise_scale <= _LARGEST_SCALE:
-        raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {noise_scale:g}")
-
-
-def parameters(mechanism: Any) -> bytes:
-    """Return the parameters of a mechanism as bytes: part of its noise labels and of its snapshots.
-
-    With other parameters the noise is another one: equal noise at two scales, added to one value, would give it away.
-    """
-    values = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
-    plain: dict[str, int | float | bytes | NDArray[Any]] = {
-        # Adding 0 makes one zero of the two: equal mechanisms have equal bytes.
-        name: value.encode()
-        if isinstance(value, str)
-        else int(value)
-        if isinstance(value, bool)
-        else float(value) + 0.0
-        for name, value in values.items()
-    }
-    return pack(type(mechanism).__name__, _VERSION, plain)
-
-
 def query_labels(first: int, count: int) -> NDArray[np.uint64]:
     """Return the noise labels first, first + 1, .."""
     return np.uint64(first) + np.arange(count, dtype=np.uint64)
@@ -153,7 +118,7 @@ def _integers(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     """Return an array of integers within range as int64."""
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers with integer=True, got {array.dtype}")
-    if array.size and (array.max() > _LARGEST or array.min() < -_LARGEST):
+    if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
         raise ValueError(f"{name} must be between -2**60 and 2**60 with integer=True")
     return array.astype(np.int64)
 

@@ -1,19 +1,16 @@
-"""What mechanisms with a hidden threshold share: the state of a run and its snapshots, and answers of hit or miss."""
+"""What mechanisms that answer hit or miss share."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.snapshots import pack_state, unpack_state
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress, parameters
-
-UNIT = PrivacyUnit(what="query")
-PUBLIC = ("all parameters", "the thresholds", "the number of queries")
-WHOLE_RUN = "It covers the whole run"
-ADAPTIVITY = "Queries and thresholds may depend on all earlier answers."
+from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
 
 
 class Answers(NamedTuple):
@@ -27,26 +24,13 @@ class Answers(NamedTuple):
         return len(self.hits)
 
 
-class SparseVectorMechanism(ABC):
-    """A mechanism whose state is how far its tests are: a function of the published answers."""
+class HitMechanism(QueryMechanism, Mechanism[Progress]):
+    """A mechanism that answers hit or miss. Its state is how far its tests are: a function of published answers."""
 
-    threshold: float
-
-    def initial_state(self) -> Progress:
-        """Return the state before the first query."""
-        return Progress()
-
-    def snapshot(self, state: Progress) -> bytes:
-        """Return `state` as bytes."""
-        return pack_state(f"{type(self).__name__} state", parameters(self), vars(state))
-
-    def restore(self, data: bytes) -> Progress:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        return Progress(**unpack_state(f"{type(self).__name__} state", parameters(self), data))
-
-
-class HitMechanism(SparseVectorMechanism):
-    """A mechanism that answers hit or miss, and nothing else."""
+    floats = COMPARED_FLOATS
+    noise_label = "sparse vector"
+    state_type = Progress
+    parameters = cached_property(packed_parameters)
 
     @property
     @abstractmethod
@@ -77,5 +61,5 @@ class HitMechanism(SparseVectorMechanism):
             BudgetSpent: the run had halted before.
         """
         gaps = self.tests.gaps(values, self.threshold if thresholds is None else thresholds)
-        state, hits = self.tests.test(state, gaps, noise.derive("sparse vector", parameters(self)))
+        state, hits = self.tests.test(state, gaps, self._source(noise))
         return state, Answers(hits)

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.errors import BudgetSpent
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack_state, unpack_state
-from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress, parameters
-from privstream.mechanisms.sparse_vector.hit_mechanism import WHOLE_RUN
+from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress
 from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
 from scipy import special
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineMultiplicativeWeights:
+class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     """Answers any number of linear queries over a finite domain, and pays only when its hypothesis is wrong.
 
     The hypothesis starts uniform. A query is answered from it, for free, unless `NumericSparse` finds that this answer
@@ -113,6 +113,8 @@ class OnlineMultiplicativeWeights:
     alpha: float
     integer: bool = False
     neighbouring: str = "add_remove"
+    noise_label = "multiplicative weights"
+    parameters = cached_property(packed_parameters)
 
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
@@ -240,7 +242,7 @@ class OnlineMultiplicativeWeights:
         if len(queries) and state.tests.hits >= self.max_updates:
             raise BudgetSpent(f"updates must stay <= {self.max_updates}; the run has halted and answers no more")
         truths = _products(queries, counts)
-        source = noise.derive("multiplicative weights", parameters(self))
+        source = self._source(noise)
         values, measured = np.zeros(len(queries)), np.zeros(len(queries), dtype=np.bool_)
         done = 0
         while done < len(queries) and state.tests.hits < self.max_updates:
@@ -268,7 +270,7 @@ class OnlineMultiplicativeWeights:
         if not answers.hits.any():
             return after, len(truths), 0.0, 0
         end = int(answers.hits.argmax()) + 1
-        # What the tests said after the first hit is about an outdated hypothesis; it is asked anew.
+        # What the tests found after the first hit is about an outdated hypothesis; it is asked anew.
         after, answers = self.tests.step(tests, values[:end], noise, thresholds=thresholds[:end])
         sign = 1 if end % 2 else -1
         return after, (end - 1) // 2, sign * float(answers.values[0]), sign
@@ -294,14 +296,10 @@ class OnlineMultiplicativeWeights:
             raise ValueError("queries must have values in [0, 1]")
         return counts.astype(np.int64), queries.astype(np.int64 if self.integer else np.float64)
 
-    def snapshot(self, state: Hypothesis) -> bytes:
-        """Return `state` as bytes."""
-        fields = vars(state.tests) | {"log_law": state.log_law}
-        return pack_state("OnlineMultiplicativeWeights state", parameters(self), fields)
+    def _fields(self, state: Hypothesis) -> dict[str, Any]:
+        return vars(state.tests) | {"log_law": state.log_law}
 
-    def restore(self, data: bytes) -> Hypothesis:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        fields = unpack_state("OnlineMultiplicativeWeights state", parameters(self), data)
+    def _state(self, fields: dict[str, Any]) -> Hypothesis:
         return Hypothesis(log_law=fields.pop("log_law"), tests=Progress(**fields))
 
 

@@ -8,20 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.sparse_vector.hidden_threshold import (
     IntegersOrReals,
     Progress,
-    check_shared,
-    parameters,
     query_labels,
 )
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, SparseVectorMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, QueryMechanism
 from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse, check_composition, noise_scale
 
 _ROOT = math.sqrt(512)
@@ -40,7 +37,7 @@ class NumericAnswers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumericSparse(SparseVectorMechanism):
+class NumericSparse(QueryMechanism, Mechanism[Progress]):
     """Answers sensitivity-1 queries with a noisy value or a miss until the `max_hits`-th value, then halts.
 
     Privacy:
@@ -89,12 +86,16 @@ class NumericSparse(SparseVectorMechanism):
     threshold: float = 0
     integer: bool = False
     neighbouring: str = "add_remove"
+    proof = "docs/proofs/sparse_vector.md, section NumericSparse"
+    noise_label = "sparse vector"
+    state_type = Progress
+    parameters = cached_property(packed_parameters)
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
-        check_shared(self.threshold, self.integer, self.neighbouring, self.value_scale)
+        self._check_queries(self.value_scale)
         check_composition(self.choice.curve, self.choice.epsilon, self.choice.delta)
         check_composition(self._values_curve, self.epsilon - self.choice.epsilon, self.delta / 2)
 
@@ -123,20 +124,14 @@ class NumericSparse(SparseVectorMechanism):
         )
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return PrivacyGuarantee(
-            unit=UNIT,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",),
-            public=PUBLIC,
-            adaptivity=ADAPTIVITY,
-            proof="docs/proofs/sparse_vector.md, section NumericSparse",
-            caveats=noise_caveats(self.integer, PUBLISHED_FLOATS),
-            curve=ComposedCurve(curves=(self.choice.curve, self._values_curve)),
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",)
+
+    @property
+    def curve(self) -> ComposedCurve:
+        """All (epsilon, delta) of the run."""
+        return ComposedCurve(curves=(self.choice.curve, self._values_curve))
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
@@ -164,7 +159,7 @@ class NumericSparse(SparseVectorMechanism):
             BudgetSpent: the run had halted before.
         """
         gaps = self.choice.tests.gaps(values, self.threshold if thresholds is None else thresholds)
-        source = noise.derive("sparse vector", parameters(self))
+        source = self._source(noise)
         after, hits = self.choice.tests.test(state, gaps, source)
         chosen = np.flatnonzero(hits)
         truths = self.choice.tests.vector(values)[chosen]

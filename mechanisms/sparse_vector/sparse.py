@@ -9,10 +9,9 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.accounting import connect_dots, least_epsilon
-from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, check_shared
-from privstream.mechanisms.sparse_vector.hit_mechanism import ADAPTIVITY, PUBLIC, UNIT, WHOLE_RUN, HitMechanism
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold
+from privstream.mechanisms.sparse_vector.hit_mechanism import HitMechanism
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
 from scipy import special, stats
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
@@ -105,12 +104,13 @@ class Sparse(HitMechanism):
     threshold: float = 0
     integer: bool = False
     neighbouring: str = "add_remove"
+    proof = "docs/proofs/sparse_vector.md, section Sparse"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
-        check_shared(self.threshold, self.integer, self.neighbouring, self.noise_scale)
+        self._check_queries(self.noise_scale)
         check_composition(self.curve, self.epsilon, self.delta)
 
     @property
@@ -124,20 +124,9 @@ class Sparse(HitMechanism):
         return PureComposition(rounds=self.max_hits, round_epsilon=2 / self.noise_scale)
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return PrivacyGuarantee(
-            unit=UNIT,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",),
-            public=PUBLIC,
-            adaptivity=ADAPTIVITY,
-            proof="docs/proofs/sparse_vector.md, section Sparse",
-            caveats=noise_caveats(self.integer, COMPARED_FLOATS),
-            curve=self.curve,
-        )
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",)
 
     @cached_property
     def tests(self) -> HiddenThreshold:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_mechanism import optimal_share
 from privstream.mechanisms.free_gap.gap_noise import noisy
 from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.free_gap.threshold_mechanism import optimal_share
+from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import mean
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector.hidden_threshold import parameters
 from scipy import stats
 
 GOLDEN = ([3, 4], [0.52, 7.15], [0, 1])
@@ -25,7 +25,7 @@ def run(mechanism, values, noise, **options):
 
 def plain_run(mechanism, values, noise):
     """The algorithm as it is printed, one query and one branch at a time."""
-    tests, source = mechanism.tests, noise.derive("gap tests", parameters(mechanism.tests))
+    tests, source = mechanism.tests, noise.derive("gap tests", packed_parameters(mechanism.tests))
     threshold_law = tests.threshold_law()
     barrier = mechanism.threshold + threshold_law.draw(source.derive("threshold"), 1)[0] - mean(threshold_law)
     left, answers = mechanism.epsilon - mechanism.threshold_epsilon, []

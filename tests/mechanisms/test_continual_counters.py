@@ -51,7 +51,7 @@ def noise_of(counter, seed):
 
 
 def inner_source(counter, noise):
-    return noise.derive("continual counter", counter._parameters)
+    return noise.derive("continual counter", counter.parameters)
 
 
 class TestRuns:
@@ -113,8 +113,8 @@ class TestRuns:
         noise = SeededNoise(1)
         for bad, error, message in (
             ([1, 2, 3], ValueError, r"vector must have shape \(2,\), got \(3,\)"),
-            ([0.5, 1.0], TypeError, "matrix must hold integers, got float64"),
-            ([1, 2**41], ValueError, "matrix must hold integers between"),
+            ([0.5, 1.0], TypeError, "matrix must contain integers, got float64"),
+            ([1, 2**41], ValueError, "matrix must contain integers between"),
         ):
             with pytest.raises(error, match=message):
                 counter.step(state, bad, noise)

@@ -191,8 +191,8 @@ class TestRuns:
         noise, state = SeededNoise(1), tested.initial_state()
         for bad, error, message in (
             ([1, 2], ValueError, r"vector must have shape \(3,\), got \(2,\)"),
-            ([1.0, 2.0, 3.0], TypeError, "matrix must hold integers, got float64"),
-            ([-1, 2, 3], ValueError, "matrix must hold integers between 0 and"),
+            ([1.0, 2.0, 3.0], TypeError, "matrix must contain integers, got float64"),
+            ([-1, 2, 3], ValueError, "matrix must contain integers between 0 and"),
         ):
             with pytest.raises(error, match=message):
                 tested.step(state, bad, noise)

@@ -36,7 +36,7 @@ def test_takes_the_largest_not_the_first():
 def test_fewer_queries_than_top():
     selection = HybridSparseVector(epsilon=2.0, top=5, integer=True).select([9000, 8000], SeededNoise(1))
     assert selection.indices.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="values must hold at least one query, got none"):
+    with pytest.raises(ValueError, match="values must contain at least one query, got none"):
         HybridSparseVector(epsilon=2.0).select([], SeededNoise(1))
 
 

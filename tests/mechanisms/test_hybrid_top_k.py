@@ -39,7 +39,7 @@ def test_top_found_costs_the_whole_budget(integer):
 def test_as_many_queries_as_top_are_enough():
     selection = HybridNoisyTopK(epsilon=2.0, top=2, threshold=-(10**6), integer=True).select([5, 10**5], SeededNoise(1))
     assert selection.indices.tolist() == [1, 0]
-    with pytest.raises(ValueError, match="values must hold at least 2 queries, got 1"):
+    with pytest.raises(ValueError, match="values must contain at least 2 queries, got 1"):
         HybridNoisyTopK(epsilon=2.0, top=2).select([5], SeededNoise(1))
 
 

@@ -234,7 +234,7 @@ def test_bad_parameters(options, error, message):
 @pytest.mark.parametrize(
     ("counts", "beta", "error", "message"),
     [
-        ([1, 2], 0.05, ValueError, "values must hold more than 2 queries, got 2"),
+        ([1, 2], 0.05, ValueError, "values must contain more than 2 queries, got 2"),
         ([1.0, 2.0, 3.0], 0.05, TypeError, "values must be integers"),
         ([1, 2, 3], 0.0, ValueError, r"beta must be in \(0, 1\), got 0.0"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector.hidden_threshold import Progress, parameters
+from privstream.mechanisms.sparse_vector.hidden_threshold import Progress
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 
 GOLDEN = ([603, 613, 194, 387, 387, 581], [True, False, False, False, False, False])
@@ -29,7 +29,7 @@ def random_queries(count, size, seed, *, integer):
 
 def plain_run(mechanism, counts, queries, noise):
     """The algorithm as it is printed: one query, and one one-sided test, at a time."""
-    source = noise.derive("multiplicative weights", parameters(mechanism))
+    source = noise.derive("multiplicative weights", mechanism.parameters)
     law, tests, answers = np.full(len(counts), 1 / len(counts)), Progress(), []
     for query in queries:
         truth, expected = (query * counts).sum(), mechanism.records * (query * law).sum()

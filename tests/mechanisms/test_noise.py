@@ -178,13 +178,13 @@ def test_key_errors(tmp_path, monkeypatch):
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", short.decode())
     monkeypatch.delenv("PRIVSTREAM_TEST_ABSENT", raising=False)
     cases = [
-        (lambda: KeyedNoise(short), "secret_key must hold at least 16 bytes, got 7"),
-        (lambda: KeyedNoise.from_file(tmp_path / "short"), "noise_key_file must hold at least 16 bytes, got 7"),
+        (lambda: KeyedNoise(short), "secret_key must have at least 16 bytes, got 7"),
+        (lambda: KeyedNoise.from_file(tmp_path / "short"), "noise_key_file must have at least 16 bytes, got 7"),
         (lambda: KeyedNoise.from_file(tmp_path / "none"), "noise_key_file must be a readable file, got .*No such file"),
         (lambda: KeyedNoise.from_file(tmp_path), "noise_key_file must be a readable file, got .*directory"),
         (
             lambda: KeyedNoise.from_environment("PRIVSTREAM_TEST_KEY"),
-            "environment variable PRIVSTREAM_TEST_KEY must hold at least 16 bytes, got 7",
+            "environment variable PRIVSTREAM_TEST_KEY must have at least 16 bytes, got 7",
         ),
         (
             lambda: KeyedNoise.from_environment("PRIVSTREAM_TEST_ABSENT"),
@@ -212,7 +212,7 @@ def test_a_file_that_is_larger_than_any_key_is_something_else(tmp_path, ending):
     assert (KeyedNoise.from_file(path).words(1) == KeyedNoise(content).words(1)).all()
     for longer in (b"x", b"\n" * 5000, b"\r\n\nx"):
         path.write_bytes(content + longer)
-        with pytest.raises(ValueError, match="noise_key_file must hold at most 1,024 bytes, got more"):
+        with pytest.raises(ValueError, match="noise_key_file must have at most 1,024 bytes, got more"):
             KeyedNoise.from_file(path)
 
 

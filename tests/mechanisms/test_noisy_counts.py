@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor import clock, paper_monitor, target_charging
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.privacy import noisy_counts
@@ -39,7 +39,7 @@ def test_one_release_is_at_least_the_divergence_of_its_law():
         assert exact <= CountCurve(sigma=5.0, releases=1).delta(epsilon) <= exact * 1.1
 
 
-@pytest.mark.parametrize("calibrator", [clock, target_charging, paper_monitor])
+@pytest.mark.parametrize("calibrator", [clock, target_charging, kaplan_mansour_stemmer])
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator, neighbouring):
     budget = MonitorBudget(delta=1e-6, neighbouring=neighbouring, domain="unknown", tests_per_person=100, **BUDGET)

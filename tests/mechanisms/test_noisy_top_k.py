@@ -166,7 +166,7 @@ def test_parameters_are_checked(options, error, message):
 
 def test_values_are_checked():
     mechanism = NoisyTopK(epsilon=1.0, top=2, integer=True)
-    with pytest.raises(ValueError, match="values must hold more than 2 queries, got 2"):
+    with pytest.raises(ValueError, match="values must contain more than 2 queries, got 2"):
         mechanism.select([1, 2], SeededNoise(1))
     with pytest.raises(TypeError, match="values must be integers with integer=True, got float64"):
         mechanism.select([1.0, 2.0, 3.0], SeededNoise(1))

@@ -200,7 +200,7 @@ class TestNoise:
         key = SeededNoise(7)
         state = run(mechanism, [([3, 9], [True, True])] * 17)
         tree, total = mechanism._noise.epoch(0), 1
-        source = key.derive("range counter", mechanism._parameters)
+        source = key.derive("range counter", mechanism.parameters)
         for node in tree.nodes(0, 0, 17):
             drawn = tree.law.draw(source.derive("node", 0, node.level, node.position, b""), np.array([2], np.uint64))
             total += node.sign * int(drawn[0])
@@ -463,12 +463,12 @@ class TestInputs:
         [
             (Updates([0]), ValueError, "points must be in 1 .. 100"),
             (Updates([101]), ValueError, "points must be in 1 .. 100"),
-            (Updates([1.5]), TypeError, "points must hold integers, got float64"),
-            (Updates([math.nan]), TypeError, "points must hold integers, got float64"),
-            (Updates([True]), TypeError, "points must hold integers, got bool"),
+            (Updates([1.5]), TypeError, "points must contain integers, got float64"),
+            (Updates([math.nan]), TypeError, "points must contain integers, got float64"),
+            (Updates([True]), TypeError, "points must contain integers, got bool"),
             (Updates([[1]]), ValueError, "points must have shape (n,), got (1, 1)"),
             (Updates([1], [True, False]), ValueError, "inserted must have shape (1,) as points, got (2,)"),
-            (Updates([1], [1]), TypeError, "inserted must hold truth values, got int64"),
+            (Updates([1], [1]), TypeError, "inserted must contain truth values, got int64"),
         ],
     )
     def test_updates(self, updates, error, message):

@@ -11,7 +11,7 @@ from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.cardinality.gap_cardinality import GapChanges, tail
-from privstream.mechanisms.cardinality.paper_cardinality import PaperChanges
+from privstream.mechanisms.cardinality.henzinger_sricharan_steiner import HenzingerSricharanSteinerChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.cardinality.state import Cardinalities
 from privstream.mechanisms.counters.continual_counter import node_law
@@ -142,7 +142,7 @@ GOLDEN = {
 def slow_gap_changes(mechanism, changes, noise):
     """Theorem 1's mechanism, one step and one test at a time."""
     algorithm = mechanism.algorithm
-    source = noise.derive("set cardinality", mechanism._parameters)
+    source = noise.derive("set cardinality", mechanism.parameters)
     size, shown, done, published = 0, 0, 0, []
     for step, change in enumerate(changes.tolist(), start=1):
         size += change
@@ -228,7 +228,7 @@ class TestSparse:
 def slow_paper_changes(mechanism, changes, noise):
     """Algorithms 6 and 7 as printed, errata apart, with noise of our labels."""
     epsilon, beta = mechanism.epsilon, mechanism.beta / 2
-    source = noise.derive("set cardinality", mechanism._parameters)
+    source = noise.derive("set cardinality", mechanism.parameters)
 
     def share(t):
         return beta / mechanism.horizon if mechanism.horizon else 6 * beta / (math.pi**2 * t**2)
@@ -278,14 +278,14 @@ class TestPaper:
     def test_the_number_of_estimates(self):
         """S^2 > K epsilon / (16 ln(2 T / beta')), so that S alpha > K."""
         for updates in (1, 10, 10**4, 10**7):
-            algorithm = PaperChanges(epsilon=1.0, beta=0.1, horizon=1000, max_updates=updates)
+            algorithm = HenzingerSricharanSteinerChanges(epsilon=1.0, beta=0.1, horizon=1000, max_updates=updates)
             log = math.log(2 * 1000 / 0.05)
             alpha = 16 * algorithm.rounds * log
             assert algorithm.rounds * alpha > updates
             assert algorithm.error(1000, None) == math.ceil(4 * alpha + 1)
 
     def test_instances_halve_no_budget(self):
-        algorithm = PaperChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
+        algorithm = HenzingerSricharanSteinerChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
         epsilons = [algorithm._of_doubling(j).epsilon for j in range(1, 1000)]
         assert 0.999 < math.fsum(epsilons) < 1
         assert algorithm.instance(0) == algorithm._of_doubling(1)

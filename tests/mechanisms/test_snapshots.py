@@ -73,7 +73,7 @@ def test_every_flipped_byte_is_refused():
         (b"\x80\x04K\x01." * 9, "snapshot must start with b'privstrm' and a header of 20 bytes"),
         (pack("other", 1, {}), "snapshot kind must be 'sparse', got 'other'"),
         (pack("sparse", 2, {}), "snapshot version of sparse must be 1, got 2"),
-        (pack("sparse", 1, {}) + b"x", "snapshot must hold 14 bytes after its header, got 15"),
+        (pack("sparse", 1, {}) + b"x", "snapshot must have 14 bytes after its header, got 15"),
     ],
 )
 def test_wrong_bytes_are_named(data, message):

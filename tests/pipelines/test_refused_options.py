@@ -44,7 +44,7 @@ EVERY = {
     "--beta 1": r"beta must be in (0, 1), got 1.0",
     "--beta 1e-300": "beta must be >= 1e-15, got 1e-300",
     "--noise_key_file none": "noise_key_file must be a readable file, got none",
-    "--noise_key_file short": "noise_key_file must hold at least 16 bytes, got 3",
+    "--noise_key_file short": "noise_key_file must have at least 16 bytes, got 3",
     "--noise_key_file same": "noise_key_file must be random, with at least 8 different bytes, got 1",
     "--noise_key_file open": "noise_key_file must be readable by its owner alone, got open with mode 0644: chmod 600",
     "--noise_key_variable NO_SUCH_VARIABLE": "must not both be given",

@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 
 Event = tuple[str, str, int, str]  # user, categories with separators, microseconds, stream
@@ -54,7 +53,7 @@ def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
         state, noise = mechanism.initial_state(), made._noise().derive("stream", stream)
         for number, vector in enumerate(matrix):
             state, answer = mechanism.step(state, vector, noise)
-            bound = error_bound(mechanism, number + 1, state.interval)
+            bound = mechanism.error_bound(number + 1, state.interval)
             found = []
             for place, question in enumerate(made.questions):
                 if len(answer) == len(made.questions) and len(mechanism.queries) == len(made.questions) != 1:

@@ -5,7 +5,6 @@ import pytest
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import Histogram, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.histograms.errors import error_bound
 from scipy import stats
 
 RUNS, STEPS, BETA = 150, 40, 0.3
@@ -36,9 +35,7 @@ def worst_parts(mechanism, runs):
             state, answers = mechanism.step(state, vector, noise)
             truth = truth + vector
             true = np.concatenate([query.values(truth)[0] for query in mechanism.queries])
-            worst = max(
-                worst, np.abs(answers - true).max() / max(1, error_bound(mechanism, number + 1, state.interval))
-            )
+            worst = max(worst, np.abs(answers - true).max() / max(1, mechanism.error_bound(number + 1, state.interval)))
         found.append(worst)
     return np.array(found)
 
@@ -60,13 +57,13 @@ def test_bounds_hold_for_whole_runs(name, runs):
 
 def test_bounds_grow_with_time_and_intervals_alone():
     endless = HistogramQueries(epsilon=1.0, columns=3, mode="direct")
-    bounds = [error_bound(endless, step, step) for step in range(1, 70)]
+    bounds = [endless.error_bound(step, step) for step in range(1, 70)]
     assert bounds == sorted(bounds)
     assert [bounds[i] for i in (0, 1, 2, 4, 8, 16)] == sorted({*bounds[:32]})
     ends = HistogramQueries(epsilon=1.0, columns=3, mode="direct", horizon=100)
-    assert {error_bound(ends, step, step) for step in (1, 7, 100)} == {ends.counter.error(100, 0.05)}
+    assert {ends.error_bound(step, step) for step in (1, 7, 100)} == {ends.counter.error(100, 0.05)}
     anchored = HistogramQueries(epsilon=1.0, columns=3, mode="anchored", horizon=100)
-    by_interval = [error_bound(anchored, 5, interval) for interval in range(9)]
+    by_interval = [anchored.error_bound(5, interval) for interval in range(9)]
     assert by_interval == sorted(by_interval)
     assert by_interval[0] < by_interval[-1]
-    assert error_bound(anchored, 5, 2) == error_bound(anchored, 99, 2)
+    assert anchored.error_bound(5, 2) == anchored.error_bound(99, 2)

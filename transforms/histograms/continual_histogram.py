@@ -11,7 +11,6 @@ from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import Monotone
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.publishing import PublishHistogram
 from privstream.transforms.histograms.questions import questions, watched
@@ -178,7 +177,7 @@ class ContinualHistogram(CategoryTransform):
 
         With direct counters they are renewed in every window, and `intervals` is not needed.
         """
-        return error_bound(self.mechanism, window, intervals)
+        return self.mechanism.error_bound(window, intervals)
 
     def publisher(self, timer_offset: int, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""

@@ -11,7 +11,6 @@ from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.histograms.query import Histogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.histograms.errors import error_bound
 from privstream.transforms.histograms.events import Categories, decode_counts
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.histograms.questions import Question
@@ -82,7 +81,7 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         for run in runs:
             before = state.step
             state, answers = self.mechanism.run(state, run, noise)
-            bounds = [error_bound(self.mechanism, before + 1 + i, state.interval) for i in range(len(run))]
+            bounds = [self.mechanism.error_bound(before + 1 + i, state.interval) for i in range(len(run))]
             published += zip(answers, bounds, strict=True)
         return state, self._outputs(stream, first, published)
 

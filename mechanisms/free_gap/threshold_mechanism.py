@@ -1,33 +1,29 @@
-"""What mechanisms with gaps to a hidden threshold share: how they divide epsilon, step, and say what was spent."""
+"""ThresholdMechanism: what tests of queries in order share: how they divide epsilon, step, and what they spent."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import check_parameters, vector
 from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress, GapTests
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, pack_state, unpack_state
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, parameters
+from privstream.mechanisms.snapshots import pack
+from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold
+from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
 
-_VERSION = 1
 
-
-class ThresholdMechanism(ABC):
+class ThresholdMechanism(QueryMechanism, Mechanism[GapProgress]):
     """A mechanism that spends a part of epsilon on a hidden threshold, and the rest evenly on so many hits."""
 
-    epsilon: float
-    threshold: float
-    integer: bool
-    monotone: bool
-    noise_law: str
     threshold_share: float | None
     branches: int = 1
     margin: float = 0.0
+    proof = "docs/proofs/free_gap.md, section 2"
+    state_type = GapProgress
 
     @property
     @abstractmethod
@@ -40,7 +36,7 @@ class ThresholdMechanism(ABC):
         if self.threshold_share is not None:
             checks.probability("threshold_share", self.threshold_share)
         scales = (self.tests.query_scale, math.ldexp(self.tests.query_scale, self.branches - 1))
-        check_parameters(self, self.threshold, self.tests.threshold_scale, *scales)
+        self._check_queries(self.tests.threshold_scale, *scales)
 
     @property
     def threshold_epsilon(self) -> float:
@@ -66,17 +62,9 @@ class ThresholdMechanism(ABC):
             integer=self.integer,
         )
 
-
-class GapMechanism(ThresholdMechanism):
-    """What sparse vector mechanisms with gaps share: how they step, and what their answers cost and tell."""
-
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
         return self.tests.accuracy(queries, beta)
-
-    def initial_state(self) -> GapProgress:
-        """Return the state before the first query."""
-        return GapProgress()
 
     def step(
         self, state: GapProgress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
@@ -98,12 +86,10 @@ class GapMechanism(ThresholdMechanism):
         Raises:
             BudgetSpent: the run had halted before.
         """
-        queries = vector(values, integer=self.integer)
+        queries = self._vector(values)
         bars: NDArray[Any] = np.asarray(self.threshold if thresholds is None else thresholds)
         HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).gaps(queries, bars)  # checks them
-        return self.tests.test(
-            state, queries, vector(np.broadcast_to(bars, queries.shape), integer=self.integer), noise
-        )
+        return self.tests.test(state, queries, self._vector(np.broadcast_to(bars, queries.shape)), noise)
 
     def halted(self, state: GapProgress) -> bool:
         """Return whether the run answers no more."""
@@ -134,18 +120,11 @@ class GapMechanism(ThresholdMechanism):
         below = {branch: self.tests.excess(branch, beta) for branch in set(answers.branches.tolist())}
         return answers.gaps - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
 
-    def snapshot(self, state: GapProgress) -> bytes:
-        """Return `state` as bytes."""
-        return pack_state(f"{type(self).__name__} state", self._identity(), vars(state))
-
-    def restore(self, data: bytes) -> GapProgress:
-        """Return the state in a snapshot of a mechanism with equal parameters, else raise SnapshotError."""
-        return GapProgress(**unpack_state(f"{type(self).__name__} state", self._identity(), data))
-
-    def _identity(self) -> bytes:
-        """Return what a snapshot must agree on, as bytes."""
-        shared: dict[str, int | float | bytes | NDArray[np.float64]] = {"tests": parameters(self.tests)}
-        return pack(type(self).__name__, _VERSION, shared | {"threshold": float(self.threshold) + 0.0})
+    @cached_property
+    def parameters(self) -> bytes:
+        """What a snapshot must agree on: the noise has only the tests in its labels."""
+        shared: dict[str, int | float | bytes] = {"tests": packed_parameters(self.tests)}
+        return pack(type(self).__name__, 1, shared | {"threshold": float(self.threshold) + 0.0})
 
 
 def optimal_share(hits: int, *, monotone: bool) -> float:

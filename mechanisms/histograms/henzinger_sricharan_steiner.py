@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperPartition(Partition):
+class HenzingerSricharanSteinerPartition(Partition):
     """Algorithm 2 and, with delta > 0, Appendix D; `queries` is k. Base and K^t_j add up to the thresholds L^t_i.
 
     The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
@@ -43,7 +43,7 @@ class PaperPartition(Partition):
 
     @property
     def gamma(self) -> Laplace | Gaussian:
-        """The noise of the comparisons that tell which thresholds rise."""
+        """The noise of the comparisons that decide which thresholds rise."""
         if self.delta == 0:
             return Laplace(3 * self.queries * self.moves / self.epsilon)
         variance = 18 * self.queries * (math.log(4 / self.delta) + 2 * self.epsilon / 3) / self.epsilon**2
@@ -70,6 +70,13 @@ class PaperPartition(Partition):
         counter = counter_error(self.counter, number, float(self.counter_beta(number)))
         return np.asarray(3 * (self.margin(step, number) + counter))
 
+    def error_at(self, step: int, interval: int) -> int:
+        """Return how far answers are off at most at `step`, in interval 0, 1, .."""
+        number = interval + 1
+        counter = counter_error(self.counter, number, float(self.counter_beta(number)))
+        rise = float(self.rise(step, number)) + 2 * float(self.margin(step, number))
+        return math.ceil(rise + self.gamma_bound(number) + 3 * counter + 1)
+
     def first_base(self, values: Integers) -> Floats:
         """Return L - K at the start, 0."""
         return np.zeros(values.shape)
@@ -94,17 +101,23 @@ class PaperPartition(Partition):
     def _crossed(
         self, thresholds: Floats, values: Integers, step: int, interval: int, noise: NoiseSource
     ) -> np.ndarray:
-        """Tell which queries pass their thresholds less C, with noise gamma."""
+        """Return which queries pass their thresholds less C, with noise gamma."""
         source = noise.derive("paper gamma", step)
         gamma = self.gamma.draw(source, bound_labels(source, np.arange(len(values)), values))
         return np.asarray(values + gamma > thresholds - self.margin(step, interval + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlagPartition(PaperPartition):
+class FlagPartition(HenzingerSricharanSteinerPartition):
     """Algorithm 9: fixed thresholds, which become infinite when they are passed."""
 
     thresholds: tuple[int, ...]
+
+    def error_at(self, step: int, interval: int) -> int:
+        """Return how far the sum of a flag that is up is below its threshold at most, and of one that is down above."""
+        number = interval + 1
+        bounds = float(self.margin(step, number)) + self.gamma_bound(number)
+        return math.ceil(bounds + counter_error(self.counter, number, float(self.counter_beta(number)))) + 1
 
     def first_base(self, values: Integers) -> Floats:
         """Return the thresholds."""

@@ -35,7 +35,7 @@ class Instance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperChanges(SparseChanges):
+class HenzingerSricharanSteinerChanges(SparseChanges):
     """Change the estimate iff |shown - size| + Lap(4 S / eps_1) > 24 S / eps_1 ln(2 T / beta) + Lap(2 S / eps_1).
 
     The new estimate is size + Lap(S / eps_1), also at step 1. With `max_updates` all changes are used up after S

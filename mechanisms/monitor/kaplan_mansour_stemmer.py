@@ -20,7 +20,7 @@ COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperCalibration(Calibration):
+class KaplanMansourStemmerCalibration(Calibration):
     """Hit iff count + w + min(v, Delta) >= threshold, w and v Laplace of scales 10 Delta and b; see `calibrate`.
 
     The noise is discrete Laplace noise, Delta an integer. `noise_scale` is 10 Delta.
@@ -122,7 +122,7 @@ def _geometric(rate: float, offset: Floats, first: ArrayLike, last: ArrayLike) -
 
 
 @functools.lru_cache(maxsize=64)
-def _threshold(calibration: PaperCalibration, octave: int) -> int:
+def _threshold(calibration: KaplanMansourStemmerCalibration, octave: int) -> int:
     """Return the integer threshold: the paper's, or the least that keeps items of one person out of sight."""
     budget, scale = calibration.budget, calibration.noise_scale
     if budget.domain == "known":
@@ -160,7 +160,7 @@ def _hits_delta(budget: MonitorBudget) -> float:
     return budget.hits_delta * (1 - budget.count_share)
 
 
-def calibrate(budget: MonitorBudget) -> PaperCalibration:
+def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
     """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
 
     Privacy: (budget.epsilon, budget.delta) for one person over the whole run; also for linear queries, which charge
@@ -182,5 +182,7 @@ def calibrate(budget: MonitorBudget) -> PaperCalibration:
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
     cut_off = scale * math.log(scale)
-    calibration = PaperCalibration(budget=budget, noise_scale=10 * cut_off, inner_scale=scale, cut_off=cut_off)
+    calibration = KaplanMansourStemmerCalibration(
+        budget=budget, noise_scale=10 * cut_off, inner_scale=scale, cut_off=cut_off
+    )
     return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))
