@@ -22,7 +22,7 @@ from privstream.mechanisms import SeededNoise, SetCardinality
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, TrackMembers
-from privstream.transforms.cardinality.moves import SplitMoves, last_moves
+from privstream.transforms.cardinality.presence_rules import SplitPresence, last_presence
 from privstream.transforms.events.record_batches import read_batch
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
@@ -130,9 +130,9 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         epsilon=EPSILON, window=10, start=0, end=10 * BATCHES, enter_values=("in",), leave_values=("out",), noise=noise,
         max_updates=updates, shards=1,
     )  # fmt: skip
-    split = SplitMoves(steps=made.steps, moves=made.moves, noise=noise, shards=1)
+    split = SplitPresence(steps=made.steps, rules=made.rules, noise=noise, shards=1)
     split.setup()
-    track = TrackMembers(steps=made.steps, moves=made.moves, noise=noise, timer_offset=2)
+    track = TrackMembers(steps=made.steps, rules=made.rules, noise=noise, timer_offset=2)
     ledger, state = track.decode(b"", []), made.mechanism.initial_state()
     seconds = {"split and hash": 0.0, "last moves": 0.0, "membership": 0.0, "mechanism": 0.0}
     clock = time.process_time
@@ -141,9 +141,9 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         ((_, (_, data)),) = split.process(read_batch(batch, made.event_fields)[0])
         marks.append(clock())
         events = decode(EventBatch, data)
-        rows = last_moves(events.users, events.items, events.times)
+        rows = last_presence(events.users, events.items, events.times)
         kinds = (events.items[rows] & np.uint64(1)).astype(np.int64)
-        stay = made.moves.stay(made.steps, step, kinds, events.times[rows])
+        stay = made.rules.stay(made.steps, step, kinds, events.times[rows])
         said = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
         marks.append(clock())
         handled = track.handle(b"", step, [(StepKey("", step, 0), said)], ledger)
@@ -154,7 +154,7 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         marks.append(clock())
         for stage, took in zip(seconds, np.diff(marks).tolist(), strict=True):
             seconds[stage] += took
-    return seconds, len(ledger.presences), sum(map(len, track.encode(ledger)))
+    return seconds, len(ledger.membership), sum(map(len, track.encode(ledger)))
 
 
 def speed(updates: int) -> list[dict[str, Any]]:

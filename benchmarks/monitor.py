@@ -49,7 +49,7 @@ def charged_before(holdings: Holdings) -> UserCounters:
     people = np.unique(holdings.users)
     rng = np.random.default_rng(0)
     runs = (rng.choice(people, len(people) // 5 // 20 + 1, replace=False) for _ in range(20))
-    return UserCounters.from_runs(Charges.of(run) for run in runs)
+    return UserCounters.of(Charges.of(run) for run in runs)
 
 
 def peer_step(charged: Counter[int], rows: list[tuple[int, int, int]], threshold: float) -> list[int]:
@@ -73,14 +73,14 @@ def measure(people: int, items_per_step: int, repeats: int) -> list[dict[str, An
     after, hits = monitor.step(state, holdings, noise)  # builds the tables
     rows = list(zip(holdings.users.tolist(), holdings.items.tolist(), np.asarray(holdings.ranks).tolist(), strict=True))
     compact = counters.compact()
-    plain = Counter(dict(zip(compact.users.tolist(), compact.amounts.tolist(), strict=True)))
+    plain = Counter(dict(zip(compact.keys.tolist(), compact.values.tolist(), strict=True)))
     threshold = monitor.detection_threshold
     copies = [plain.copy() for _ in range(repeats)]
     peer_seconds, _ = best_seconds(lambda: peer_step(copies.pop(), rows, threshold), repeats)
     found = peer_step(plain, rows, threshold)
     assert set(range(COMMON)) <= set(found) & set(hits.items.tolist())
     items, counts = np.unique(holdings.items, return_counts=True)
-    held = sum(run.users.nbytes + run.amounts.nbytes for run in after.counters.runs)
+    held = sum(run.keys.nbytes + run.values.nbytes for run in after.counters.runs)
     plain_bytes = sys.getsizeof(plain) + sum(sys.getsizeof(user) for user in plain)
     charged = len(plain)
     memory = {"privstream": held / charged, "dict and Counter": plain_bytes / charged}

@@ -46,7 +46,7 @@ def make_stage() -> MonitorStream:
 def charged(people: np.ndarray) -> UserCounters:
     """Everybody has been charged once or a few times."""
     amounts = (1 + people % np.uint64(MAX_HITS - 2)).astype(np.uint16)
-    return UserCounters.from_runs([Charges(people, amounts)])
+    return UserCounters.of([Charges(people, amounts)])
 
 
 def window(people: np.ndarray, number: int, rng: np.random.Generator) -> HolderBatch:

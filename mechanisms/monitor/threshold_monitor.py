@@ -217,7 +217,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         if state.last_step is not None and holdings.step <= state.last_step:
             raise ValueError(f"step must be > the last step {state.last_step}, got {holdings.step}")
         hits, charges = self.decide(state.counters, holdings, noise)
-        return MonitorState(state.counters.charge(charges), holdings.step), hits
+        return MonitorState(state.counters.add(charges), holdings.step), hits
 
     def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[Hits, Charges]:
         """Return the hits of a step, and whom they charge (not for publication).
@@ -274,7 +274,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         return {"last": last, "charges": state.counters.compact().to_bytes()}
 
     def _state(self, fields: dict[str, Any]) -> MonitorState:
-        counters = UserCounters().charge(Charges.from_bytes(fields["charges"]))
+        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
         return MonitorState(counters, None if fields["last"] < 0 else fields["last"])
 
     def _described(self) -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.sorted_runs import Run, SortedRuns
 
 Integers = NDArray[np.int64]
 
 LARGEST_UNIVERSE = 1 << 60
 DUPLICATES = ("ignored", "counted")
-_GROWTH = 2  # a run is merged into the one before it when it is more than half as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,64 +30,48 @@ class Updates:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Distinct points in increasing order, and their weights, none of them 0."""
-
-    points: Integers
-    weights: Integers
+class Weights(Run):
+    """Distinct points in increasing order, int64, and their weights, int64, none of them 0."""
 
     @cached_property
     def sums(self) -> Integers:
         """Weights of all points before each one, and of all."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.weights)])
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.values)])
+
+    def merged(self, newer: Weights) -> Weights:
+        """Add weights, without points whose weights cancel."""
+        points, weights, first = self.interleaved(newer)
+        again = np.flatnonzero(~first)
+        weights[again - 1] += weights[again]
+        weights[again] = 0
+        kept = weights != 0
+        return Weights(points[kept], weights[kept])
 
 
-@dataclass(frozen=True, eq=False)
-class PointCounts:
-    """Points with their weights, as sorted runs of which each is at least twice as long as the next.
-
-    Adding n points costs amortised O(log) passes over sorted arrays, counting a range O(log^2). Never changed in place.
-    """
-
-    runs: tuple[Run, ...] = ()
-
-    @classmethod
-    def of(cls, parts: Iterable[tuple[Integers, Integers]]) -> PointCounts:
-        """Make it of the (points, weights) of its runs."""
-        return cls(tuple(Run(points, weights) for points, weights in parts))
+class PointCounts(SortedRuns[Weights]):
+    """Points with their weights. Counting a range takes O(log^2)."""
 
     def below(self, points: Integers) -> Integers:
         """Return the weight of all points less than each of `points`."""
         total = np.zeros(len(points), np.int64)
         for run in self.runs:
-            total += run.sums[np.searchsorted(run.points, points)]
+            total += run.sums[np.searchsorted(run.keys, points)]
         return total
 
     def at(self, points: Integers) -> Integers:
         """Return the weight of each of `points`."""
         total = np.zeros(len(points), np.int64)
-        for run in self.runs:
-            place = np.searchsorted(run.points, points)
-            place[place == len(run.points)] = 0
-            total += np.where(run.points[place] == points, run.weights[place], 0)
+        for there, weights in self.found(points):
+            total += np.where(there, weights, 0)
         return total
-
-    def add(self, points: Integers, weights: Integers) -> PointCounts:
-        """Return this with `weights`, none of them 0, added at increasing `points`."""
-        if not len(points):
-            return self
-        runs, last = list(self.runs), Run(points, weights)
-        while runs and len(runs[-1].points) < _GROWTH * len(last.points):
-            last = _merge(runs.pop(), last)
-        return PointCounts((*runs, last) if len(last.points) else tuple(runs))
 
     def to_fields(self) -> dict[str, NDArray[Any]]:
         """Return the runs as arrays for a snapshot."""
         empty = [np.empty(0, np.int64)]
         return {
-            "points": np.concatenate(empty + [run.points for run in self.runs]),
-            "weights": np.concatenate(empty + [run.weights for run in self.runs]),
-            "lengths": np.array([len(run.points) for run in self.runs], np.int64),
+            "points": np.concatenate(empty + [run.keys for run in self.runs]),
+            "weights": np.concatenate(empty + [run.values for run in self.runs]),
+            "lengths": np.array([len(run) for run in self.runs], np.int64),
         }
 
     @classmethod
@@ -97,7 +80,8 @@ class PointCounts:
         ends = np.cumsum(fields["lengths"])[:-1]
         if not len(fields["lengths"]):
             return cls()
-        return cls.of(zip(np.split(fields["points"], ends), np.split(fields["weights"], ends), strict=True))
+        parts = zip(np.split(fields["points"], ends), np.split(fields["weights"], ends), strict=True)
+        return cls(tuple(Weights(points, weights) for points, weights in parts))
 
 
 def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
@@ -125,10 +109,8 @@ def checked_updates(updates: Updates, universe: int) -> tuple[Integers, NDArray[
     return points, inserted.astype(np.bool_)
 
 
-def changes(
-    points: Integers, inserted: NDArray[np.bool_], held: PointCounts, duplicates: str
-) -> tuple[Integers, Integers]:
-    """Return increasing points and by how much (not 0) the updates of a step change their weights.
+def changes(points: Integers, inserted: NDArray[np.bool_], held: PointCounts, duplicates: str) -> Weights:
+    """Return by how much (not 0) the updates of a step change the weights of points.
 
     With `duplicates` "ignored", a set is kept: what matters of a step is the last update of each point. With "counted"
     each insertion weighs 1 and each deletion -1.
@@ -144,18 +126,4 @@ def changes(
         sums = np.cumsum(np.where(inserted[order], 1, -1))[ends]
         weights = np.diff(sums, prepend=0)
     kept = weights != 0
-    return distinct[kept], weights[kept]
-
-
-def _merge(one: Run, other: Run) -> Run:
-    """Return both runs as one, without points whose weights cancel."""
-    points = np.concatenate([one.points, other.points])
-    order = np.argsort(points, kind="stable")  # finds and merges the two sorted runs
-    points, weights = points[order], np.concatenate([one.weights, other.weights])[order]
-    again = np.flatnonzero(points[1:] == points[:-1])
-    if not len(again):
-        return Run(points, weights)
-    weights[again] += weights[again + 1]
-    weights[again + 1] = 0
-    kept = weights != 0
-    return Run(points[kept], weights[kept])
+    return Weights(distinct[kept], weights[kept])

@@ -173,8 +173,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         points, inserted = checked_updates(updates, self.universe)
         if not inserted.all():
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
-        added, weights = changes(points, inserted, state.points, self.duplicates)
-        held = state.points.add(added, weights)
+        changed = changes(points, inserted, state.points, self.duplicates)
+        added, weights, held = changed.keys, changed.values, state.points.add(changed)
         source = self._source(noise)
         plan, heavy = self.bounds, state.heavy
         if plan.heavy is not None:

@@ -241,10 +241,10 @@ class RangeCounter(PointMechanism[RangeState]):
         """Return the state after one step with these updates."""
         step = self._step_number(state.step + 1)
         points, inserted = checked_updates(updates, self.universe)
-        moved, weights = changes(points, inserted, state.points, self.duplicates)
-        digest = next_digest(state.digest, moved, weights) if self.delta > 0 else NO_HISTORY
+        changed = changes(points, inserted, state.points, self.duplicates)
+        digest = next_digest(state.digest, changed.keys, changed.values) if self.delta > 0 else NO_HISTORY
         history = self._noise.remember(state.history, step, digest)
-        return RangeState(step=step, points=state.points.add(moved, weights), history=history, digest=digest)
+        return RangeState(step=step, points=state.points.add(changed), history=history, digest=digest)
 
     def count(self, state: RangeState, low: ArrayLike, high: ArrayLike, noise: NoiseSource) -> Integers:
         """Count the points in ranges after the last step; asking again gives the same answers."""

@@ -73,7 +73,7 @@ def _one_stream(monitor, belief, strategy, world, shape, steps, noise):
     for step in range(steps):
         plan = strategy(step, hits)
         published, charges = monitor.decide(counters, _holdings(plan, world, step), noise)
-        counters = counters.charge(charges)
+        counters = counters.add(charges)
         items = published.items.astype(np.int64)
         hit, count = np.zeros(shape, bool), np.zeros(shape, np.int64)
         hit.ravel()[items] = True

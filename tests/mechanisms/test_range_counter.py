@@ -102,14 +102,14 @@ class TestPoints:
         members: set[int] = set()
         for _ in range(300):
             points, inserted = rng.integers(1, 500, 20), rng.random(20) < 0.5
-            held = held.add(*changes(points, inserted, held, "ignored"))
+            held = held.add(changes(points, inserted, held, "ignored"))
             for point, insertion in zip(points.tolist(), inserted.tolist(), strict=True):
                 (members.add if insertion else members.discard)(point)
-            lengths = [len(part.points) for part in held.runs]
+            lengths = [len(part) for part in held.runs]
             assert all(one >= 2 * two for one, two in itertools.pairwise(lengths))
         everything = np.arange(1, 500)
         assert held.at(everything).tolist() == [int(point in members) for point in everything]
-        assert sum(len(part.points) for part in held.runs) < 3 * 500
+        assert sum(len(part) for part in held.runs) < 3 * 500
 
     def test_snapshots_keep_points_of_a_large_universe(self):
         mechanism = RangeCounter(epsilon=EXACT, universe=1 << 60)
@@ -125,8 +125,8 @@ def node_sums(batches, duplicates, noise, steps):
     numbers = np.arange(1, 2 << (noise.levels - 1))
     first, after = bounds(numbers, noise.levels - 1)
     for points, inserted in batches:
-        moved, weights = changes(np.array(points, np.int64), np.array(inserted, bool), held, duplicates)
-        held = held.add(moved, weights)
+        changed = changes(np.array(points, np.int64), np.array(inserted, bool), held, duplicates)
+        held, moved, weights = held.add(changed), changed.keys, changed.values
         series.append([int(weights[(moved > a) & (moved <= b)].sum()) for a, b in zip(first, after, strict=True)])
     table = np.array(series)
     tree = noise.epoch(0)

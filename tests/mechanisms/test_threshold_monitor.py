@@ -187,14 +187,14 @@ class TestGates:
         one = holdings(0, [(7, 0, 2), (7, 1, 0), (7, 2, 1)])
         for step in range(charged):
             rows = holdings(step, [(7, 0, 0), *[(900 + 100 * step + i, 0, 0) for i in range(60)]])
-            counters = counters.charge(UNKNOWN.decide(counters, rows, SeededNoise(1))[1])
+            counters = counters.add(UNKNOWN.decide(counters, rows, SeededNoise(1))[1])
         assert counters.charged(ids([7])).tolist() == [charged]
         both = replace(one, step=4, users=np.append(one.users, ids([row[0] for row in crowd])),
                        items=np.append(one.items, ids([row[1] for row in crowd])),
                        ranks=np.append(one.ranks, np.zeros(len(crowd), np.uint16)))  # fmt: skip
         hits, charges = UNKNOWN.decide(counters, both, SeededNoise(1))
         assert hits.items.tolist() == [0, 1, 2]
-        assert UserCounters().charge(charges).charged(ids([7])).tolist() == [3 - charged]
+        assert UserCounters().add(charges).charged(ids([7])).tolist() == [3 - charged]
 
     def test_a_dropped_person_changes_nothing(self):
         rows = [holdings(i, [(u, 0, 0) for u in range(30)]) for i in range(3)]

@@ -64,28 +64,28 @@ def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[
 
 def kind_of(made: SetCardinality, item: str) -> str | None:
     """Say whether an item enters, leaves, or neither."""
-    if item in (made.moves.leave or ()):
+    if item in (made.rules.leave or ()):
         return "leave"
-    return "enter" if made.moves.enter is None or item in made.moves.enter else None
+    return "enter" if made.rules.enter is None or item in made.rules.enter else None
 
 
 def usable(made: SetCardinality, events) -> list[tuple[str, str, int, str]]:
     """Return the events that count, by time, with their kind as item; at one time leaving comes last."""
     first, end = made.steps.first * made.steps.size, made.steps.end * made.steps.size
     kept = [(user, kind_of(made, item), time, stream) for user, item, time, stream in events]
-    kept = [e for e in kept if e[1] and first <= e[2] < end and e[3] in made.moves.streams]
+    kept = [e for e in kept if e[1] and first <= e[2] < end and e[3] in made.rules.streams]
     return sorted(kept, key=lambda e: (e[2], e[1]))
 
 
 def there(made: SetCardinality, kind: str, time: int, moment: int) -> bool:
     """Say whether a person whose last event is this one is there at a moment."""
-    return kind == "enter" and (made.moves.timeout is None or moment - time < made.moves.timeout)
+    return kind == "enter" and (made.rules.timeout is None or moment - time < made.rules.timeout)
 
 
 def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:
     """Count for each window who is there at its end: by the last event of each person before it."""
     used = usable(made, events)
-    sizes = {stream: [] for stream in made.moves.streams}
+    sizes = {stream: [] for stream in made.rules.streams}
     for step in range(made.steps.first, made.steps.end):
         moment = (step + 1) * made.steps.size
         last = {(stream, user): (kind, time) for user, kind, time, stream in used if time < moment}
@@ -97,7 +97,7 @@ def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:
 def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
     """The same, where entries of a person beyond the limits do not count: a slow walk, window by window."""
     visits, homes, said = defaultdict(int), defaultdict(set), {}
-    sizes = {stream: [] for stream in made.moves.streams}
+    sizes = {stream: [] for stream in made.rules.streams}
     people = made.noise.derive("people in a set")
     by_step = defaultdict(dict)
     for user, kind, time, stream in usable(made, events):
@@ -131,7 +131,7 @@ def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
 
 def limited(made: SetCardinality) -> bool:
     """Say whether a person has limits."""
-    streams = made.streams_per_person is not None and made.streams_per_person < len(made.moves.streams)
+    streams = made.streams_per_person is not None and made.streams_per_person < len(made.rules.streams)
     return streams or made.mechanism.visits_per_person is not None
 
 

@@ -83,7 +83,7 @@ def test_the_first_steps_count(taking_part, participations):
 def test_a_cap_above_16_bits_holds():
     limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
     people = np.array([12], np.uint64)
-    before = UserCounters().charge(Charges(people, np.array([69_999], np.uint32)))
+    before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
     ledger = Contributions(participations=before)
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
@@ -98,6 +98,6 @@ def test_counting_over_many_steps_does_not_wrap_around():
     _, charges = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), Contributions())
     counters = UserCounters()
     for _ in range(17):
-        counters = counters.charge(charges[0])
+        counters = counters.add(charges[0])
         charges[0] = counters.compact()
     assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]

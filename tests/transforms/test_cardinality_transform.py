@@ -33,8 +33,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
-from privstream.transforms.cardinality.ledger import Presences, Stays
-from privstream.transforms.cardinality.moves import last_moves
+from privstream.transforms.cardinality.membership_log import MembershipLog, Stays
+from privstream.transforms.cardinality.presence_rules import last_presence
 from privstream.transforms.timing.public_clock import StartClocks
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_reference(runner, name):
     made = transform(name)
     results = run_bounded(runner, as_arrow(events) if name in ("doors", "streams") else as_rows(events), made)
     assert sorted(results.elements("rows")) == expected(made, events)
-    assert len(results.elements("rows")) == WINDOWS * len(made.moves.streams)
+    assert len(results.elements("rows")) == WINDOWS * len(made.rules.streams)
     assert results.elements("dead") == []
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
@@ -80,14 +80,14 @@ def test_workloads_are_interesting():
 def drive(made, events, chance, *, crashes, workers=2):
     """Run all stages by hand, with bundles that fail, in random order along a random watermark."""
     fns = dofns_of(made)
-    names = ("LastMoves", "TrackMembers", "PublishCardinality")
+    names = ("LastPresence", "TrackMembers", "PublishCardinality")
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-    stages[-1].feed(call_all(StartClocks(made.moves.streams), [b""]))
+    stages[-1].feed(call_all(StartClocks(made.rules.streams), [b""]))
     steps, markers = made.steps, {}
     waiting, watermark = list(events), START * SECOND
 
     def arrive(some):
-        keyed_batches = call_all(fns["SplitMoves"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
+        keyed_batches = call_all(fns["SplitPresence"], checked(made, as_arrow(some, chance.choice([1, 7, 1000]))))
         for key, (digest, _) in keyed_batches:
             markers.setdefault(key, []).append(digest)
         stages[0].feed(keyed_batches)
@@ -154,13 +154,13 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     made = transform(name, allowed_lateness=5)
     chance = random.Random(3)
     waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
-    stream = made.moves.streams[0]
+    stream = made.rules.streams[0]
     late = [(f"late {i}", "in", (START + 10) * SECOND + i, stream) for i in range(30)]
     late += [(f"late {i}", "out", (START + 75) * SECOND + i, stream) for i in range(12)]
     results = run_stream("prism", disordered(waiting, late, START, chance), made)
     assert sorted(results.elements("rows")) == expected(made, waiting)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
-    assert letters == ({"enter"} if made.moves.leave is None else {"enter", "leave"})
+    assert letters == ({"enter"} if made.rules.leave is None else {"enter", "leave"})
     assert not any("late " in letter.record for letter in results.elements("dead"))
     assert results.counters["privstream:events_late"] == len(late)
 
@@ -207,7 +207,7 @@ def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
         if not some:
             return []
         users, streams, times, kinds = np.array(some, np.int64).T
-        chosen = last_moves(users.astype(np.uint64), (2 * streams + kinds).astype(np.uint64), times)
+        chosen = last_presence(users.astype(np.uint64), (2 * streams + kinds).astype(np.uint64), times)
         return sorted(some[row] for row in chosen.tolist())
 
     together = said(rows)
@@ -221,7 +221,7 @@ def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
 def test_presences_are_a_dictionary(told):
-    presences, wanted = Presences(), {}
+    presences, wanted = MembershipLog(), {}
     everybody = np.arange(31, dtype=np.uint64)
     for step, pairs in enumerate(told):
         words = {person: max(step, until) for person, until in pairs}
@@ -232,7 +232,7 @@ def test_presences_are_a_dictionary(told):
         for person in range(31):
             until = wanted.get(person, 0)
             assert found[person] == until or (found[person] <= step and until <= step)
-        assert presences.compact(step).people.tolist() == sorted(p for p, until in wanted.items() if until > step)
+        assert presences.compact(step).keys.tolist() == sorted(p for p, until in wanted.items() if until > step)
 
 
 PEOPLE = st.lists(
@@ -246,7 +246,7 @@ PEOPLE = st.lists(
 def test_one_event_changes_the_size_by_one_over_one_stretch(name, moves, data):
     """What the guarantee for an event rests on: two steps at most, up at one and down at the other."""
     made = transform(name)
-    stream = made.moves.streams[0]
+    stream = made.rules.streams[0]
     events = [("one", item, (START + second) * SECOND, stream) for item, second, _ in moves]
     if not events:
         return
@@ -265,7 +265,7 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     """In at most `streams_per_person` streams, entering at most `visits_per_person` times, whatever others do."""
     made = transform(name)
     crowd = random_events(name, random.Random(3), 80)
-    streams = made.moves.streams
+    streams = made.rules.streams
     person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
     one, other = (sizes_with_limits(made, some) for some in (crowd, crowd + person))
     moved = {stream: np.array(other[stream]) - one[stream] for stream in streams}

@@ -12,32 +12,31 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, StepKey
-from privstream.transforms.cardinality.ledger import Presences, Stays
-from privstream.transforms.cardinality.moves import FOR_EVER, Moves
+from privstream.transforms.cardinality.membership_log import MembershipLog, Stays
+from privstream.transforms.cardinality.presence_rules import FOR_EVER, PresenceRules
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
-SEGMENT = 65_536
 NEVER = 1 << 62
 CHANGE = struct.Struct(">q")
 NOBODY = UserCounters()
-NOWHERE = Presences()
+NOWHERE = MembershipLog()
 
 
 @dataclass(frozen=True)
 class Members:
     """Who is present until when, how often they have entered, and in how many streams; all as of the end of `step`.
 
-    People of different streams are kept apart: `presences`, `visits` and `joined` are kept by the keyed hash of person
-    and stream.
+    `membership`, `visits` and `joined` are kept by the keyed hash of person and stream, `streams` by person.
     """
 
     step: int = 0
-    presences: Presences = NOWHERE
+    membership: MembershipLog = NOWHERE
     visits: UserCounters = NOBODY
     joined: UserCounters = NOBODY
     streams: UserCounters = NOBODY
@@ -61,14 +60,14 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self,
         *,
         steps: Steps,
-        moves: Moves,
+        rules: PresenceRules,
         noise: NoiseSource,
         timer_offset: int,
         visits: int | None = None,
         streams_per_person: int | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
-        self.moves = moves
+        self.rules = rules
         self.noise = noise
         self.visits = visits
         self.streams_per_person = streams_per_person
@@ -81,7 +80,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         streams, stay = said.items.astype(np.int64), said.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         places = self._places(said.users, streams)
-        before = state.presences.until(places)
+        before = state.membership.until(places)
         present = before > step
         entering = np.flatnonzero(~present & (stay > 0))
         admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], state)
@@ -93,20 +92,20 @@ class TrackMembers(OrderedSteps, state="track_members"):
         stays = Stays.of(places[rows], until[rows])
         after = Members(
             step=step,
-            presences=state.presences.updated(stays, step),
-            visits=state.visits.charge(visits),
-            joined=state.joined.charge(joined),
-            streams=state.streams.charge(of_person),
+            membership=state.membership.updated(stays, step),
+            visits=state.visits.add(visits),
+            joined=state.joined.add(joined),
+            streams=state.streams.add(of_person),
         )
         segment = _segment(step, stays, visits, joined, of_person) if len(rows) else None
         return Handled(after, segment, outputs)
 
     def _places(self, users: np.ndarray, streams: np.ndarray) -> np.ndarray:
         """Return the keyed hash of person and stream."""
-        if len(self.moves.streams) == 1:
+        if len(self.rules.streams) == 1:
             return users
         places = np.empty(len(users), np.uint64)
-        for number, name in enumerate(self.moves.streams):
+        for number, name in enumerate(self.rules.streams):
             rows = np.flatnonzero(streams == number)
             places[rows] = self.noise.derive("person in stream", name).words(users[rows])[:, 0, 0]
         return places
@@ -116,17 +115,17 @@ class TrackMembers(OrderedSteps, state="track_members"):
     ) -> tuple[np.ndarray, Charges, Charges, Charges]:
         """Tell which of the distinct entries are within a person's limits, and what they charge: visits, streams."""
         admitted = np.ones(len(people), bool)
-        joined = of_person = visits = _mentions(people[:0])
+        joined = of_person = visits = Charges.none()
         if self.visits is not None:
             admitted &= state.visits.charged(places) < self.visits
-        if self.streams_per_person is not None and self.streams_per_person < len(self.moves.streams):
+        if self.streams_per_person is not None and self.streams_per_person < len(self.rules.streams):
             new = np.flatnonzero(admitted & (state.joined.charged(places) == 0))
             left = self.streams_per_person - state.streams.charged(people[new])
             over = place_in_run(people[new], np.lexsort((places[new], people[new]))) >= left
             admitted[new[over]] = False
-            joined, of_person = _mentions(places[new[~over]]), _mentions(people[new[~over]])
+            joined, of_person = Charges.of(places[new[~over]]), Charges.of(people[new[~over]])
         if self.visits is not None:
-            visits = _mentions(places[admitted])
+            visits = Charges.of(places[admitted])
         return admitted, visits, joined, of_person
 
     def _changes(
@@ -151,7 +150,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
             return []
         totals = np.add.reduceat(signs[order], starts)
         return [
-            (self.moves.streams[names[order[start]]].encode(), stepped(int(ats[order[start]]), CHANGE.pack(total)))
+            (self.rules.streams[names[order[start]]].encode(), stepped(int(ats[order[start]]), CHANGE.pack(total)))
             for start, total in zip(starts, totals.tolist(), strict=True)
             if total
         ]
@@ -169,26 +168,20 @@ class TrackMembers(OrderedSteps, state="track_members"):
             charges = {name: Charges.from_bytes(data) for name, data in found.items()}
             state = Members(
                 step=step,
-                presences=state.presences.updated(stays, step),
-                **{name: getattr(state, name).charge(one) for name, one in charges.items()},
+                membership=state.membership.updated(stays, step),
+                **{name: getattr(state, name).add(one) for name, one in charges.items()},
             )
         return state
 
     def encode(self, state: Members) -> list[bytes]:
         """Write one entry per person who is present, and per counter."""
-        stays = state.presences.compact(state.step)
+        stays = state.membership.compact(state.step)
         charges = [counter.compact() for counter in (state.visits, state.joined, state.streams)]
         longest = max(len(stays), *map(len, charges))
         return [
             _segment(state.step, stays.slice(i, i + SEGMENT), *(one.slice(i, i + SEGMENT) for one in charges))
             for i in range(0, longest, SEGMENT)
         ]
-
-
-def _mentions(people: np.ndarray) -> Charges:
-    """Charge each mention once, in 32 bits: a person may enter more often than 16 bits can count."""
-    distinct, times = np.unique(people, return_counts=True)
-    return Charges(distinct, times.astype(np.uint32))
 
 
 def _segment(step: int, stays: Stays, visits: Charges, joined: Charges, streams: Charges) -> bytes:

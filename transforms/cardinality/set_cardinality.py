@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
-from privstream.transforms.cardinality.moves import FOR_EVER, LastMoves, Moves, SplitMoves
+from privstream.transforms.cardinality.presence_rules import FOR_EVER, LastPresence, PresenceRules, SplitPresence
 from privstream.transforms.cardinality.publishing import PublishCardinality
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
@@ -136,8 +136,10 @@ class SetCardinality(PrivateTransform):
     ) -> None:
         super().__init__(noise)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
-        self.moves = Moves.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams)
-        if self.moves.timeout is not None and self.moves.timeout // self.steps.size >= FOR_EVER - 1:
+        self.rules = PresenceRules.of(
+            enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
+        )
+        if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
         if streams_per_person is not None:
             if streams is None:
@@ -148,7 +150,7 @@ class SetCardinality(PrivateTransform):
         checks.one_of("method", method, tuple(METHODS))
         _check_needs(method, unit, has_end=end is not None, limited=visits_per_person is not None)
         self.shards = check_shards(shards)
-        self.streams_per_person = min(streams_per_person or 1, len(self.moves.streams)) if unit == "user" else None
+        self.streams_per_person = min(streams_per_person or 1, len(self.rules.streams)) if unit == "user" else None
         self.mechanism = mechanisms.SetCardinality(
             epsilon=epsilon,
             delta=delta,
@@ -158,7 +160,7 @@ class SetCardinality(PrivateTransform):
             visits_per_person=visits_per_person,
             mode=METHODS[method],
             streams_per_person=self.streams_per_person or 1,
-            streams=len(self.moves.streams) if unit == "user" and neighbouring == "replace_one" else None,
+            streams=len(self.rules.streams) if unit == "user" and neighbouring == "replace_one" else None,
             neighbouring=neighbouring,
             beta=beta,
         )
@@ -179,7 +181,7 @@ class SetCardinality(PrivateTransform):
 
     def _hash_caveats(self) -> list[str]:
         """Return what hashes may cost. Two people with one hash are one person, from whom one event may be taken."""
-        neighbouring, several = self.mechanism.neighbouring, len(self.moves.streams) > 1
+        neighbouring, several = self.mechanism.neighbouring, len(self.rules.streams) > 1
         if self.mechanism.unit == "event":
             return [events_hashed(neighbouring)] if several else []
         return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
@@ -207,7 +209,7 @@ class SetCardinality(PrivateTransform):
     @property
     def event_fields(self) -> EventFields:
         """What is read of an event."""
-        return EventFields(item=self.moves.by_item, streams=self.moves.streams != ("",))
+        return EventFields(item=self.rules.by_item, streams=self.rules.streams != ("",))
 
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
@@ -217,14 +219,14 @@ class SetCardinality(PrivateTransform):
                 "not depend on the data, and a job that is restored and sees other events in time would show the exact "
                 "difference"
             )
-        common: dict[str, Any] = {"steps": self.steps, "moves": self.moves}
+        common: dict[str, Any] = {"steps": self.steps, "rules": self.rules}
         people = self.noise.derive("people in a set")
         batches = gather(events, apply_dofn, self.event_fields)
-        keyed_batches = apply_dofn(batches, SplitMoves(**common, noise=people, shards=self.shards), KeyedBatch)
+        keyed_batches = apply_dofn(batches, SplitPresence(**common, noise=people, shards=self.shards), KeyedBatch)
         marked = (
             keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
         )
-        said = apply_dofn(marked, LastMoves(**common, timer_offset=1), Keyed)
+        said = apply_dofn(marked, LastPresence(**common, timer_offset=1), Keyed)
         track = TrackMembers(
             **common,
             noise=people,
@@ -233,17 +235,17 @@ class SetCardinality(PrivateTransform):
             streams_per_person=self.streams_per_person,
         )
         changes = apply_dofn(said, track, Keyed)
-        clocked = changes | "WithClock" >> WithClock(self.steps, self.moves.streams, apart=False)
+        clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, apart=False)
         publish = PublishCardinality(steps=self.steps, timer_offset=3, mechanism=self.mechanism, noise=self._noise())
         return apply_dofn(clocked, publish, CardinalityEstimate)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""
         windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
-        values = f"{self.moves.enter} {self.moves.leave} {self.moves.timeout}"
+        values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}"
         limit = f"{self.streams_per_person}"
-        if self.streams_per_person is not None and self.moves.streams != ("",):
-            limit += f" of {sorted(self.moves.streams)}"  # which of a person's streams count depends on all of them
+        if self.streams_per_person is not None and self.rules.streams != ("",):
+            limit += f" of {sorted(self.rules.streams)}"  # which of a person's streams count depends on all of them
         return self.noise.derive("SetCardinality", windows, values, limit)
 
 

@@ -11,6 +11,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
@@ -18,9 +19,8 @@ from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
-SEGMENT = 65_536
 NOBODY = UserCounters()
-NOTHING = Charges(np.empty(0, np.uint64), np.empty(0, np.uint32))
+NOTHING = Charges.none()
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             if keep.any() or not len(keep):  # that of an empty step goes on
                 step_key = StepKey(streams[code], step, 0)
                 outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
-        after = Contributions(
-            *(counters.charge(new) for counters, new in zip(vars(state).values(), charges, strict=True))
-        )
+        after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
 
     def _admit(self, people: np.ndarray, lots: np.ndarray, state: Contributions) -> tuple[np.ndarray, list[Charges]]:
@@ -101,13 +99,13 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             over = place_in_run(people[new], np.lexsort((lots[new], people[new]))) >= left
             admitted[new[over]] = False
             joined = new[~over]
-            memberships, streams = _mentions(lots[joined]), _mentions(people[joined])
+            memberships, streams = Charges.of(lots[joined]), Charges.of(people[joined])
         if self.participations is not None:
             rows = np.flatnonzero(admitted)
             left = self.participations - state.participations.charged(people[rows]).astype(np.int64)
             over = place_in_run(people[rows], np.lexsort((lots[rows], people[rows]))) >= left
             admitted[rows[over]] = False
-            participations = _mentions(people[admitted])
+            participations = Charges.of(people[admitted])
         return admitted, [participations, memberships, streams]
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
@@ -120,7 +118,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         for segment in segments:
             parts = [Charges.from_bytes(part) for part in unpack("contributions", 1, segment).values()]  # type: ignore[arg-type]
             state = Contributions(
-                *(counters.charge(part) for counters, part in zip(vars(state).values(), parts, strict=True))
+                *(counters.add(part) for counters, part in zip(vars(state).values(), parts, strict=True))
             )
         return state
 
@@ -129,12 +127,6 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         compacted = [counters.compact() for counters in vars(state).values()]
         chunks = range(0, max(map(len, compacted)), SEGMENT)
         return [_segment([part.slice(i, i + SEGMENT) for part in compacted]) for i in chunks]
-
-
-def _mentions(users: np.ndarray) -> Charges:
-    """Count how often each person is mentioned, in 32 bits: a run may have more steps than 16 bits can count."""
-    distinct, times = np.unique(users, return_counts=True)
-    return Charges(distinct, times.astype(np.uint32))
 
 
 def _distinct(users: np.ndarray, codes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:

@@ -16,8 +16,6 @@ from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
-SEGMENT = 65_536
-
 
 class MonitorStream(OrderedSteps, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
@@ -58,7 +56,7 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]
         segment = charges.to_bytes() if len(charges) else None
-        return Handled(state.charge(charges), segment, rows)
+        return Handled(state.add(charges), segment, rows)
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late holdings by item."""
@@ -66,10 +64,8 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
 
     def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
-        return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
 
     def encode(self, state: UserCounters) -> list[bytes]:
         """Write one entry per person."""
-        charges = state.compact()
-        chunks = range(0, len(charges), SEGMENT)
-        return [charges.slice(i, i + SEGMENT).to_bytes() for i in chunks]
+        return state.compact().to_segments()

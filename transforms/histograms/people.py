@@ -29,8 +29,6 @@ from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
-SEGMENT = 65_536
-
 
 class SplitRows(ReadCategories):
     """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
@@ -114,7 +112,7 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         charges = Charges.of(rows.users[admitted])
         streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
         counts = list(count(self.categories, streams, np.full(len(streams), step), positions))
-        return Handled(state.charge(charges), charges.to_bytes() if len(charges) else None, counts)
+        return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late rows by stream and category."""
@@ -123,12 +121,11 @@ class LimitRows(OrderedSteps, state="limit_rows"):
 
     def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
         """Add up the log."""
-        return UserCounters.from_runs(Charges.from_bytes(segment) for segment in segments)
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
 
     def encode(self, state: UserCounters) -> list[bytes]:
         """Write one entry per person."""
-        charges = state.compact()
-        return [charges.slice(i, i + SEGMENT).to_bytes() for i in range(0, len(charges), SEGMENT)]
+        return state.compact().to_segments()
 
 
 def late_counts(

@@ -36,7 +36,7 @@ FOR_EVER = 65_535  # steps, where there is no time-out
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves:
+class PresenceRules:
     """How events are read: all of it is public.
 
     Attributes:
@@ -59,7 +59,7 @@ class Moves:
         leave_values: tuple[str, ...] | None,
         timeout: float | None,
         streams: tuple[str, ...] | None,
-    ) -> Moves:
+    ) -> PresenceRules:
         """Make them from arguments of a transform."""
         for name, values in {"enter_values": enter_values, "leave_values": leave_values, "streams": streams}.items():
             if values is not None:
@@ -103,16 +103,16 @@ def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
     return found
 
 
-class SplitMoves(beam.DoFn):
+class SplitPresence(beam.DoFn):
     """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
 
     People become keyed 64-bit hashes; an item is 2 * stream + kind. What lies outside of the public steps or streams,
     or neither enters nor leaves, is counted and left out.
     """
 
-    def __init__(self, *, steps: Steps, moves: Moves, noise: NoiseSource, shards: int) -> None:
+    def __init__(self, *, steps: Steps, rules: PresenceRules, noise: NoiseSource, shards: int) -> None:
         self.steps = steps
-        self.moves = moves
+        self.rules = rules
         self.noise = noise
         self.shards = shards
         self.events = Metrics.counter("privstream", "events")
@@ -128,8 +128,8 @@ class SplitMoves(beam.DoFn):
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split one batch."""
         self.events.inc(batch.num_rows)
-        streams = stream_numbers(batch["stream"], self.moves.streams)
-        kinds = self.moves.kinds(batch["item"]) if self.moves.by_item else np.full(batch.num_rows, ENTER)
+        streams = stream_numbers(batch["stream"], self.rules.streams)
+        kinds = self.rules.kinds(batch["item"]) if self.rules.by_item else np.full(batch.num_rows, ENTER)
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         self.outside.inc(len(times) - len(rows))
@@ -145,7 +145,7 @@ class SplitMoves(beam.DoFn):
         yield from split_by_shard(users, items, times, steps, self.shards)
 
 
-def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
+def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the row of each person's last event in each stream; at one time, leaving comes last.
 
     A function of the person's own events, whatever their order in the input: equal rows are alike.
@@ -157,20 +157,20 @@ def last_moves(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.nd
     return rows
 
 
-class LastMoves(OnTimeBatches, state="last_moves"):
+class LastPresence(OnTimeBatches, state="last_presence"):
     """Per step and shard of people: late batches are dropped, and the last event of each person goes on, by shard."""
 
-    def __init__(self, *, steps: Steps, moves: Moves, timer_offset: int) -> None:
+    def __init__(self, *, steps: Steps, rules: PresenceRules, timer_offset: int) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
-        self.moves = moves
+        self.rules = rules
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Find the last event of each person."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        rows = last_moves(events.users, events.items, events.times)
+        rows = last_presence(events.users, events.items, events.times)
         items = events.items[rows]
         kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
-        stay = self.moves.stay(self.steps, key.step, kinds, events.times[rows])
+        stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
         said = HolderBatch(events.users[rows], streams, stay, Names.none())
         yield key.shard.to_bytes(4, "big"), seal(key, said)
 
@@ -179,6 +179,6 @@ class LastMoves(OnTimeBatches, state="last_moves"):
         items = decode(EventBatch, batch).items
         self.late.inc(len(items))
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
-            name = self.moves.streams[item >> 1]
+            name = self.rules.streams[item >> 1]
             record = f"{KINDS[item & 1]} ({number} events)"
             yield late_letter(self.steps, key.step, "late events", record, name)

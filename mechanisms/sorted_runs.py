@@ -1,0 +1,106 @@
+"""Values by key as sorted runs that are merged as they grow: what is added to often, and never changed in place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+from privstream.mechanisms.snapshots import pack, unpack
+
+SEGMENT = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Distinct keys and their values.
+
+    Attributes:
+        keys: integers, shape (n,), strictly increasing.
+        values: integers, shape (n,).
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    kind: ClassVar[str]
+    names: ClassVar[tuple[str, str]] = ("keys", "values")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def merged(self, newer: Self) -> Self:
+        """Return this and what was added later as one run."""
+        raise NotImplementedError
+
+    def interleaved(self, newer: Self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return keys and values of both, sorted by key, the older value first; and where a key stands first."""
+        keys = np.concatenate([self.keys, newer.keys])
+        order = np.argsort(keys, kind="stable")  # two sorted runs: timsort merges them in one pass
+        keys = keys[order]
+        first = np.ones(len(keys), bool)
+        np.not_equal(keys[1:], keys[:-1], out=first[1:])
+        return keys, np.concatenate([self.values, newer.values])[order], first
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Return what stands from place `start` to before place `stop`."""
+        return type(self)(self.keys[start:stop], self.values[start:stop])
+
+    def to_bytes(self) -> bytes:
+        """Encode as versioned bytes."""
+        return pack(self.kind, 1, dict(zip(self.names, (self.keys, self.values), strict=True)))
+
+    def to_segments(self) -> list[bytes]:
+        """Encode in parts of at most so many keys."""
+        return [self.slice(i, i + SEGMENT).to_bytes() for i in range(0, len(self), SEGMENT)]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode what `to_bytes` wrote."""
+        fields = unpack(cls.kind, 1, data)
+        return cls(*(np.asarray(fields[name]) for name in cls.names))
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+@dataclass(frozen=True, eq=False)
+class SortedRuns(Generic[AnyRun]):
+    """All that was added so far, oldest first. A value: `add` returns a new one.
+
+    The lengths of the runs at least halve from one to the next, so that adding m keys costs O(m log n) amortised,
+    looking up m keys costs O(m log^2 n), and old values stay valid.
+    """
+
+    runs: tuple[AnyRun, ...] = ()
+
+    @classmethod
+    def of(cls, runs: Iterable[AnyRun]) -> Self:
+        """Add runs in the order given."""
+        found = cls()
+        for run in runs:
+            found = found.add(run)
+        return found
+
+    def add(self, run: AnyRun) -> Self:
+        """Return these with one more run."""
+        runs = list(self.runs)
+        while runs and len(runs[-1]) < 2 * len(run):
+            run = runs.pop().merged(run)
+        return type(self)((*runs, run) if len(run) else tuple(runs))
+
+    def found(self, keys: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Return for each run which of `keys` (any order, repeats allowed) it has, and a value for each key."""
+        for run in self.runs:
+            place = np.minimum(np.searchsorted(run.keys, keys), len(run) - 1)
+            yield run.keys[place] == keys, run.values[place]
+
+    def merged(self, nothing: AnyRun) -> AnyRun:
+        """Return all as one run, or `nothing`."""
+        return functools.reduce(lambda older, newer: older.merged(newer), self.runs) if self.runs else nothing
+
+    def __len__(self) -> int:
+        """Count the entries; a key may have one in several runs."""
+        return sum(map(len, self.runs))
