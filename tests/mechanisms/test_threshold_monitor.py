@@ -93,7 +93,7 @@ def same(one, other):
 
 class TestAgainstAReference:
     @monitors
-    @settings(max_examples=25)
+    @settings(max_examples=settings.default.max_examples // 4)
     @given(stream=streams(), seed=st.integers(0, 2**32))
     def test_hits_and_charges(self, monitor, stream, seed):
         noise, state, charged = SeededNoise(seed), monitor.initial_state(), defaultdict(int)
@@ -111,7 +111,7 @@ class TestAgainstAReference:
 
 class TestInvariance:
     @monitors
-    @settings(max_examples=15)
+    @settings(max_examples=settings.default.max_examples // 6)
     @given(stream=streams(), seed=st.integers(0, 2**32))
     def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
         noise, rng = SeededNoise(seed), np.random.default_rng(seed)
@@ -124,7 +124,7 @@ class TestInvariance:
             assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
 
     @monitors
-    @settings(max_examples=25)
+    @settings(max_examples=settings.default.max_examples // 4)
     @given(stream=streams(), seed=st.integers(0, 2**32))
     def test_early_pruning_changes_nothing(self, monitor, stream, seed):
         """Items that even all their holders cannot lift are left out beforehand, as are empty steps."""

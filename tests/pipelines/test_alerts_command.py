@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from grids import some_quick
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
@@ -143,7 +144,7 @@ def test_rules_are_read_as_written(tmp_path):
     assert read_rules(str(tmp_path / "rules")) == rules
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
+@some_quick("ending", ["png", "svg"], "png")
 def test_the_plot(clinic, tmp_path, ending):
     output, picture = tmp_path / "alerts.jsonl", tmp_path / f"alerts.{ending}"
     assert watch(clinic, output) == 0

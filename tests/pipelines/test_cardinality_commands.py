@@ -46,6 +46,7 @@ def truth_of(building: Path) -> dict[int, int]:
     return {row.window_end.micros: row.size for row in read_row_file(str(building / "truth.jsonl"), SetSize)}
 
 
+@pytest.mark.slow
 def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path, tmp_path: Path) -> None:
     answers = []
     for format, ending in {"parquet": "parquet", "jsonl": "avro", "csv": "jsonl", "avro": "jsonl"}.items():

@@ -220,6 +220,7 @@ except RunError as error:
 """
 
 
+@pytest.mark.slow
 def test_prism_that_cannot_be_downloaded_is_explained(tmp_path: Path) -> None:
     """In a process of its own: all later pipelines of a process use the Prism that its first one looked for."""
     command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM]

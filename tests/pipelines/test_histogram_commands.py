@@ -46,6 +46,7 @@ def truth_of(trips: Path) -> dict[tuple[int, str], int]:
     return {(row.window_end.micros, row.category): row.events for row in rows}
 
 
+@pytest.mark.slow
 def test_all_formats_give_the_same_rows_which_keep_their_promise(trips: Path, tmp_path: Path) -> None:
     answers = []
     endings = ("parquet", "avro", "jsonl", "jsonl")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from grids import some_quick
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
 from privstream.pipelines.questions.queries.queries_file import parse_query
@@ -159,7 +160,7 @@ def test_a_field_called_stream_is_ignored(country, tmp_path):
     assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS]) == 0
 
 
-@pytest.mark.parametrize("truth", [True, False])
+@some_quick("truth", [True, False], True)
 def test_the_plot(country, tmp_path, truth):
     output = tmp_path / "answers.jsonl"
     assert ask(country, output) == 0

@@ -79,6 +79,7 @@ def test_ranks_are_right_up_to_what_is_promised(city: City, tmp_path: Path, caps
         assert row.error_bound >= promise["accuracy"]["least_error_bound"]
 
 
+@pytest.mark.slow
 def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_path: Path) -> None:
     answers = []
     for name in ("a.jsonl", "b.parquet", "c.avro"):
