@@ -51,6 +51,7 @@ def test_the_demo_shows_what_it_promises(
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_the_commands_that_are_shown_give_the_same_files_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def watch(
     return cli.main(["heavy-hitters", *files, *common, *options])
 
 
+@pytest.mark.slow
 def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     """One key, the same events from four formats, rows to three: one answer, which keeps its promise."""
     answers = []
@@ -125,6 +126,7 @@ def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest
     assert not any(row.item in shown.err for row in rows)
 
 
+@pytest.mark.slow
 def test_without_a_key_a_new_one_is_made_and_said(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -389,6 +391,7 @@ def test_a_failed_run_keeps_what_was_there(city: City, tmp_path: Path, monkeypat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_path: Path) -> None:
     assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
     assert (tmp_path / "rows.jsonl").read_bytes() == b""
