@@ -124,6 +124,7 @@ def test_mechanisms_import_with_beam_absent(tmp_path: Path) -> None:
     assert names - {"privstream.mechanisms"} == set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_blocker_of_the_test_above_blocks(tmp_path: Path) -> None:
     program = WITHOUT_BEAM.replace("import privstream.mechanisms\n", "import privstream.mechanisms, apache_beam\n")
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)

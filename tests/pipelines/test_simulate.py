@@ -78,6 +78,7 @@ def test_the_most_talked_of_trend_peaks_at_twelve_percent_of_people():
     assert len({trend.item for trend in planned}) == len(TRENDS)
 
 
+@pytest.mark.slow
 def test_the_background_follows_its_law():
     # 1.2 million draws from 4 items, in 4 cells: a deviation of 7 standard deviations has probability below 1e-10.
     (window,) = small(

@@ -172,6 +172,7 @@ def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str
     assert {row["stream"] for row in found} == {""}
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path, key_file: str) -> None:
     events = crowd()
     bad = {

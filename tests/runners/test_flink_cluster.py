@@ -124,6 +124,7 @@ def failure(what) -> str:
     return f"java.lang.RuntimeException: Error received from SDK harness for instruction 4: {told}"
 
 
+@pytest.mark.slow
 def test_a_restart_is_explained(flink_jobs, tmp_path):
     key = tmp_path / "noise.key"
     key.write_bytes(bytes(range(1, 33)))

@@ -37,6 +37,7 @@ def run(folder: Path, *options: str) -> set[Listener]:
     return found
 
 
+@pytest.mark.slow
 def test_the_local_runner_listens_nowhere(tmp_path: Path) -> None:
     assert run(tmp_path) == set()
 
