@@ -58,7 +58,7 @@ class TestExactly:
         def publish(selection):
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
-        excess, where = self.worst(mechanism, mechanism._law, publish, BASES, monkeypatch, noisy_top_k)
+        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch, noisy_top_k)
         print(f"\ntop {top} monotone={monotone} {noise_law}: {excess + epsilon:.4f} of {epsilon}, at {where}")
         assert -0.6 * epsilon < excess < TOLERANCE
 
@@ -74,12 +74,12 @@ class TestExactly:
         def publish(selection):
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
-        excess, where = self.worst(mechanism, mechanism._law, publish, BASES, monkeypatch, noisy_top_k)
+        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch, noisy_top_k)
         print(f"\nplain gap: {excess + 1:.4f} of 1, at {where}")
         assert excess == pytest.approx(1.0, abs=TOLERANCE)
         # With the identity alone it is private: only the gap is at fault.
         excess, _ = self.worst(
-            mechanism, mechanism._law, lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch, noisy_top_k
+            mechanism, mechanism.law, lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch, noisy_top_k
         )
         assert excess < TOLERANCE
 
