@@ -106,6 +106,6 @@ def test_string_buffers_of_slices(texts, start, kind):
 
 
 @given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
-def test_receipts_are_joined_and_split(parts):
+def test_markers_are_joined_and_counted(parts):
     joined = [join_markers((b"key", map(digest, part)))[1][0] for part in parts]
     assert count_markers(joined) == Counter(digest(data) for part in parts for data in part)
