@@ -241,12 +241,11 @@ class SetCardinality(PrivateTransform):
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""
-        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}"
         limit = f"{self.streams_per_person}"
         if self.streams_per_person is not None and self.rules.streams != ("",):
             limit += f" of {sorted(self.rules.streams)}"  # which of a person's streams count depends on all of them
-        return self.noise.derive("SetCardinality", windows, values, limit)
+        return self.noise.derive("SetCardinality", self.steps.label, values, limit)
 
 
 def _check_needs(method: str, unit: str, *, has_end: bool, limited: bool) -> None:

@@ -172,12 +172,11 @@ class CategoryTransform(PrivateTransform):
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the counts depend on, beside the events."""
-        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
         if self.unit == "user" and self.categories.streams != ("",):
             limits += f" {sorted(self.categories.streams)}"  # which of a person's rows count depends on all streams
         rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"
-        return self._source.derive(type(self).__name__, windows, limits, rows)
+        return self._source.derive(type(self).__name__, self.steps.label, limits, rows)
 
 
 def _limit(name: str, value: int | None, unit: str) -> int | None:

@@ -119,11 +119,9 @@ class PointTransform(PrivateTransform):
             asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
         clocked = records | "WithClock" >> WithClock(self.steps, self.streams)
-        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         actions = f"{self.actions.insert} {self.actions.delete}"
-        return apply_dofn(
-            clocked, self.answering(self.noise.derive(type(self).__name__, windows, actions)), self.row_type
-        )
+        noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
+        return apply_dofn(clocked, self.answering(noise), self.row_type)
 
     def _checked(self, standing: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""

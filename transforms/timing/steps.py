@@ -86,6 +86,11 @@ class Steps:
         return None if self.first is None or self.end is None else self.end - self.first
 
     @property
+    def label(self) -> str:
+        """The windows as a part of noise labels. It stays as it is in all versions."""
+        return f"{self.size} {self.first} {self.end} {self.allowed_lateness}"
+
+    @property
     def overlap(self) -> int:
         """Number of windows that one event may lie in."""
         return -(-self.size // self.period)

@@ -233,11 +233,10 @@ class TopKWithGap(PrivateTransform):
     @property
     def _ranking_noise(self) -> NoiseSource:
         """The noise of the ranking: a run with other parameters shares none of it."""
-        windows = f"{self.steps.size} {self.steps.first} {self.steps.end} {self.steps.allowed_lateness}"
         limits = f"{self.unit} {self.selection} {self._participations} {self._streams_limit}"
         if self.streams is not None:
             limits += f" {sorted(self.streams)}"  # which of a person's windows count depends on all streams
-        return self.noise.derive("top-k windows", windows, limits, self.domain.digest)
+        return self.noise.derive("top-k windows", self.steps.label, limits, self.domain.digest)
 
     @property
     def event_fields(self) -> EventFields:
