@@ -35,7 +35,7 @@ from _throughput import plot_rates
 from apache_beam.options.pipeline_options import PipelineOptions
 from heavy_hitters_throughput import WINDOW, some_people
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.commands.heavy_hitters import ORDER
+from privstream.pipelines.questions.heavy_hitters.question import SPEC
 from privstream.pipelines.simulate.event_writers import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -53,7 +53,7 @@ def private(options: list[str], events: str, output: str, parameters: Parameters
     hitters = ShiftingHeavyHitters(noise=KeyedNoise(KEY), **parameters)
     with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
         rows = (pipeline | "Read" >> ReadEvents(events)).events | "ShiftingHeavyHitters" >> hitters
-        _ = rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=ORDER)
+        _ = rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=SPEC.order)
 
 
 def plain(build: Any, options: list[str], events: str, output: str, min_holders: int) -> None:

@@ -24,7 +24,7 @@ from _plain_beam import arrow_alone, distinct_pairs, group_by_person
 from _report import parser, results_folder
 from _throughput import Files, Run, measure, report, start_beam
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.commands.heavy_hitters import ORDER
+from privstream.pipelines.questions.heavy_hitters.question import SPEC
 from privstream.pipelines.simulate.event_writers import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.pipelines.sinks.writers import WriteRows
@@ -42,7 +42,7 @@ def private(events: str, output: str, parameters: Parameters) -> None:
     with start_beam() as pipeline:
         read = pipeline | "Read" >> ReadEvents(events)
         rows = read.events | "ShiftingHeavyHitters" >> hitters
-        rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=ORDER)
+        rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=SPEC.order)
 
 
 def plain(build: Callable[..., None], events: str, output: str, min_holders: int) -> None:

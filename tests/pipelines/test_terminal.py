@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.plan.page import show
+from privstream.pipelines.questions.page import show
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import write_json
 from privstream.pipelines.sinks.writers import print_rows

@@ -12,7 +12,7 @@ import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.commands.heavy_hitters import ORDER
+from privstream.pipelines.questions.heavy_hitters.question import SPEC
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
@@ -55,7 +55,7 @@ def run(rows, transform, windowed=False):
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_run_writes_one_sorted_file(format, windowed, tmp_path):
     path = tmp_path / f"out.{format}"
-    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=ORDER), windowed)
+    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=SPEC.order), windowed)
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert os.listdir(tmp_path) == [path.name]
 
@@ -137,7 +137,7 @@ def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
     path.write_text("old")
     (tmp_path / ".out.jsonl.0123.partial").write_text("killed")
     (tmp_path / ".other.jsonl.0123.partial").write_text("of another run")
-    run(SORTED, WriteRows(str(path), HeavyHitter, order=ORDER))
+    run(SORTED, WriteRows(str(path), HeavyHitter, order=SPEC.order))
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
 
@@ -187,7 +187,7 @@ def test_unbounded_rows_are_refused(tmp_path):
 
 
 def test_sorting_is_by_stream_window_count_and_item():
-    assert sort_rows(SORTED[::-1], ORDER) == SORTED
+    assert sort_rows(SORTED[::-1], SPEC.order) == SORTED
 
 
 def test_json_is_written_whole_and_without_nan(tmp_path):
