@@ -69,7 +69,7 @@ EXAMPLES = {
     "measurements": measurements,
     "queries": queries,
 }
-ONE_OF_EACH = {name.partition(",")[0]: name for name in EXAMPLES}.values()
+ONE_OF_EACH = [*{name.partition(",")[0]: name for name in EXAMPLES}.values(), "points, ranges"]
 every_example = some_quick("name", EXAMPLES, *ONE_OF_EACH)
 
 
