@@ -27,6 +27,8 @@ from privstream.mechanisms.histograms.query import (
     Quantile,
     TopK,
 )
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.points.dynamic_points import Updates
@@ -59,7 +61,10 @@ __all__ = [
     "HybridSparseVector",
     "IncrementalPredecessor",
     "KaryTreeCounter",
+    "KeyedCounts",
     "KeyedNoise",
+    "KeyedRows",
+    "KeyedStep",
     "LinearQueries",
     "MaxSum",
     "MeasuredTopK",

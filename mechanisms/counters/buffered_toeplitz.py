@@ -128,14 +128,14 @@ class BufferedToeplitzCounter(ToeplitzCounter):
         buffers = state.memory[1:].copy()
         scratch = np.empty_like(buffers)
         for row in values:
-            _correct(row, poles, weights, buffers, scratch)
+            correct(row, poles, weights, buffers, scratch)
         cumulated = state.memory[:1] + np.cumsum(values, axis=0)
         unit = math.ldexp(1.0, self.fraction)
         memory = np.concatenate([cumulated[-1:], buffers])
         return memory, np.floor((cumulated + unit / 2) / unit).astype(np.int64)
 
 
-def _correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratch: Floats) -> None:
+def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratch: Floats) -> None:
     """Turn z into w = z - round(weights . buffers) in place, and decay the buffers.
 
     These are single operations of IEEE arithmetic in a fixed order: all machines round them in the same way.

@@ -1,0 +1,193 @@
+"""How much noise counts and sums of keys need, and from which noisy count on a key is published."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from privstream.mechanisms.keyed_counts.factors import LARGEST_HORIZON, BandedFactor, Factor, candidates
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.gaussian_curve import SMALLEST_SIGMA, SMOOTHING, GaussianCurve, largest_shift
+
+SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
+"""Of delta, for the Gaussian noise, that are tried out; the rest is for keys that one person makes known."""
+
+_SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
+_CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
+_FLOATS = 0.5
+_NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta.
+
+    Attributes:
+        span: windows that an answer is about, or None for all since the start.
+        horizon: steps of the run; None only for a span of 1.
+        contributions: of one person in all.
+        per_key: of one person to one key, in different windows.
+        persons: that a change of the data takes away or brings: 1, or 2 for replacing.
+        largest: value of a contribution to a sum, or None without sums.
+        signed: whether values may be negative.
+        value_share: of the budget, for sums.
+        min_people: that a key must have; None if the list of keys is public.
+    """
+
+    span: int | None
+    horizon: int | None
+    contributions: int
+    per_key: int
+    persons: int
+    largest: int | None
+    signed: bool
+    value_share: float
+    min_people: int | None
+
+    @property
+    def steps(self) -> int:
+        """Steps that noise is correlated over."""
+        return 1 if self.span == 1 else self.horizon or 1
+
+    @property
+    def tests(self) -> int:
+        """How often a key that one person makes known can be tested: in a window alone, once."""
+        return 1 if self.span == 1 else self.steps
+
+    @property
+    def values(self) -> tuple[tuple[int, float, bool], ...]:
+        """Largest value, share of the budget, and whether it may be negative, of counts and then of sums."""
+        if self.largest is None:
+            return ((1, 1.0, False),)
+        return (1, 1 - self.value_share, False), (self.largest, self.value_share, self.signed)
+
+
+@dataclass(frozen=True)
+class KeyLaw:
+    """Noise, thresholds and the privacy curve.
+
+    Attributes:
+        noises: of counts, and of sums if there are any.
+        curve: all (epsilon, delta) of the run.
+        tail: probability per contribution and test with which a key that one person makes known may be published;
+            None if the list of keys is public.
+        bounds: what it is for.
+    """
+
+    noises: tuple[KeyNoise, ...]
+    curve: PrivacyCurve
+    tail: float | None
+    bounds: Bounds
+
+    def threshold(self, step: int) -> int | None:
+        """Return the least noisy count at which a key is published: docs/proofs/keyed_counts.md, section 4."""
+        if self.tail is None:
+            return None
+        return self._threshold(step, self.tail)
+
+    def _threshold(self, step: int, tail: float) -> int:
+        people, most = self.bounds.min_people or 1, self.bounds.per_key
+        own = {1, most} if self.bounds.span != 1 else {1}  # what lies between has smaller thresholds: Lemma 4
+        others = (people - 1) * max(own)
+        return max(others + number + self.noises[0].exceeded(step, number * tail) + 1 for number in own)
+
+
+@functools.lru_cache(maxsize=64)
+def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
+    """Return the law with the smallest threshold at the last step or, for public keys, the smallest deviation.
+
+    Raises:
+        ValueError: no noise that can be drawn is enough.
+    """
+    found = list(_laws(epsilon, delta, bounds))
+    return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
+
+
+def _laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[KeyLaw]:
+    public = bounds.min_people is None
+    if delta == 0 or bounds.span == 1:  # only public keys come with delta = 0
+        yield _pure(epsilon, delta, bounds)
+    if delta > 0:
+        factor = best_factor(bounds)
+        for share in (1.0,) if public else SHARES:
+            yield _gaussian(epsilon, delta, share, factor, bounds)
+
+
+def _pure(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
+    """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
+    noises: list[KeyNoise] = []
+    nodes = 1 if bounds.span is not None else tree_nodes(bounds.steps)
+    for largest, share, _ in bounds.values:
+        norm = bounds.persons * bounds.contributions * largest * nodes
+        law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
+        window = BandedFactor(bounds.steps, 1)
+        noises.append(
+            TreeNoise(bounds.steps, law) if bounds.span is None else ToeplitzNoise(window, law, 0, bounds.span)
+        )
+    if bounds.min_people is None:
+        return KeyLaw(tuple(noises), PureDp(epsilon), None, bounds)
+    return KeyLaw(tuple(noises), SlackCurve(curve=PureDp(epsilon), slack=delta), _tail(delta, bounds), bounds)
+
+
+def _gaussian(epsilon: float, delta: float, share: float, factor: Factor, bounds: Bounds) -> KeyLaw:
+    """Return Gaussian noise that takes this share of delta."""
+    shift = largest_shift(epsilon, delta * share)
+    noises = tuple(
+        gaussian_noise(shift * math.sqrt(part), factor, largest, signed, bounds)
+        for largest, part, signed in bounds.values
+    )
+    curve: PrivacyCurve = GaussianCurve(shift=shift)
+    if bounds.min_people is None:
+        return KeyLaw(noises, curve, None, bounds)
+    slack = delta * (1 - share)
+    return KeyLaw(noises, SlackCurve(curve=curve, slack=slack), _tail(slack, bounds), bounds)
+
+
+def _tail(delta: float, bounds: Bounds) -> float:
+    return delta / (bounds.persons * bounds.contributions * bounds.tests)
+
+
+def gaussian_noise(shift: float, factor: Factor, largest: int, signed: bool, bounds: Bounds) -> ToeplitzNoise:
+    """Return the noise on one answer, of which a change of the data is seen as a shift of so many deviations."""
+    if factor.exact and largest == 1 and not signed:  # so many integers change by 1 each: Theorem 1 of counters.md
+        changes = bounds.persons * bounds.contributions
+        sigma = max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
+        return ToeplitzNoise(factor, WideGaussian(sigma), 0, bounds.span)
+    fraction, norm = 0, largest * l2_norm(factor, signed, bounds) * (1 + 1e-12)
+    if not factor.exact:
+        spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
+        fraction = max(0, spare - largest.bit_length() + 1)
+        touched = bounds.persons * bounds.contributions * factor.horizon
+        norm = math.ldexp(norm, fraction) + 2 * _CORRECTION * math.sqrt(touched)
+    sigma = max(SMALLEST_SIGMA, math.sqrt((norm / shift) ** 2 + SMOOTHING))
+    if factor.float_error(sigma) > _FLOATS:
+        raise ValueError(f"horizon must be shorter for values up to {largest:,}, got {factor.horizon}")
+    return ToeplitzNoise(factor, WideGaussian(sigma), fraction, bounds.span)
+
+
+def l2_norm(factor: Factor, signed: bool, bounds: Bounds) -> float:
+    """Return how far a change of the data moves R x over all keys, in L2 norm, for values up to 1."""
+    square = bounds.contributions * factor.contribution_square(bounds.per_key)
+    return math.sqrt(square) * (bounds.persons if signed else math.sqrt(bounds.persons))
+
+
+@functools.lru_cache(maxsize=64)
+def best_factor(bounds: Bounds) -> Factor:
+    """Return the factor with the least noise at the last step, or one with less memory and nearly as little."""
+    if bounds.steps > LARGEST_HORIZON:
+        raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
+    bare = replace(bounds, min_people=None)
+    errors = {factor: _last_error(factor, bare) for factor in candidates(bounds.span, bounds.steps)}
+    enough = min(errors.values()) * _NEARLY
+    return min((factor for factor, error in errors.items() if error <= enough), key=lambda factor: factor.rows)
+
+
+def _last_error(factor: Factor, bounds: Bounds) -> float:
+    published = factor.published(bounds.span)
+    return math.sqrt(float(published @ published)) * l2_norm(factor, False, bounds)

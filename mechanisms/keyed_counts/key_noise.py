@@ -1,0 +1,192 @@
+"""The noise of keys: a function of key, step and true total, many keys at once; its variance and its tails."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms.counters.kary_tree import best_base, digits, tree_height
+from privstream.mechanisms.keyed_counts.factors import Factor, Floats
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sums import NoiseSum
+from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from scipy import special
+
+Integers = NDArray[np.int64]
+
+_ROUNDING_VARIANCE = 1 / 12
+_SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
+_ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+
+
+class KeyNoise(ABC):
+    """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Numbers that a key has to remember from one step to the next."""
+
+    @abstractmethod
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
+
+        The noise that is first used at this step is bound to the true totals, so that a repetition with other data
+        draws it afresh.
+        """
+
+    @abstractmethod
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise at `step`; it is largest at the last step, or near it."""
+
+    @abstractmethod
+    def exceeded(self, step: int, tail: float) -> int:
+        """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
+
+
+@dataclass(frozen=True)
+class ToeplitzNoise(KeyNoise):
+    """Sums of w = R^-1 z over the last `span` steps, or over all, z independent on a grid of 2^-fraction.
+
+    Attributes:
+        factor: R.
+        law: of z, in units of the grid; discrete Laplace only with R the identity.
+        fraction: fractional bits of the grid.
+        span: number of steps, or None for all.
+    """
+
+    factor: Factor
+    law: WideGaussian | DiscreteLaplace
+    fraction: int
+    span: int | None
+
+    @property
+    def rows(self) -> int:
+        """Those of the factor, the last w in a ring where they are to be subtracted again, and the sum of w."""
+        if self.span == 1:
+            return self.factor.rows
+        return self.factor.rows + 1 + (self.span or 0)
+
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        """Return the noise of one step."""
+        drawn = self.law.draw(source, source.bind(_labels(keys, step), totals))
+        if not self.rows:
+            return drawn
+        values = drawn.astype(np.float64)
+        self.factor.correct(values, memory[: self.factor.rows], step)
+        if self.span != 1:
+            values = self._summed(values, memory[self.factor.rows :], step)
+        unit = math.ldexp(1.0, self.fraction)
+        return np.floor((values + unit / 2) / unit).astype(np.int64)
+
+    def _summed(self, values: Floats, memory: Floats, step: int) -> Floats:
+        memory[0] += values  # whole numbers below 2^53: exact
+        if self.span is not None:
+            oldest = memory[1 + step % self.span]
+            memory[0] -= oldest
+            oldest[:] = values
+        return memory[0]
+
+    def _sums(self, step: int) -> tuple[float, float]:
+        """Return the sums of squares and of absolute values of the coefficients of the noise at `step`."""
+        squares, absolute = _cumulated(self.factor, self.span)
+        last = min(step, len(squares)) - 1
+        return float(squares[last]), float(absolute[last])
+
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
+        rounding = _ROUNDING_VARIANCE if self.fraction else 0.0
+        return math.ldexp(self.law.variance, -2 * self.fraction) * self._sums(step)[0] + rounding
+
+    def exceeded(self, step: int, tail: float) -> int:
+        """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
+        square, absolute = self._sums(step)
+        if isinstance(self.law, DiscreteLaplace):
+            return _laplace_quantile(self.law, round(square), tail)
+        norm = math.sqrt(square)
+        normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
+        if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
+            return math.ceil(normal - 0.5)
+        rounded = _ROUNDED_SIGMA * norm * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+        corrections = 0.0 if self.factor.exact else absolute
+        return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
+
+
+@dataclass(frozen=True)
+class TreeNoise(KeyNoise):
+    """The noise of a k-ary tree with subtraction on sums over all steps; every node is drawn again from its label.
+
+    Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 7.
+
+    Attributes:
+        horizon: steps of the run.
+        law: of a node.
+    """
+
+    horizon: int
+    law: DiscreteLaplace
+
+    rows = 0
+
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
+        base, position, noise = best_base(self.horizon), 0, np.zeros(len(keys), np.int64)
+        numbers = digits(base, step)
+        for height in reversed(range(len(numbers))):
+            position *= base
+            number = numbers[height]
+            nodes = range(position, position + number) if number > 0 else range(position + number, position)
+            for node in nodes:
+                drawn = self.law.draw(source, _labels(keys, height << 48 | node))
+                noise += drawn if number > 0 else -drawn
+            position += number
+        return noise
+
+    def _nodes(self, step: int) -> int:
+        return sum(map(abs, digits(best_base(self.horizon), step)))
+
+    @cached_property
+    def _most_nodes(self) -> int:
+        """The largest number of nodes of a step."""
+        base = best_base(self.horizon)
+        return base // 2 * tree_height(base, self.horizon)
+
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise on counts at `step`."""
+        return self._nodes(step) * self.law.variance
+
+    def exceeded(self, step: int, tail: float) -> int:
+        """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
+        return _laplace_quantile(self.law, self._most_nodes, tail)
+
+
+def tree_nodes(horizon: int) -> int:
+    """Return in how many nodes of `TreeNoise` one step is."""
+    return tree_height(best_base(horizon), horizon)
+
+
+@functools.lru_cache(maxsize=16)
+def _cumulated(factor: Factor, span: int | None) -> tuple[Floats, Floats]:
+    published = factor.published(span)
+    return np.cumsum(published**2), np.cumsum(np.abs(published))
+
+
+def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
+    """Return z with Pr[sum of so many > z] <= tail."""
+    if number == 1:
+        return max(0, law.tail_quantile(tail))
+    return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
+
+
+def _labels(keys: Words, low: int) -> Words:
+    labels = np.empty((len(keys), 2), np.uint64)
+    labels[:, 0] = keys
+    labels[:, 1] = low
+    return labels

@@ -1,0 +1,167 @@
+"""What is remembered of keys from one step to the next, as parallel arrays; and what a step is given and publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.prf import Words
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+LARGEST_ENTRY = 1 << 40
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyedStep:
+    """What came in one step for the keys of a shard, each key at most once; a key without a row has nothing new.
+
+    Attributes:
+        step: public number of the step, >= 1; steps come in increasing order, and those left out had nothing new.
+        keys: uint64, shape (n,): keyed hashes, or positions in a public list.
+        counts: int64, shape (n,): contributions of this step, >= 0; at most one of each person.
+        people: int64, shape (n,) or None: how many of them are by people who never contributed to the key before. None
+            if all are: people count once for each key, or answers are about one window.
+        sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
+
+    Raises:
+        ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
+    """
+
+    step: int
+    keys: Words
+    counts: Integers
+    people: Integers | None = None
+    sums: Integers | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("step", self.step, minimum=1)
+        for name, dtype in (("keys", np.uint64), ("counts", np.int64), ("people", np.int64), ("sums", np.int64)):
+            column = getattr(self, name)
+            if column is None and name in ("people", "sums"):
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype:
+                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {np.dtype(dtype)}, got {found}")
+            if column.ndim != 1 or column.shape != self.keys.shape:
+                raise ValueError(f"{name} must have shape ({len(self.keys)},), got {column.shape}")
+        if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
+            raise ValueError("counts must be from 0 to 2**40")
+        if self.people is not None and (np.any(self.people < 0) or np.any(self.people > self.counts)):
+            raise ValueError("people must be from 0 to counts")
+        if len(np.unique(self.keys)) < len(self.keys):
+            raise ValueError("keys must be distinct")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyedRows:
+    """What is published about one step: parallel columns, in the order of keys.
+
+    Attributes:
+        step: number of the step.
+        keys: uint64, shape (n,).
+        counts: int64, shape (n,): noisy counts.
+        count_stddev: standard deviation of their noise.
+        count_bound: how far they are off at most, with the probability that the mechanism states.
+        sums: int64, shape (n,): noisy sums, or None; `sum_stddev` and `sum_bound` as for counts, 0 without sums.
+        means: float64, shape (n,): sums divided by counts, or None.
+        mean_bounds: float64, shape (n,): how far means are off where sums and counts are within their bounds, or None.
+    """
+
+    step: int
+    keys: Words
+    counts: Integers
+    count_stddev: float
+    count_bound: int
+    sums: Integers | None = None
+    sum_stddev: float = 0.0
+    sum_bound: int = 0
+    means: Floats | None = None
+    mean_bounds: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class KeyTable:
+    """Keys in increasing order, and what is remembered of each. Private.
+
+    Attributes:
+        keys: uint64 (k,).
+        people: int64 (k,): how many have contributed.
+        published: bool (k,): whether the key has been published.
+        totals: int64 (answers, k): true totals since the start; answers are the count and perhaps the sum.
+        recent: int64 (windows, answers, k): what each of the last windows brought, in a ring.
+        memory: float64 (rows, k): what the noise remembers.
+    """
+
+    keys: Words
+    people: Integers
+    published: NDArray[np.bool_]
+    totals: Integers
+    recent: Integers
+    memory: Floats
+
+    @classmethod
+    def empty(cls, keys: Words, answers: int, windows: int, rows: int) -> KeyTable:
+        """Return a table of keys about which there is nothing yet."""
+        count = len(keys)
+        return cls(
+            keys,
+            np.zeros(count, np.int64),
+            np.zeros(count, np.bool_),
+            np.zeros((answers, count), np.int64),
+            np.zeros((windows, answers, count), np.int64),
+            np.zeros((rows, count)),
+        )
+
+    def take(self, index: NDArray[Any]) -> KeyTable:
+        """Return a copy of some keys, by a mask or by positions."""
+        return KeyTable(*(np.ascontiguousarray(column[..., index]) for column in vars(self).values()))
+
+    def copy(self) -> KeyTable:
+        """Return a copy that shares no memory with this table."""
+        return KeyTable(*(column.copy() for column in vars(self).values()))
+
+    def joined(self, other: KeyTable) -> KeyTable:
+        """Return the keys of both, in order."""
+        if not len(other.keys):
+            return self
+        columns = zip(vars(self).values(), vars(other).values(), strict=True)
+        both = KeyTable(*(np.concatenate(pair, axis=-1) for pair in columns))
+        return both.take(np.argsort(both.keys))
+
+    def positions(self, keys: Words) -> tuple[Integers, NDArray[np.bool_]]:
+        """Return where keys are, and which of them are here at all."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+        found = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return found, self.keys[found] == keys
+
+    def add(self, index: Integers, people: Integers, values: Integers, slot: int) -> None:
+        """Add what a step brought to distinct keys at these positions, values (answers, n), in place."""
+        self.people[index] += people
+        self.totals[:, index] += values
+        if len(self.recent):
+            self.recent[slot][:, index] += values
+
+    def fields(self, prefix: str) -> dict[str, Any]:
+        """Return the columns by name, for a snapshot."""
+        return {f"{prefix}_{name}": column for name, column in vars(self).items()}
+
+    @classmethod
+    def from_fields(cls, prefix: str, values: Mapping[str, Any]) -> KeyTable:
+        """Return the table that `fields` has written."""
+        return cls(*(values[f"{prefix}_{field.name}"] for field in fields(cls)))
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedState:
+    """What outlives a step: the keys that too few people have yet, which have no noise, and all others. Private."""
+
+    step: int
+    waiting: KeyTable
+    counted: KeyTable

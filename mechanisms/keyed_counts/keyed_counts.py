@@ -1,0 +1,309 @@
+"""KeyedCounts: how many people each key has, of keys that are public or that nobody knew before."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.keyed_counts import sentences
+from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.means import means_with_bounds
+from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS, ShardSteps
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
+from privstream.mechanisms.snapshots import pack_state, unpack_state
+
+Integers = NDArray[np.int64]
+
+LARGEST_CONTRIBUTIONS = 1 << 30
+LARGEST_VALUE = 1 << 40
+WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedCounts:
+    """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum and a mean.
+
+    Answers are about one window, about the last n windows, or about all since the start. Keys are a public list, or
+    whatever the people name: then a key is considered as soon as `min_people` people have contributed to it, and
+    published where its noisy count reaches a threshold. Keys that are not considered cost no noise. Shards of keys are
+    independent: each has a state of its own.
+
+    Privacy:
+        Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
+        key in a step; or one event. Adding or removing, or replacing, as `neighbouring` says. The caller enforces the
+        limits. (epsilon, delta)-DP with adaptive inputs. Public: the parameters, the steps, and the list of keys if it
+        is public. The noise of a key is defined at all steps of the run, whenever the key was first seen.
+
+    Accuracy:
+        `stddev(step)` is exact. `error(step, beta, keys)`: with probability 1 - beta so many counts are within it at
+        all of steps 1 .. `step`. `detection(step, beta, tests)`: a key with at least so many people is published with
+        probability 1 - beta, in so many tests at once.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1); > 0 if keys are not public. With 0 noise is discrete Laplace, for counts since the start in a
+            k-ary tree, whose noise is not bound to the data: such a run must not be repeated on other data.
+        over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
+        horizon: steps of the run, up to 2^20; may be None for "window" alone.
+        contributions: of one person in the whole run at most, >= 1.
+        contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
+            in each step. Changes nothing for "window".
+        public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
+        min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
+        max_value: None without sums, else the largest value of a contribution, >= 1; values are integers.
+        signed: whether values are in [-max_value, max_value], and not in [0, max_value].
+        value_share: part of the budget for sums, in (0, 1).
+        unit: "person" or "event"; with "event", `contributions` is 1.
+        neighbouring: "add_remove" or "replace_one".
+        beta: probability that not all published error bounds hold.
+        bounded_keys: of so many keys, at all steps; in each window by itself without a horizon.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7)
+        >>> round(counts.stddev(1), 1), counts.threshold(1)
+        (11.3, 63)
+        >>> given = KeyedStep(step=1, keys=np.array([7, 9], np.uint64), counts=np.array([500, 3]))
+        >>> state, rows = counts.step(counts.initial_state(), given, SeededNoise(1))
+        >>> rows.keys.tolist(), abs(rows.counts[0] - 500) < 60
+        ([7], True)
+
+    Source: derived here, docs/proofs/keyed_counts.md; thresholds on keys that nobody knew: Korolova et al. (2009), and
+    for streams Zhang et al., Differentially Private Stream Processing at Scale (VLDB 2024).
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    over: str | int = "window"
+    horizon: int | None = None
+    contributions: int = 1
+    contributions_per_key: int | None = None
+    public_keys: bool = False
+    min_people: int = 1
+    max_value: int | None = None
+    signed: bool = False
+    value_share: float = 0.5
+    unit: str = "person"
+    neighbouring: str = "add_remove"
+    beta: float = 0.05
+    bounded_keys: int = 10_000
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        for name in ("public_keys", "signed"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be true or false, got {type(getattr(self, name)).__name__}")
+        if checks.probability("delta", self.delta, zero=True) == 0 and not self.public_keys:
+            raise ValueError("delta must be > 0 unless the list of keys is public, got 0")
+        self._check_over()
+        self._check_limits()
+        checks.probability("value_share", self.value_share)
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        checks.probability("beta", self.beta)
+        checks.integer("bounded_keys", self.bounded_keys, minimum=1)
+        _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
+
+    def _check_over(self) -> None:
+        if isinstance(self.over, str):
+            checks.one_of("over", self.over, ("window", "start"))
+        else:
+            checks.integer("over", self.over, minimum=2)
+        if self.horizon is not None:
+            checks.integer("horizon", self.horizon, minimum=1)
+        elif self.over != "window":
+            raise ValueError(f"horizon must be given for counts over {self.over}, got None")
+
+    def _check_limits(self) -> None:
+        checks.one_of("unit", self.unit, ("person", "event"))
+        for name, largest in (("contributions", LARGEST_CONTRIBUTIONS), ("max_value", LARGEST_VALUE)):
+            value = getattr(self, name)
+            if (value is not None or name == "contributions") and checks.integer(name, value, minimum=1) > largest:
+                raise ValueError(f"{name} must be <= {largest:,}, got {value}")
+        if self.unit == "event" and self.contributions != 1:
+            raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
+        if self.contributions_per_key is not None:
+            checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
+        if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
+            raise ValueError(f"min_people must be 1 if the list of keys is public, got {self.min_people}")
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """All that noise depends on beside epsilon and delta."""
+        steps = self.horizon or 1
+        return Bounds(
+            span={"window": 1, "start": None}.get(self.over) if isinstance(self.over, str) else self.over,
+            horizon=self.horizon,
+            contributions=self.contributions,
+            per_key=min(self.contributions, steps, self.contributions_per_key or steps),
+            persons=2 if self.neighbouring == "replace_one" else 1,
+            largest=self.max_value,
+            signed=self.signed,
+            value_share=self.value_share,
+            min_people=None if self.public_keys else self.min_people,
+        )
+
+    @cached_property
+    def law(self) -> KeyLaw:
+        """Noise and thresholds."""
+        return calibrate(float(self.epsilon), float(self.delta), self.bounds)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        return PrivacyGuarantee(
+            unit=PrivacyUnit(what=self.unit),
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=sentences.limits(self.bounds, self.unit),
+            public=("all parameters", "the number of steps", *(("the list of keys",) if self.public_keys else ())),
+            proof=f"docs/proofs/keyed_counts.md, Theorem {1 if self.public_keys else 2}",
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
+            horizon=self.horizon,
+            curve=self.law.curve,
+        )
+
+    def stddev(self, step: int, answer: str = "count") -> float:
+        """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
+        return math.sqrt(self._noise(answer).variance(self._step_number(step)))
+
+    def threshold(self, step: int) -> int | None:
+        """Return the least noisy count with which a key is published at `step`; None if the list of keys is public."""
+        return self.law.threshold(self._step_number(step))
+
+    def error(self, step: int, beta: float, keys: int = 1, answer: str = "count") -> int:
+        """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
+        tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
+        return self._noise(answer).exceeded(step, checks.probability("beta", beta) / tests)
+
+    def detection(self, step: int, beta: float, tests: int = 1) -> int:
+        """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
+        tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
+        return (self.threshold(step) or 0) + self._noise("count").exceeded(step, tail)
+
+    def accuracy(self, beta: float = 0.01, tests: int = 10_000) -> Accuracy:
+        """Return what holds at the last step, from public parameters alone.
+
+        Its numbers are `stddev`, `threshold`, `detected_from` and `error_bound`, the last for `tests` keys at one step.
+        """
+        last = self.horizon or 1
+        bound = self._noise("count").exceeded(last, checks.probability("beta", beta) / (2 * tests))
+        found = None if self.public_keys else self.detection(last, beta, tests)
+        numbers = {
+            "stddev": self.stddev(last),
+            "threshold": self.threshold(last),
+            "detected_from": found,
+            "error_bound": bound,
+        }
+        text = sentences.accuracy(self.stddev(last), bound, found, beta, tests)
+        return Accuracy(error=float(found or bound), failure_probability=beta, sentence=text, numbers=numbers)
+
+    def initial_state(self, keys: Words | None = None) -> KeyedState:
+        """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
+        if keys is not None and not self.public_keys:
+            raise ValueError("keys must not be given unless their list is public")
+        chosen = np.unique(np.zeros(0, np.uint64) if keys is None else keys)
+        return self._shard.start(chosen)
+
+    def step(self, state: KeyedState, given: KeyedStep, noise: NoiseSource) -> tuple[KeyedState, KeyedRows]:
+        """Add what one step brought to a shard of keys, and return what is published about it.
+
+        Every shard must have its step whenever one of its keys may be published: without new contributions too, unless
+        answers are about one window and keys are not public.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError: steps do not increase, sums are beyond their limits, or a key is not on the public list.
+        """
+        shard, values = self._shard, self._checked(state, given)
+        source = noise.derive("keyed counts", self._parameters)
+        state, keys, answers = shard.step(state, given, values, source)
+        return state, self._rows(given.step, keys, answers)
+
+    def snapshot(self, state: KeyedState) -> bytes:
+        """Return `state` as bytes that only a mechanism with equal parameters restores. Private: it holds true sums."""
+        fields = {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
+        return pack_state("KeyedCounts state", self._parameters, fields)
+
+    def restore(self, data: bytes) -> KeyedState:
+        """Return the state in a snapshot, else raise SnapshotError."""
+        values = unpack_state("KeyedCounts state", self._parameters, data)
+        tables = (KeyTable.from_fields(prefix, values) for prefix in ("waiting", "counted"))
+        return KeyedState(values["step"], *tables)
+
+    @property
+    def _shard(self) -> ShardSteps:
+        return ShardSteps(self.law)
+
+    def _checked(self, state: KeyedState, given: KeyedStep) -> Integers:
+        """Return what came, int64 (answers, n), if it can be right. Messages quote no number of it."""
+        if given.step <= state.step:
+            raise ValueError(f"step must be > {state.step}, got {given.step}")
+        if self.horizon is not None and given.step > self.horizon:
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
+        if (given.sums is None) != (self.max_value is None):
+            raise ValueError("sums must be given where max_value is, and only there")
+        if given.sums is None or self.max_value is None:
+            return given.counts[None, :]
+        largest = given.counts.astype(np.float64) * self.max_value
+        if np.any(given.sums > largest) or np.any(given.sums < (-largest if self.signed else 0)):
+            raise ValueError("sums must be within counts times the limits of values")
+        return np.stack([given.counts, given.sums])
+
+    def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
+        """Return rows with their error bounds."""
+        tail = self.beta / (2 * len(answers) * self.bounded_keys * (self.horizon or 1))
+        bounds = [noise.exceeded(step, tail) for noise in self.law.noises]
+        deviations = [math.sqrt(noise.variance(step)) for noise in self.law.noises]
+        counted = KeyedRows(step=step, keys=keys, counts=answers[0], count_stddev=deviations[0], count_bound=bounds[0])
+        if self.max_value is None:
+            return counted
+        means, mean_bounds = means_with_bounds(
+            answers[1],
+            answers[0],
+            sum_bound=bounds[1],
+            count_bound=bounds[0],
+            low=-self.max_value if self.signed else 0,
+            high=self.max_value,
+        )
+        return replace(
+            counted,
+            sums=answers[1],
+            sum_stddev=deviations[1],
+            sum_bound=bounds[1],
+            means=means,
+            mean_bounds=mean_bounds,
+        )
+
+    def _noise(self, answer: str) -> KeyNoise:
+        """Return the noise of an answer."""
+        return self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
+
+    def _step_number(self, step: int) -> int:
+        """Return a step number within the horizon."""
+        if checks.integer("step", step, minimum=1) > (self.horizon or step):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
+        return int(step)
+
+    @cached_property
+    def _parameters(self) -> bytes:
+        """The parameters that shape noise, as bytes: part of labels and snapshots."""
+        values = {name: value for name, value in asdict(self).items() if name not in WORDINGS}
+        plain = {name: float(value) if isinstance(value, int) else value for name, value in values.items()}
+        return json.dumps([type(self).__name__, plain], sort_keys=True).encode()
