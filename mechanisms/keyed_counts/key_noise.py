@@ -92,7 +92,8 @@ class ToeplitzNoise(KeyNoise):
             oldest = memory[1 + step % self.span]
             memory[0] -= oldest
             oldest[:] = values
-        return memory[0]
+        total: Floats = memory[0]
+        return total
 
     def _sums(self, step: int) -> tuple[float, float]:
         """Return the sums of squares and of absolute values of the coefficients of the noise at `step`."""

@@ -54,7 +54,8 @@ class KeyedStep:
             raise ValueError("counts must be from 0 to 2**40")
         if self.people is not None and (np.any(self.people < 0) or np.any(self.people > self.counts)):
             raise ValueError("people must be from 0 to counts")
-        if len(np.unique(self.keys)) < len(self.keys):
+        ordered = np.sort(self.keys)
+        if np.any(ordered[1:] == ordered[:-1]):
             raise ValueError("keys must be distinct")
 
 

@@ -29,6 +29,7 @@ Integers = NDArray[np.int64]
 
 LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
+LARGEST_DELTA = 0.1
 WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 
@@ -54,7 +55,7 @@ class KeyedCounts:
 
     Attributes:
         epsilon: finite and > 0.
-        delta: in [0, 1); > 0 if keys are not public. With 0 noise is discrete Laplace, for counts since the start in a
+        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace, for counts since the start in a
             k-ary tree, whose noise is not bound to the data: such a run must not be repeated on other data.
         over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
@@ -111,6 +112,8 @@ class KeyedCounts:
                 raise TypeError(f"{name} must be true or false, got {type(getattr(self, name)).__name__}")
         if checks.probability("delta", self.delta, zero=True) == 0 and not self.public_keys:
             raise ValueError("delta must be > 0 unless the list of keys is public, got 0")
+        if self.delta > LARGEST_DELTA and not self.public_keys:
+            raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of keys is public, got {self.delta}")
         self._check_over()
         self._check_limits()
         checks.probability("value_share", self.value_share)
