@@ -51,6 +51,10 @@ EXAMPLES = {
     ],
     "ColumnFlags": [(FLAGS, COMPARED)],
     "SetCardinality": [({"mode": "sparse"}, EXACT), ({"unit": "event"}, EXACT)],
+    "KeyedCounts": [
+        ({"delta": 1e-6}, NUMBERS),
+        ({"public_keys": True, "over": "start", "horizon": 9, "max_value": 5}, NUMBERS),
+    ],
     "RangeCounter": [({"universe": 100}, EXACT)],
     "DynamicPredecessor": [({"universe": 100}, EXACT)],
     "IncrementalPredecessor": [({"universe": 100}, EXACT)],

@@ -24,7 +24,9 @@ from privstream.mechanisms import (
     Holdings,
     IncrementalPredecessor,
     KaryTreeCounter,
+    KeyedCounts,
     KeyedNoise,
+    KeyedStep,
     LinearQueries,
     NumericSparse,
     OnlineMultiplicativeWeights,
@@ -109,6 +111,15 @@ def changes():
     return [0, 0, *[30] * 20, 10**6, -(10**6), 0, *[-30] * 20]
 
 
+def keyed_steps():
+    """Keys that many, few and hardly enough people have, and a step without any."""
+    keys = np.arange(1, 61, dtype=np.uint64)
+    steps = [np.arange(60), np.full(60, 20), np.zeros(60, np.int64), np.full(60, 100)]
+    return [
+        KeyedStep(step=i + 1, keys=keys.copy(), counts=counts.copy(), sums=2 * counts) for i, counts in enumerate(steps)
+    ]
+
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -137,6 +148,9 @@ EXAMPLES = {
     RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
     DynamicPredecessor: Example(
         DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=6), lambda: predecessor_steps(deletions=True)
+    ),
+    KeyedCounts: Example(
+        KeyedCounts(epsilon=1.0, delta=1e-3, over="start", horizon=5, min_people=5, max_value=4), keyed_steps
     ),
     IncrementalPredecessor: Example(
         IncrementalPredecessor(epsilon=1.0, universe=1 << 10, group=3), lambda: predecessor_steps(deletions=False)

@@ -1,0 +1,411 @@
+"""Counts per key: figures, noise, thresholds, and what shards, snapshots and repetitions do."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.keyed_counts.means import means_with_bounds
+from scipy import special
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+OVER = [
+    {"over": "window"},
+    {"over": "window", "public_keys": True},
+    {"over": 3, "horizon": 9, "contributions": 2},
+    {"over": 3, "horizon": 9, "contributions_per_key": 1, "contributions": 2},
+    {"over": "start", "horizon": 9, "contributions": 4, "contributions_per_key": 1},
+    {"over": "start", "horizon": 200, "contributions_per_key": 1},
+    {"over": "start", "horizon": 9, "public_keys": True, "delta": 0.0},
+    {"over": 4, "horizon": 9, "public_keys": True, "delta": 0.0},
+    {"over": "start", "horizon": 9, "max_value": 50, "signed": True, "min_people": 2},
+]
+
+
+def made(**fields):
+    return KeyedCounts(**(BUDGET | fields))
+
+
+def given(step, counts, sums=None, people=None, first=0):
+    counts = np.asarray(counts, np.int64)
+    keys = np.arange(first, first + len(counts), dtype=np.uint64)
+    return KeyedStep(step=step, keys=keys, counts=counts, sums=sums, people=people)
+
+
+def start(mechanism, keys):
+    return mechanism.initial_state(np.arange(keys, dtype=np.uint64) if mechanism.public_keys else None)
+
+
+def steps_of(mechanism, keys, last=9, seed=0):
+    """Return steps in which some keys have many people, some few, and some nothing."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for step in range(1, last + 1):
+        counts = rng.integers(0, 3, keys) * rng.integers(0, 200, keys)
+        sums = None if mechanism.max_value is None else counts * rng.integers(0, mechanism.max_value + 1, keys)
+        found.append(given(step, counts, sums))
+    return found
+
+
+def run(mechanism, state, inputs, seed=1):
+    rows = []
+    for one in inputs:
+        state, row = mechanism.step(state, one, SeededNoise(seed))
+        rows.append(row)
+    return state, rows
+
+
+def plain(rows):
+    return [
+        (row.step, row.keys.tolist(), row.counts.tolist(), None if row.sums is None else row.sums.tolist())
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("windows", "sigma", "threshold", "detected"),
+    [
+        (7, 11.5, 62, 117),
+        (30, 23.9, 133, 247),
+        (100, 43.7, 251, 459),
+        (365, 83.4, 497, 893),
+        (1000, 138, 844, 1500),
+        (10_000, 437, 2824, 4899),
+    ],
+)
+def test_figures_per_window_are_those_of_half_of_delta_each_or_better(windows, sigma, threshold, detected):
+    """The figures are those of continuous noise; integers cost at most one count at the threshold."""
+    accuracy = made(contributions=windows).accuracy(beta=0.01, tests=10_000)
+    assert accuracy.numbers["stddev"] <= sigma + 0.05
+    assert accuracy.numbers["stddev"] > 0.97 * sigma
+    assert threshold * 0.99 < accuracy.numbers["threshold"] <= threshold + 1
+    assert detected * 0.99 < accuracy.numbers["detected_from"] <= detected + 1
+    assert accuracy.error == accuracy.numbers["detected_from"]
+
+
+def test_a_single_contribution_gets_laplace_noise():
+    mechanism = made()
+    assert mechanism.stddev(1) == pytest.approx(math.sqrt(2), rel=0.05)
+    assert mechanism.threshold(1) == 1 + 14
+
+
+def test_distinct_people_since_the_start_need_the_norm_of_one_column():
+    """The square-root factor: sigma of one count, times sqrt(C), times its squared column norm."""
+    mechanism = made(over="start", horizon=1000, contributions=32, contributions_per_key=1, public_keys=True)
+    root = np.cumprod(np.append(1.0, 1 - 0.5 / np.arange(1, 1000)))
+    assert mechanism.stddev(1000) == pytest.approx(4.2247 * math.sqrt(32) * (root @ root), rel=0.01)
+
+
+def test_a_person_in_every_window_gets_independent_noise():
+    daily = made(over="start", horizon=100, contributions=100, public_keys=True)
+    assert daily.stddev(100) == pytest.approx(4.2247 * 100, rel=0.01)
+
+
+def test_trailing_windows_take_the_better_factor():
+    once = made(over=30, horizon=365, contributions=10, contributions_per_key=1, public_keys=True)
+    often = made(over=30, horizon=365, contributions=365, public_keys=True)
+    assert once.stddev(365) == pytest.approx(4.2247 * math.sqrt(10) * 2.518, rel=0.01)
+    assert often.stddev(365) == pytest.approx(4.2247 * math.sqrt(365 * 30), rel=0.01)
+
+
+@pytest.mark.parametrize("fields", OVER)
+def test_noise_has_the_stated_variance(fields):
+    """5,000 keys that many people have: a chi-square variable that leaves 12% seldom enough."""
+    keys, large = 5000, 10**5
+    mechanism = made(**fields)
+    state, last = start(mechanism, keys), mechanism.horizon or 2
+    checked = {1, 2, min(9, last)}
+    for step in range(1, max(checked) + 1):
+        sums = None if mechanism.max_value is None else np.full(keys, 7, np.int64)
+        counts = np.full(keys, large)  # as many visits in every step, by the same people
+        people = None if mechanism.over == "window" else counts * (step == 1)
+        state, rows = mechanism.step(state, given(step, counts, sums, people), SeededNoise(5))
+        if step in checked:
+            noise = rows.counts - np.median(rows.counts)
+            assert len(rows.keys) == keys
+            assert np.mean(noise**2) / mechanism.stddev(step) ** 2 == pytest.approx(1, abs=0.125)
+            if sums is not None:
+                noise = rows.sums - np.median(rows.sums)
+                assert np.mean(noise**2) / mechanism.stddev(step, "sum") ** 2 == pytest.approx(1, abs=0.125)
+
+
+def test_noise_of_successive_steps_is_correlated_as_the_factor_says():
+    mechanism = made(over="start", horizon=40, contributions_per_key=1)
+    _, rows = run(mechanism, mechanism.initial_state(), [given(t, np.full(5000, 1000)) for t in (1, 2, 3)])
+    first, last = (row.counts - 1000 * row.step for row in (rows[0], rows[2]))
+    published = mechanism.law.noises[0].factor.published(None)
+    expected = published[2] / np.linalg.norm(published[:3])
+    assert np.corrcoef(first, last)[0, 1] == pytest.approx(expected, abs=0.09)
+
+
+def test_a_key_that_comes_late_has_the_noise_of_all_steps():
+    mechanism = made(over="start", horizon=9, contributions_per_key=1)
+    _, rows = mechanism.step(mechanism.initial_state(), given(9, np.full(5000, 10**4)), SeededNoise(3))
+    assert np.mean((rows.counts - 10**4) ** 2) / mechanism.stddev(9) ** 2 == pytest.approx(1, abs=0.125)
+    assert mechanism.stddev(9) > 1.2 * mechanism.stddev(1)
+
+
+@pytest.mark.parametrize("people", [1, 5])
+def test_bare_keys_are_published_as_seldom_as_stated(people):
+    """Keys that exactly `min_people` people have, at a delta so large that some are published."""
+    mechanism = made(delta=0.1, contributions=40, min_people=people)
+    counts = np.full(200_000, people)
+    _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(4))
+    allowed = 0.1 / 40 * len(counts)
+    assert 0.15 * allowed < len(rows.keys) < allowed
+    fewer = given(1, counts - 1)
+    assert not len(mechanism.step(mechanism.initial_state(), fewer, SeededNoise(4))[1].keys)
+
+
+def test_errors_hold_and_are_not_much_too_large():
+    mechanism = made(over="start", horizon=9, contributions_per_key=1, beta=0.5, bounded_keys=2000)
+    inputs = [given(t, np.full(2000, 500)) for t in range(1, 10)]
+    broken, quarter = 0, 0
+    for seed in range(12):
+        _, rows = run(mechanism, mechanism.initial_state(), inputs, seed)
+        worst = [abs(row.counts - 500 * row.step).max() / row.count_bound for row in rows]
+        broken, quarter = broken + (max(worst) > 1), quarter + (max(worst) > 0.75)
+    assert broken <= 11
+    assert quarter >= 6
+    assert mechanism.error(9, 0.5, 2000) == rows[-1].count_bound
+
+
+def test_detection_is_as_likely_as_stated():
+    mechanism = made(contributions=30)
+    counts = np.full(50_000, mechanism.detection(1, 0.02))
+    _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(6))
+    assert 0.975 < len(rows.keys) / len(counts) < 0.99
+
+
+@pytest.mark.parametrize("fields", OVER)
+def test_snapshots_shards_and_gaps_change_nothing(fields):
+    mechanism = made(**fields)
+    inputs = [one for one in steps_of(mechanism, 40) if one.step not in (4, 5)]
+    _, whole = run(mechanism, start(mechanism, 40), inputs)
+    assert any(len(row.keys) for row in whole)
+    state, halves = start(mechanism, 40), []
+    for one in inputs:
+        state, row = mechanism.step(mechanism.restore(mechanism.snapshot(state)), one, SeededNoise(1))
+        halves.append(row)
+    assert plain(halves) == plain(whole)
+    odd = np.arange(40) % 2 == 1
+    parts = []
+    for mask in (odd, ~odd):
+        columns = [
+            (one, one.keys[mask], one.counts[mask], None if one.sums is None else one.sums[mask]) for one in inputs
+        ]
+        shard = [replace(one, keys=keys, counts=counts, sums=sums) for one, keys, counts, sums in columns]
+        first = mechanism.initial_state(np.arange(40, dtype=np.uint64)[mask] if mechanism.public_keys else None)
+        parts.append(run(mechanism, first, shard)[1])
+    for row, left, right in zip(whole, *parts, strict=True):
+        joined = dict(
+            zip(left.keys.tolist() + right.keys.tolist(), left.counts.tolist() + right.counts.tolist(), strict=True)
+        )
+        assert joined == dict(zip(row.keys.tolist(), row.counts.tolist(), strict=True))
+    filled = [
+        one for step in range(1, 10) for one in [i for i in inputs if i.step == step] or [_nothing(mechanism, step)]
+    ]
+    _, every = run(mechanism, start(mechanism, 40), filled)
+    assert plain(row for row in every if row.step not in (4, 5)) == plain(whole)
+
+
+def _nothing(mechanism, step):
+    return given(step, [], None if mechanism.max_value is None else np.zeros(0, np.int64))
+
+
+def test_when_people_came_before_there_were_enough_does_not_matter():
+    mechanism = made(over="start", horizon=5, min_people=30, contributions_per_key=1)
+    late = [given(1, [0]), given(2, [0]), given(3, [300])]
+    early = [given(1, [20]), given(2, [9]), given(3, [271])]
+    rows = [run(mechanism, mechanism.initial_state(), inputs)[1] for inputs in (late, early)]
+    assert plain(rows[0])[2] == plain(rows[1])[2]
+    assert len(rows[0][2].keys) == 1
+
+
+def test_a_repetition_with_other_data_draws_other_noise():
+    mechanism = made(over="start", horizon=5, contributions_per_key=1)
+    one, other = (
+        run(mechanism, mechanism.initial_state(), [given(1, np.full(200, 900)), given(2, np.full(200, many))])[1]
+        for many in (100, 101)
+    )
+    assert plain(one)[0] == plain(other)[0]
+    difference = other[1].counts - one[1].counts
+    assert len(set(difference.tolist())) > 5
+    assert np.var(difference) > mechanism.stddev(1) ** 2
+
+
+def test_keys_with_too_few_people_cost_no_noise():
+    class Counting:
+        drawn = 0
+
+        def derive(self, *path):
+            return self
+
+        def bind(self, labels, values):
+            return labels
+
+        def words(self, labels, lanes=1):
+            Counting.drawn += len(labels)
+            return SeededNoise(1).words(labels, lanes)
+
+        hash_bytes = None
+
+    mechanism = made(over="start", horizon=5, min_people=3, contributions_per_key=1)
+    state, _ = mechanism.step(mechanism.initial_state(), given(1, np.full(1000, 2)), Counting())
+    assert Counting.drawn == 0
+    mechanism.step(state, given(2, np.full(10, 1)), Counting())
+    assert 20 <= Counting.drawn <= 2 * 20
+
+
+def test_counts_since_the_start_stay_published():
+    mechanism = made(over="start", horizon=50, contributions_per_key=1)
+    inputs = [given(t, np.full(300, 40 if t == 1 else 0)) for t in range(1, 51)]
+    _, rows = run(mechanism, mechanism.initial_state(), inputs)
+    sizes = [set(row.keys.tolist()) for row in rows]
+    assert all(before <= after for before, after in itertools.pairwise(sizes))
+
+
+def test_trailing_windows_forget():
+    mechanism = made(over=2, horizon=9)
+    inputs = [given(1, [5000]), given(2, [3000]), given(3, [0]), given(4, [0]), given(7, [400])]
+    _, rows = run(mechanism, mechanism.initial_state(), inputs)
+    near = [row.counts[0] if len(row.counts) else None for row in rows]
+    for found, true in zip(near, (5000, 8000, 3000, None, 400), strict=True):
+        assert (found is None) == (true is None)
+        assert found is None or abs(found - true) < 8 * mechanism.stddev(9)
+
+
+def test_min_people_counts_people_and_not_contributions():
+    mechanism = made(over="start", horizon=9, min_people=3, contributions=9)
+    visits = [given(t, [500], people=np.array([1 if t < 4 else 0])) for t in range(1, 6)]
+    _, rows = run(mechanism, mechanism.initial_state(), visits)
+    assert [len(row.keys) for row in rows] == [0, 0, 1, 1, 1]
+
+
+def test_contributions_of_one_person_to_one_key_raise_the_threshold():
+    once = made(over="start", horizon=9, contributions=9, contributions_per_key=1)
+    often = made(over="start", horizon=9, contributions=9)
+    assert often.threshold(9) >= 9 + often._noise("count").exceeded(9, 0.5e-6) + 1
+    assert once.threshold(9) < often.threshold(9)
+
+
+def test_sums_and_means_are_near_the_truth():
+    mechanism = made(over="start", horizon=4, max_value=100, contributions_per_key=1)
+    counts = np.full(500, 2000)
+    _, rows = mechanism.step(mechanism.initial_state(), given(1, counts, counts * 30), SeededNoise(8))
+    assert np.all(abs(rows.sums - 60_000) <= rows.sum_bound)
+    assert np.all(abs(rows.means - 30) <= rows.mean_bounds)
+    assert rows.mean_bounds.max() < 4
+    assert rows.sum_stddev == pytest.approx(100 * rows.count_stddev, rel=0.01)
+
+
+def test_mean_bounds_cover_all_that_sums_and_counts_allow():
+    rng = np.random.default_rng(3)
+    for low, high in ((0, 9), (-9, 9)):
+        true_counts = rng.integers(1, 60, 20_000)
+        true_sums = rng.integers(low * true_counts, high * true_counts + 1)
+        sums, counts = true_sums + rng.integers(-40, 41, 20_000), true_counts + rng.integers(-15, 16, 20_000)
+        means, bounds = means_with_bounds(sums, counts, sum_bound=40, count_bound=15, low=low, high=high)
+        assert np.all(abs(means - true_sums / true_counts) <= bounds + 1e-12)
+
+
+def test_replacing_and_values_of_both_signs_cost_more():
+    base = made(contributions=50, public_keys=True, max_value=9)
+    replaced, signed = replace(base, neighbouring="replace_one"), replace(base, signed=True)
+    assert replaced.stddev(1) == pytest.approx(math.sqrt(2) * base.stddev(1), rel=0.01)
+    assert signed.stddev(1, "sum") == pytest.approx(base.stddev(1, "sum"))
+    both = replace(replaced, signed=True)
+    assert both.stddev(1, "sum") == pytest.approx(2 * base.stddev(1, "sum"), rel=0.01)
+
+
+def test_events_with_pure_epsilon():
+    window = made(delta=0.0, public_keys=True, unit="event")
+    assert window.stddev(1) == pytest.approx(math.sqrt(2), rel=0.05)
+    since = replace(window, over="start", horizon=1024)
+    assert since.guarantee.curve.delta(1.0) == 0
+    assert str(since.guarantee.unit) == "one event"
+    assert since.error(1024, 0.05) < 75
+
+
+def test_the_fields_of_wording_change_no_noise():
+    mechanism = made(contributions=3)
+    other = replace(mechanism, beta=0.3, bounded_keys=7)
+    inputs = steps_of(mechanism, 40)
+    assert plain(run(mechanism, mechanism.initial_state(), inputs)[1]) == plain(
+        run(other, other.initial_state(), inputs)[1]
+    )
+    other.restore(mechanism.snapshot(mechanism.initial_state()))
+    with pytest.raises(SnapshotError, match="equal parameters"):
+        replace(mechanism, min_people=2).restore(mechanism.snapshot(mechanism.initial_state()))
+
+
+def test_long_runs_are_drawn_from_four_buffers():
+    mechanism = made(over="start", horizon=1 << 16, contributions=10, contributions_per_key=1)
+    assert mechanism.law.noises[0].rows == 5
+    union = special.ndtri(1e-6 / (10 * (1 << 16)))
+    assert mechanism.threshold(1 << 16) < 1.1 * -union * mechanism.stddev(1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"delta": 0.0}, "delta must be > 0 unless the list of keys is public"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of keys is public"),
+        ({"contributions": 0}, "contributions must be >= 1, got 0"),
+        ({"contributions": 1 << 40}, "contributions must be <= 1,073,741,824"),
+        ({"over": "day"}, "over must be one of window, start"),
+        ({"over": 1}, "over must be >= 2, got 1"),
+        ({"over": "start"}, "horizon must be given for counts over start"),
+        ({"over": 7}, "horizon must be given for counts over 7"),
+        ({"over": "start", "horizon": 1 << 21}, "horizon must be <= 1048576"),
+        ({"min_people": 0}, "min_people must be >= 1"),
+        ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of keys is public"),
+        ({"max_value": 0}, "max_value must be >= 1"),
+        ({"value_share": 1.0}, "value_share must be in"),
+        ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),
+        ({"unit": "household"}, "unit must be one of person, event"),
+        ({"contributions_per_key": 0}, "contributions_per_key must be >= 1"),
+    ],
+)
+def test_parameters_are_checked(fields, message):
+    with pytest.raises(ValueError, match=message):
+        made(**fields)
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (lambda: given(1, [-1]), "counts must be from 0"),
+        (lambda: given(1, [2], people=np.array([3])), "people must be from 0 to counts"),
+        (lambda: given(0, [1]), "step must be >= 1"),
+        (lambda: replace(given(1, [1, 2]), keys=np.array([4, 4], np.uint64)), "keys must be distinct"),
+        (lambda: replace(given(1, [1, 2]), keys=np.array([4], np.uint64)), "counts must have shape"),
+    ],
+)
+def test_steps_are_checked(one, message):
+    with pytest.raises(ValueError, match=message):
+        one()
+
+
+def test_what_comes_is_checked_against_the_parameters():
+    mechanism = made(over="start", horizon=3, max_value=5)
+    state = mechanism.initial_state()
+    with pytest.raises(ValueError, match="sums must be given where max_value is"):
+        mechanism.step(state, given(1, [3]), SeededNoise(1))
+    for wrong in (16, -1):
+        with pytest.raises(ValueError, match="sums must be within") as caught:
+            mechanism.step(state, given(1, [3], np.array([wrong])), SeededNoise(1))
+        assert str(wrong) not in str(caught.value)
+    with pytest.raises(HorizonExceeded, match="step must be <= horizon 3"):
+        mechanism.step(state, given(4, [3], np.array([9])), SeededNoise(1))
+    state, _ = mechanism.step(state, given(2, [3], np.array([9])), SeededNoise(1))
+    with pytest.raises(ValueError, match="step must be > 2"):
+        mechanism.step(state, given(2, [3], np.array([9])), SeededNoise(1))
+    public = made(public_keys=True)
+    with pytest.raises(ValueError, match="keys must be on the public list"):
+        public.step(public.initial_state(np.arange(3, dtype=np.uint64)), given(1, [1], first=3), SeededNoise(1))
+    with pytest.raises(ValueError, match="keys must not be given"):
+        made().initial_state(np.arange(3, dtype=np.uint64))
