@@ -55,10 +55,9 @@ class Bounds:
         """Steps that noise is correlated over."""
         return 1 if self.span == 1 else self.horizon or 1
 
-    @property
-    def tests(self) -> int:
-        """How often a key that one person makes known can be tested: in a window alone, once."""
-        return 1 if self.span == 1 else self.steps
+    def test_share(self, step: int) -> float:
+        """Return the part of delta for tests at `step`, which grows as counts do; a window has one test."""
+        return 1.0 if self.span == 1 else 2 * step / (self.steps * (self.steps + 1))
 
     @property
     def values(self) -> tuple[tuple[int, float, bool], ...]:
@@ -75,7 +74,7 @@ class KeyLaw:
     Attributes:
         noises: of counts, and of sums if there are any.
         curve: all (epsilon, delta) of the run.
-        tail: probability per contribution and test with which a key that one person makes known may be published;
+        tail: probability per contribution with which a key that one person makes known may be published, at any step;
             None if the list of keys is public.
         bounds: what it is for.
     """
@@ -89,9 +88,7 @@ class KeyLaw:
         """Return the least noisy count at which a key is published: docs/proofs/keyed_counts.md, section 4."""
         if self.tail is None:
             return None
-        return self._threshold(step, self.tail)
-
-    def _threshold(self, step: int, tail: float) -> int:
+        tail = self.tail * self.bounds.test_share(step)
         people, most = self.bounds.min_people or 1, self.bounds.per_key
         own = {1, most} if self.bounds.span != 1 else {1}  # what lies between has smaller thresholds: Lemma 4
         others = (people - 1) * max(own)
@@ -150,7 +147,7 @@ def _gaussian(epsilon: float, delta: float, share: float, factor: Factor, bounds
 
 
 def _tail(delta: float, bounds: Bounds) -> float:
-    return delta / (bounds.persons * bounds.contributions * bounds.tests)
+    return delta / (bounds.persons * bounds.contributions)
 
 
 def gaussian_noise(shift: float, factor: Factor, largest: int, signed: bool, bounds: Bounds) -> ToeplitzNoise:
