@@ -213,7 +213,7 @@ class TestRefusals:
         ("rows", "message"),
         [
             ([(1, 2, 0), (1, 2, 1)], "items must be distinct for each person"),
-            ([(1, 2, 0), (1, 3, 0)], "ranks must be distinct for each person; a person without ranks holds one item"),
+            ([(1, 2, 0), (1, 3, 0)], "ranks must be distinct for each person; a person without ranks has one item"),
             ([(1, 2, 3)], "ranks must be < items_per_step 3"),
             ([(1, 6, 0)], "items must be < domain_size 6"),
         ],

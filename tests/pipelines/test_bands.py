@@ -42,7 +42,7 @@ def test_bands_that_would_cover_all_lines_are_told_in_words() -> None:
     low, high = band("low", 24), band("high", 24, 300.0)
     assert tell_bounds([low, high]) == " Bands: error bounds, up to 5."
     covering = Band("wide", low.times, low.estimates, np.full(24, 200.0))
-    assert tell_bounds([covering, high]) == " Error bounds, up to 200, are too wide to be drawn."
+    assert tell_bounds([covering, high]) == " The error bounds, up to 200, are too wide to be drawn."
     assert tell_bounds([covering]) == " Bands: error bounds, up to 200."
     unknown = Band("unknown", low.times, np.full(24, np.nan), np.full(24, np.nan))
     assert tell_bounds([unknown]) == tell_bounds([]) == ""

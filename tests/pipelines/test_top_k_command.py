@@ -201,5 +201,5 @@ def test_caption_counts_what_is_outside(city: City, tmp_path: Path) -> None:
     known = {(row.item, row.window_start) for row in truth}
     moved = [row._replace(estimate=row.estimate + 1000) for row in rows]
     among = sum((row.item, row.window_start) in known for row in rows)
-    assert f"; {among} of {among} rows" in caption(moved, truth)
+    assert f"; {among} of {among} estimates" in caption(moved, truth)
     assert "truth" not in caption(rows, None)
