@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ from privstream.mechanisms.keyed_counts.key_noise import KeyNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.means import means_with_bounds
 from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS, ShardSteps
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 Integers = NDArray[np.int64]
 
@@ -34,7 +34,7 @@ WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyedCounts:
+class KeyedCounts(Mechanism[KeyedState]):
     """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum and a mean.
 
     Answers are about one window, about the last n windows, or about all since the start. Keys are a public list, or
@@ -104,6 +104,9 @@ class KeyedCounts:
     neighbouring: str = "add_remove"
     beta: float = 0.05
     bounded_keys: int = 10_000
+
+    noise_label = "keyed counts"
+    state_type = KeyedState
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -235,20 +238,19 @@ class KeyedCounts:
             ValueError: steps do not increase, sums are beyond their limits, or a key is not on the public list.
         """
         shard, values = self._shard, self._checked(state, given)
-        source = noise.derive("keyed counts", self._parameters)
-        state, keys, answers = shard.step(state, given, values, source)
+        state, keys, answers = shard.step(state, given, values, self._source(noise))
         return state, self._rows(given.step, keys, answers)
 
-    def snapshot(self, state: KeyedState) -> bytes:
-        """Return `state` as bytes that only a mechanism with equal parameters restores. Private: it holds true sums."""
-        fields = {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
-        return pack_state("KeyedCounts state", self._parameters, fields)
+    def _fields(self, state: KeyedState) -> dict[str, Any]:
+        return {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
 
-    def restore(self, data: bytes) -> KeyedState:
-        """Return the state in a snapshot, else raise SnapshotError."""
-        values = unpack_state("KeyedCounts state", self._parameters, data)
-        tables = (KeyTable.from_fields(prefix, values) for prefix in ("waiting", "counted"))
-        return KeyedState(values["step"], *tables)
+    def _state(self, fields: dict[str, Any]) -> KeyedState:
+        tables = (KeyTable.from_fields(prefix, fields) for prefix in ("waiting", "counted"))
+        return KeyedState(fields["step"], *tables)
+
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        return [kind, {name: value for name, value in values.items() if name not in WORDINGS}]
 
     @property
     def _shard(self) -> ShardSteps:
@@ -303,10 +305,3 @@ class KeyedCounts:
         if checks.integer("step", step, minimum=1) > (self.horizon or step):
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
         return int(step)
-
-    @cached_property
-    def _parameters(self) -> bytes:
-        """The parameters that shape noise, as bytes: part of labels and snapshots."""
-        values = {name: value for name, value in asdict(self).items() if name not in WORDINGS}
-        plain = {name: float(value) if isinstance(value, int) else value for name, value in values.items()}
-        return json.dumps([type(self).__name__, plain], sort_keys=True).encode()
