@@ -276,6 +276,6 @@ def test_a_thousand_runs_take_seconds(tmp_path, capsys) -> None:
 
 
 def test_it_does_not_load_beam() -> None:
-    code = "import sys; from privstream.pipelines import cli; cli.load('commands.budget'); "
+    code = "import sys; from privstream.pipelines import cli; cli.load('accounts.budget_command'); "
     code += "print('apache_beam' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
