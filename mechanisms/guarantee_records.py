@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +11,15 @@ from typing import Any, cast
 
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.monitor.target_charging import ResponseCurve
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.accounting import (
+    SUM_ERROR,
+    TAIL,
+    ComposedCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+)
 from privstream.mechanisms.privacy.first_units import first_version_unit
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -70,6 +79,8 @@ def read_guarantee(record: Mapping[str, Any], parameters: Mapping[str, Any] | No
         ValueError, TypeError: it was written otherwise; the message names the field.
     """
     version = record.get("version")
+    if type(version) is not int:
+        raise TypeError(f"version of a guarantee must be an integer, got {type(version).__name__}")
     if version == 1:
         unit = first_version_unit(record.get("unit"), parameters or {})
     elif version == VERSION:
@@ -77,9 +88,16 @@ def read_guarantee(record: Mapping[str, Any], parameters: Mapping[str, Any] | No
     else:
         raise ValueError(f"version of a guarantee must be 1 or {VERSION}, got {version!r}")
     given = {name: record[name] for name in WRITTEN if name in record}
-    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    for name in ("limits", "public", "caveats"):
+        given[name] = _texts(name, given.get(name, []))
+    for name in ("adaptivity", "proof"):
+        if not isinstance(given.get(name, ""), str):
+            raise TypeError(f"{name} must be a text, got {type(given[name]).__name__}")
     curve = record.get("curve")
-    return PrivacyGuarantee(**given, unit=unit, curve=None if curve is None else _curve(curve))
+    found = PrivacyGuarantee(**given, unit=unit, curve=None if curve is None else _curve(curve))
+    if found.curve is not None:
+        _check_promise(found.curve, found.neighbouring, found.epsilon, found.delta)
+    return found
 
 
 def read_guarantee_file(path: str) -> PrivacyGuarantee:
@@ -110,6 +128,26 @@ def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
         ValueError, TypeError, KeyError: there is none in it.
     """
     return read_guarantee(promise["guarantee"], promise["parameters"])
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return a list of texts."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError(f"{name} must be a list of texts")
+    return tuple(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_promise(curve: PrivacyCurve, neighbouring: str, epsilon: float, delta: float) -> None:
+    """Refuse a curve that is not of this promise: sums of budgets would believe the curve."""
+    try:
+        at_epsilon = curve.delta(epsilon)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"curve must be one that can be computed ({type(error).__name__})") from None
+    if not at_epsilon <= delta * (1 + SUM_ERROR) + TAIL:
+        raise ValueError(f"curve must promise delta {delta:g} at epsilon {epsilon:g}, got {at_epsilon:g}")
+    if getattr(curve, "neighbouring", neighbouring) != neighbouring:
+        raise ValueError(f"curve must be about neighbours that are {neighbouring}")
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.factors import LARGEST_HORIZON, BandedFactor, Factor, candidates
+from privstream.mechanisms.keyed_counts.factors import DEVIATIONS, LARGEST_HORIZON, BandedFactor, Factor, candidates
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
@@ -21,6 +21,8 @@ SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
 _FLOATS = 0.5
+_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
+EXACT = 2.0**53  # whole floats below it are exact
 _NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
 
 
@@ -123,6 +125,8 @@ def _pure(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     for largest, share, _ in bounds.values:
         norm = bounds.persons * bounds.contributions * largest * nodes
         law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
+        if (bounds.span or 1) > 1:
+            _check_exact(_SCALES * law.scale * (bounds.span or 1), largest, bounds)
         window = BandedFactor(bounds.steps, 1)
         noises.append(
             TreeNoise(bounds.steps, law) if bounds.span is None else ToeplitzNoise(window, law, 0, bounds.span)
@@ -165,7 +169,17 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, signed: bool, bou
     sigma = max(SMALLEST_SIGMA, math.sqrt((norm / shift) ** 2 + SMOOTHING))
     if factor.float_error(sigma) > _FLOATS:
         raise ValueError(f"horizon must be shorter for values up to {largest:,}, got {factor.horizon}")
+    if bounds.span != 1:
+        norms = (np.linalg.norm(factor.published(bounds.span)), np.linalg.norm(factor.inverse))
+        _check_exact(DEVIATIONS * 2 * sigma * float(max(norms)), largest, bounds)
     return ToeplitzNoise(factor, WideGaussian(sigma), fraction, bounds.span)
+
+
+def _check_exact(sums: float, largest: int, bounds: Bounds) -> None:
+    """Refuse noise whose sums floats would round: the low bits of published numbers would be those of true ones."""
+    if sums >= EXACT:
+        windows = bounds.span or bounds.steps
+        raise ValueError(f"max_value must be smaller for noise over {windows:,} windows, got {largest:,}")
 
 
 def l2_norm(factor: Factor, signed: bool, bounds: Bounds) -> float:

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 BUFFERS = 4
 LARGEST_HORIZON = 1 << 20
 _PARAMETER_BITS = 20
-_DEVIATIONS = 16.0  # no w or buffer ever leaves so many of its standard deviations
+DEVIATIONS = 16.0  # no w or buffer ever leaves so many of its standard deviations
 _EACH = 64  # numbers of contributions that are looked at one by one; larger ones in steps of a hundredth
 _SUMS = 1e-9  # relative; norms are raised by it, for what floats round off
 
@@ -127,7 +127,7 @@ class BandedFactor(Factor):
 
     def float_error(self, sigma: float) -> float:
         """Return the bound for sums of at most `width` products."""
-        largest = _DEVIATIONS * 2 * sigma * float(np.linalg.norm(self.inverse)) + 1
+        largest = DEVIATIONS * 2 * sigma * float(np.linalg.norm(self.inverse)) + 1
         return 0.0 if self.exact else 2.0**-52 * self.width * float(self.coefficients.sum()) * largest
 
 
@@ -167,7 +167,7 @@ class BufferedFactor(Factor):
     def float_error(self, sigma: float) -> float:
         """Return the bound of docs/proofs/counters.md, section 4."""
         poles, _, weights = zolotarev_factor(self.horizon, BUFFERS)
-        largest = _DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)
+        largest = DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)
         lasting = np.minimum(1 / (1 - poles), self.horizon) + BUFFERS + 2
         return float(weights @ (2.0**-52 * largest * lasting))
 

@@ -87,7 +87,7 @@ class ToeplitzNoise(KeyNoise):
         return np.floor((values + unit / 2) / unit).astype(np.int64)
 
     def _summed(self, values: Floats, memory: Floats, step: int) -> Floats:
-        memory[0] += values  # whole numbers below 2^53: exact
+        memory[0] += values  # whole numbers below 2^53, see `calibration`: exact
         if self.span is not None:
             oldest = memory[1 + step % self.span]
             memory[0] -= oldest

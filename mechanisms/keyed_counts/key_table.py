@@ -26,7 +26,7 @@ class KeyedStep:
         keys: uint64, shape (n,): keyed hashes, or positions in a public list.
         counts: int64, shape (n,): contributions of this step, >= 0; at most one of each person.
         people: int64, shape (n,) or None: how many of them are by people who never contributed to the key before. None
-            if all are: people count once for each key, or answers are about one window.
+            if all are, since people count once for each key; always None for answers about one window.
         sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
 
     Raises:

@@ -262,6 +262,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError(f"step must be > {state.step}, got {given.step}")
         if self.horizon is not None and given.step > self.horizon:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
+        self._check_people(given)
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:
@@ -270,6 +271,15 @@ class KeyedCounts(Mechanism[KeyedState]):
         if np.any(given.sums > largest) or np.any(given.sums < (-largest if self.signed else 0)):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
+
+    def _check_people(self, given: KeyedStep) -> None:
+        """Refuse numbers of people that would let a key be considered with fewer people than are promised, or later."""
+        bounds = self.bounds
+        if bounds.span == 1 and given.people is not None:
+            raise ValueError("people must not be given for counts of one window: all of its contributions are theirs")
+        repeated = bounds.span != 1 and bounds.per_key > 1 and (bounds.min_people or 1) > 1
+        if repeated and given.people is None:
+            raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
         """Return rows with their error bounds."""

@@ -164,7 +164,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
             if self.first_step is None:
                 raise ValueError("horizon must be given unless first_step is public")
             if self.calibration != "clock":
-                raise ValueError(f"horizon must be given with calibration {self.calibration}")
+                raise ValueError("horizon must be given unless the calibration is clock")
         _ = self._budget  # checks the rest
 
     @property

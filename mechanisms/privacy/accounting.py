@@ -175,6 +175,10 @@ class SlackCurve:
     curve: PrivacyCurve
     slack: float
 
+    def __post_init__(self) -> None:
+        _check_curve(self.curve)
+        checks.probability("slack", self.slack, zero=True)
+
     def delta(self, epsilon: float) -> float:
         """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         return min(1.0, self.curve.delta(epsilon) + self.slack)
@@ -197,6 +201,13 @@ class ComposedCurve:
     curves: tuple[PrivacyCurve, ...]
     interval: float = 1e-4
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.curves, tuple) or not self.curves:
+            raise TypeError("curves must be a tuple of privacy curves, at least one")
+        for curve in self.curves:
+            _check_curve(curve)
+        checks.positive("interval", self.interval)
+
     @functools.cached_property
     def _pld(self) -> PrivacyLossDistribution:
         return self.to_pld(self.interval)
@@ -218,6 +229,12 @@ class ComposedCurve:
                 functools.reduce(PrivacyLossDistribution.compose, parts[i : i + 2]) for i in range(0, len(parts), 2)
             ]
         return parts[0]
+
+
+def _check_curve(curve: object) -> None:
+    """Refuse what cannot be a privacy curve."""
+    if not all(callable(getattr(curve, name, None)) for name in ("delta", "epsilon", "to_pld")):
+        raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
 
 
 def _repeated(loss: PrivacyLossDistribution, times: int) -> PrivacyLossDistribution:

@@ -11,6 +11,7 @@ from privstream.mechanisms import checks
 PORTIONS = ("person", "event", "row")
 CHANGES = ("query", "utility", "measurement")
 SECOND = 1_000_000
+LONGEST = 1 << 62  # microseconds, of a window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class PrivacyUnit:
         checks.one_of("what", self.what, PORTIONS + CHANGES)
         checks.positive("bound", self.bound)
         if self.window is not None:
-            checks.integer("window", self.window, minimum=1)
+            checks.integer("window", self.window, minimum=1, maximum=LONGEST)
             if self.what != "person":
                 raise ValueError(f"window must not be given for a unit of {self.what}")
         if not isinstance(self.same_direction, bool):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from privstream.pipelines.terminal import printable
 from rich.console import Console
@@ -15,24 +14,6 @@ from rich.text import Text
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the choice of a form for machines."""
     parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def attempt(predict: Callable[[], int]) -> dict[str, Any]:
-    """Return the error, or, if there is none with these parameters, why."""
-    try:
-        return {"error_bound": predict()}
-    except ValueError as error:
-        return {"error_bound": None, "reason": str(error)}
-
-
-def reasons(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return why there are no numbers, for the lines of a table that have none."""
-    return [f"{name}: {found['reason']}" for name, found in answers.items() if "reason" in found]
-
-
-def bound(found: Mapping[str, Any]) -> str:
-    """Write an error bound for people."""
-    return "-" if found["error_bound"] is None else f"{found['error_bound']:,}"
 
 
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:

@@ -19,7 +19,8 @@ from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.stand_ins import STAND_INS
 from rich.table import Table
 
-LEAST_EPSILON, MOST_EPSILON = 1e-3, 100.0
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
+CLOSE = 1e-3  # relative
 STEPS = 16
 """Halvings of the interval in which a budget is sought: enough for three digits."""
 
@@ -101,21 +102,31 @@ class PlanCommand:
         wanted = checks.positive("error", arguments.error)
         self._transform(arguments, MOST_EPSILON, None)  # checks what all methods have in common
 
-        def enough(epsilon: float, method: str | None) -> bool:
+        found: dict[str, float | None] = {}
+        reasons: dict[str, str] = {}
+        for method in self._methods:
+            at_most = self._attempt(arguments, MOST_EPSILON, method)
+            if isinstance(at_most, str) or at_most.error > wanted:
+                found[method or ONLY] = None
+                least = at_most if isinstance(at_most, str) else f"the error with epsilon {MOST_EPSILON:g} is larger"
+                reasons[method or ONLY] = least
+            else:
+                found[method or ONLY] = self._least(arguments, wanted, method)
+        return {"question": self.spec.word, "error": wanted, "epsilons": found, "reasons": reasons}
+
+    def _least(self, arguments: argparse.Namespace, wanted: float, method: str | None) -> float:
+        """Return the least epsilon with an error that the largest one has; below `LEAST_EPSILON` none is tried."""
+
+        def enough(epsilon: float) -> bool:
             found = self._attempt(arguments, epsilon, method)
             return not isinstance(found, str) and found.error <= wanted
 
-        found: dict[str, float | None] = {}
-        for method in self._methods:
-            if not enough(MOST_EPSILON, method):
-                found[method or ONLY] = None
-                continue
-            low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-            for _ in range(STEPS):
-                middle = (low + high) / 2
-                low, high = (low, middle) if enough(math.exp(middle), method) else (middle, high)
-            found[method or ONLY] = math.exp(high)
-        return {"question": self.spec.word, "error": wanted, "epsilons": found}
+        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
+        lowest = high <= math.log(LEAST_EPSILON) + CLOSE and enough(LEAST_EPSILON)
+        return LEAST_EPSILON if lowest else math.exp(high)
 
     @property
     def _methods(self) -> Sequence[str | None]:
@@ -145,15 +156,23 @@ class PlanCommand:
         table.add_column("method", no_wrap=True)
         table.add_column("epsilon", justify="right")
         for name, epsilon in answer["epsilons"].items():
-            table.add_row(name, shown(epsilon))
+            table.add_row(name, "-" if epsilon is None else f"{rounded_up(epsilon):g}")
         able = {name: epsilon for name, epsilon in answer["epsilons"].items() if epsilon is not None}
         best = min(able, key=lambda name: able[name], default=None)
-        text = (
-            f"No method reaches this error with an epsilon up to {MOST_EPSILON:g}."
-            if best is None
-            else f"Least epsilon: {able[best]:.3g}, by {best}."
-        )
-        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [text])
+        if best is None:
+            text = f"No method reaches this error with an epsilon up to {MOST_EPSILON:g}."
+        elif able[best] == LEAST_EPSILON:
+            text = f"An epsilon of {LEAST_EPSILON:g} is enough, by {best}. Smaller ones are not tried."
+        else:
+            text = f"Least epsilon, rounded up: {rounded_up(able[best]):g}, by {best}."
+        reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items()]
+        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text])
+
+
+def rounded_up(value: float) -> float:
+    """Return a number > 0 with three digits that is not smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
 
 
 def shown(value: float | str | Sequence[float] | None) -> str:

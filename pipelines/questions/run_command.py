@@ -28,7 +28,7 @@ from privstream.pipelines.questions.endless import (
 )
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
-from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
+from privstream.pipelines.questions.spec import METHOD, ROOMS, QuestionSpec, resolve
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.whole_files import check_destination, check_new, write_json
@@ -172,7 +172,8 @@ class RunCommand:
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
             "parameters": given,
             "guarantee": guarantee,
-            "accuracy": transform.accuracy.to_dict(),
+            "accuracy": ({METHOD: getattr(transform, METHOD)} if self.spec.methods else {})
+            | transform.accuracy.to_dict(),
         }
 
     def _check_apart(self, arguments: argparse.Namespace, ledger: str | None, inputs: list[str]) -> None:

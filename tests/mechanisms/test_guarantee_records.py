@@ -156,11 +156,25 @@ def test_another_curve_is_refused():
         ({"curve": [1]}, "curve must be a record with a type of"),
         ({"curve": {"type": "PureDp", "at_epsilon": 1.0}}, "curve must have all fields of PureDp"),
         ({"curve": {"type": "PureDp", "at_epsilon": math.inf, "at_delta": 0.0}}, "at_epsilon must be finite"),
+        (
+            {"curve": {"type": "PureDp", "at_epsilon": 9.0, "at_delta": 0.0}},
+            "curve must promise delta 0 at epsilon 0.5",
+        ),
+        (
+            {"curve": {"type": "ComposedCurve", "curves": [], "interval": 1.0}},
+            "curves must be a tuple of privacy curves",
+        ),
+        ({"curve": {"type": "SlackCurve", "curve": 3, "slack": 0.1}}, "curve must be a privacy curve, got int"),
+        ({"limits": 5}, "limits must be a list of texts"),
+        ({"caveats": [None]}, "caveats must be a list of texts"),
+        ({"adaptivity": 7}, "adaptivity must be a text, got int"),
+        ({"version": True}, "version of a guarantee must be an integer, got bool"),
+        ({"privacy_unit": {"what": "person", "window": 10**400}}, "window must be <="),
     ],
 )
 def test_what_was_not_written_so_is_refused(change, message):
     one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         read_guarantee(guarantee_record(one) | change)
 
 

@@ -277,7 +277,10 @@ class TestRefusals:
             ({"calibration": "magic"}, "calibration must be one of clock, target_charging, paper, got 'magic'"),
             ({"max_hits": 65_536}, "max_hits must be <= 65535, got 65536"),
             ({"domain_size": None}, "horizon must be given unless first_step is public"),
-            ({"domain_size": None, "first_step": 0, "calibration": "paper"}, "horizon must be given with calibration"),
+            (
+                {"domain_size": None, "first_step": 0, "calibration": "paper"},
+                "horizon must be given unless the calibration is clock",
+            ),
             ({"domain_size": 0}, "domain_size must be >= 1, got 0"),
             ({"items_per_step": 0}, "items_per_step must be >= 1, got 0"),
             ({"streams_per_person": 0}, "streams_per_person must be >= 1, got 0"),

@@ -262,6 +262,17 @@ def test_two_launches_at_once_do_not_pass_the_limit(tmp_path) -> None:
     assert len({each.run_id for each in entries}) == 25
 
 
+def test_windows_of_different_lengths_have_a_part_in_common() -> None:
+    hours = [PrivacyUnit(what="person", window=3_600_000_000 * hours) for hours in (2, 3)]
+    one, other = (entry(number, pure(1.0, unit)) for number, unit in enumerate(hours))
+    check_limit(Limit(4.0), other, [one])
+    with pytest.raises(
+        ValueError, match="for one person in one window of 3,600 seconds, this run costs epsilon 2, all"
+    ):
+        check_limit(Limit(3.9), other, [one])
+    assert [each.plain_epsilon for each in totals([one, other])] == [1.0, 1.0, 4.0]
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_take_seconds(tmp_path, capsys) -> None:
     runs = [entry(number, gaussian(0.2 + number / 10_000)) for number in range(1000)]

@@ -1,6 +1,7 @@
 """`privstream plan` of any question, with that of heavy hitters for an example."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -103,9 +104,19 @@ def test_the_budget_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.98 < epsilons["clock"] <= 1.0
     assert epsilons["clock"] < epsilons["target_charging"]
     assert cli.main([*BASE, *LISTED, "--error", "330"]) == 0
-    assert f"Least epsilon: {epsilons['clock']:.3g}, by clock." in capsys.readouterr().out
+    shown = re.search(r"Least epsilon, rounded up: ([0-9.]+), by clock\.", capsys.readouterr().out)
+    assert shown is not None
+    assert epsilons["clock"] <= float(shown[1]) < epsilons["clock"] + 0.01
     assert cli.main([*BASE, *LISTED, "--error", "1"]) == 0
-    assert "No method reaches this error with an epsilon up to 100." in capsys.readouterr().out
+    shown_text = capsys.readouterr().out
+    assert "No method reaches this error with an epsilon up to 500." in shown_text
+    assert "clock: the error with epsilon 500 is larger" in shown_text
+
+
+def test_an_error_that_the_least_budget_has(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = ["plan", "flags", "--categories", "12", "--windows", "48", "--error", "1e9"]
+    assert cli.main(plan) == 0
+    assert "An epsilon of 0.001 is enough" in capsys.readouterr().out
 
 
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
