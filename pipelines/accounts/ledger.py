@@ -70,7 +70,8 @@ class Entry:
 
     def differs_from(self, other: Entry) -> list[str]:
         """Return the names of what shapes answers or noise and is not as in another entry."""
-        names = [name for name in ("command", "data") if getattr(self, name) != getattr(other, name)]
+        bound = ("command", "data") if self.data.startswith(WATCHED) else ("command", "version", "data")
+        names = [name for name in bound if getattr(self, name) != getattr(other, name)]
         options = sorted({*self.parameters, *other.parameters} - {BOUNDS})
         return names + [name for name in options if self.parameters.get(name) != other.parameters.get(name)]
 

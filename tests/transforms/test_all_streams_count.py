@@ -47,6 +47,13 @@ def test_another_list_of_streams_draws_other_noise(name):
     assert np.array_equal(again, drawn[0])  # the order says nothing
 
 
+def test_events_with_streams_draw_other_noise_than_those_without():
+    """Where events have streams, those of others than the nameless one are not counted in it."""
+    without = {name: value for name, value in HITTERS.items() if name != "streams_per_person"}
+    one, other = (ShiftingHeavyHitters(**RUN, **given) for given in (without, HITTERS))
+    assert not np.array_equal(noise_of(one), noise_of(other))
+
+
 def test_another_start_of_counting_draws_other_noise():
     arguments = RUN | {"delta": 1e-6, "max_hits": 2, "participation_cap": 3, "end": None}
     assert np.all(

@@ -168,7 +168,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         """Return what counts depend on beside the events and the monitor's own parameters: other runs, other noise."""
         steps, domain = self.steps, self.domain.digest if self.domain else ""
         label = f"{steps.size} {steps.period} {steps.allowed_lateness} {self.selection} {domain}"
-        streams = "" if self.streams is None else f" of {sorted(self.streams)}"  # all of them decide who counts where
+        streams = "" if self.streams_per_person is None else " of all streams"
+        if self.streams is not None:
+            streams = f" of {sorted(self.streams)}"  # all of them decide who counts where
         return label + streams + ("" if counted_from is None else f" from {counted_from}")
 
     @property
