@@ -140,9 +140,7 @@ def anchored_histogram():
 def test_a_partition_must_reset(reset):
     mechanism = anchored_histogram().mechanism
     if not reset:
-        mechanism = WithoutReset(
-            **{name: getattr(mechanism, name) for name in (each.name for each in fields(mechanism))}
-        )
+        mechanism = WithoutReset(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
     found = lower_epsilon(*(last_anchor(mechanism, rows, seed) for seed, rows in enumerate((0, 1))))
     print(f"\n{'with' if reset else 'without'} reset: {found:.3f}, {CLAIMED} claimed")
     assert found <= CLAIMED if reset else found > 1.15 * CLAIMED
