@@ -1,4 +1,4 @@
-"""What is printed has only characters that can be seen: no text of a file or an option can steer a terminal."""
+"""What is printed holds only characters that can be seen: no text of a file or an option can steer a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def say(text: str) -> None:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Write JSON in which what cannot be seen is escaped by its code, in digits; NaN and infinity are refused.
+    """Write JSON in which what cannot be seen is escaped by its hexadecimal code; NaN and infinity are refused.
 
     Raises:
         ValueError: there is a NaN or an infinity.

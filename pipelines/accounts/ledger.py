@@ -63,7 +63,7 @@ class Entry:
     def release(self) -> tuple[str, ...]:
         """What two runs have in common that publish the same: then the second one costs nothing.
 
-        A run without an end goes on under another version, from its state; over files another version starts anew.
+        A run without an end goes on under another version, from its state; over files it needs another run id.
         """
         version = "" if self.data.startswith(WATCHED) else self.version
         return self.run_id, self.key, version, json.dumps(self.parameters.get(BOUNDS))

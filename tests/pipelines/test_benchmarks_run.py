@@ -9,9 +9,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("[!_]*.py"))
-ON_FLINK = (
-    "flink_"  # these start a cluster and run for minutes, whatever the size; the tests of runners cover what they do
-)
+ON_FLINK = "flink_"
+"""Benchmarks of this name start a cluster and run for minutes at any size; the tests of runners cover what they do."""
 
 
 @pytest.mark.slow
