@@ -193,7 +193,7 @@ def test_plans_print_tables(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert shown.count("all counts of a stream are within") == 2
     assert "in all answers of a stream in the first 1,000 windows" in shown
-    assert "Least epsilon: " in shown
+    assert "Least epsilon, rounded up: " in shown
     for mistake in (["--epsilon", "0"], ["--error", "5", "--universe", "0"]):
         given = ["plan", "ranges", "--universe", "9", "--windows", "4", "--ranges", "2", *mistake]
         assert cli.main(given) == 2
