@@ -12,7 +12,7 @@ from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, 
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.times import read_micros
+from privstream.transforms.events.times import TIME_TEXT, read_micros
 from privstream.transforms.timing.steps import MICROS
 
 NOTHING: Mapping[str, Any] = {}
@@ -49,7 +49,7 @@ def number(name: str, value: Any) -> Any:
 def moment(name: str, value: Any) -> float:
     """Return seconds since 1970 UTC."""
     if isinstance(value, date):
-        raise TypeError(f"{name} must be ISO 8601 text in quotes or seconds since 1970, got a {type(value).__name__}")
+        raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
     try:
         return read_micros(name, value, "s") / MICROS
     except ValueError as error:

@@ -74,6 +74,7 @@ IN_TIME = {
     "--window nan": "window must be finite, got nan",
     "--end 2023-01-01 --start 2024-01-01": "end must",
     "--start yesterday": "such as 2030-01-31T12:00:00Z, or a number, got 'yesterday'",
+    "--start 20240306T204748": "must be ISO 8601 text with dashes and colons, such as",
     "--start 1704067201": "start must",
     "--allowed_lateness -1": "allowed_lateness must be >= 0",
     "--streams a --stream_field ''": "streams must not be given when no stream is read",
