@@ -25,7 +25,7 @@ def histogram(runs, **options):
     streams = tuple(f"run {i}" for i in range(runs))
     return ContinualHistogram(
         **{"epsilon": CLAIMED, "domain": Domain(["a"]), "window": 1, "start": 0, "end": WINDOWS, "streams": streams,
-           "unit": "user", "max_contributions": LIMIT, "mode": "direct", "noise": SeededNoise(0)} | options
+           "unit": "user", "max_contributions": LIMIT, "method": "direct_counters", "noise": SeededNoise(0)} | options
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def last_anchor(mechanism, suspects, seed):
 
 def anchored_histogram():
     domain = Domain([f"run {i}" for i in range(RUNS)])
-    options = {"mode": "anchored", "largest": 100, "end": ROUNDS, "streams": None, "domain": domain}
+    options = {"method": "anchored_counters", "largest": 100, "end": ROUNDS, "streams": None, "domain": domain}
     return histogram(1, unit="event", max_contributions=None, **options)
 
 
