@@ -188,10 +188,12 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
         "this run costs epsilon 1, all together epsilon 3; left: epsilon 0.5"
     )
     point = replace(gaussian(), curve=None)
-    with pytest.raises(
-        ValueError, match="costs epsilon inf, all together epsilon inf, by composition at delta 5e-07; left: epsilon 2"
-    ):
-        check_limit(Limit(2.0, 5e-7), entry(11, point), [])
+    with pytest.raises(ValueError) as caught:
+        check_limit(Limit(20.0, 1.5e-6), entry(12, point), [entry(11, point)])
+    assert str(caught.value) == (
+        "budget_limit must not be exceeded: data set 'default' has spent delta 1e-06 for one person over the whole "
+        "run, this run costs delta 1e-06, all together delta 2e-06; left: delta 5e-07"
+    )
     check_limit(Limit(2.0, 1e-6), entry(11, point), [])
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
 
