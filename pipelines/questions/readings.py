@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, NamedTuple
 
+from privstream.pipelines.durations import seconds
 from privstream.pipelines.questions.alert_rules_file import read_rules
 from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
@@ -44,6 +45,14 @@ def number(name: str, value: Any) -> Any:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def duration(name: str, value: Any) -> Any:
+    """Return seconds."""
+    try:
+        return seconds(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"{name} {error}, got {value!r}") from None
 
 
 def moment(name: str, value: Any) -> float:
@@ -109,7 +118,7 @@ READINGS: Mapping[str, Reading] = {
     "int": Reading(int, same),
     "str": Reading(str, same),
     "bool": Reading(bool, same),
-    "Seconds": Reading(float, number),
+    "Seconds": Reading(float | str, duration),
     "Moment": Reading(float | str, moment),
     "Path": Reading(str, same),
     "Domain": Reading(str | list[str], domain),

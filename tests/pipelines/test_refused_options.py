@@ -71,6 +71,7 @@ OF_PEOPLE = {
 OF_EVENTS = {"histogram", "quantiles", "flags"}  # by default: they read no user then
 IN_TIME = {
     "--window 0": "window must be > 0 and a whole number of milliseconds",
+    "--window 1w": "--window: must be a number of seconds, or a number with its unit, such as",
     "--window nan": "window must be finite, got nan",
     "--end 2023-01-01 --start 2024-01-01": "end must",
     "--start yesterday": "such as 2030-01-31T12:00:00Z, or a number, got 'yesterday'",
