@@ -132,7 +132,7 @@ def test_streams_are_named(tmp_path, capsys):
     files = ["--input", str(events), "--rules", str(tmp_path / "rules"), "--output", str(tmp_path / "o.jsonl")]
     options = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T02:00", "--epsilon", "8"]
     assert cli.main(["alerts", *files, *options, "--stream_field", "stream"]) == 2
-    assert "streams must be given with stream_field" in capsys.readouterr().err
+    assert "--streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["alerts", *files, *options, "--streams", "south,north"]) == 0
     (row,) = read_row_file(str(tmp_path / "o.jsonl"), Alert)
     assert row.stream == "north"

@@ -154,13 +154,13 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "ledger must be given, or noise_key_file, the key whose ledger lies beside it"),
-        ("--ledger a --noise_key_file b", "ledger and noise_key_file must not both be given"),
-        ("--ledger nowhere", "ledger must be a file that can be read, got nowhere (No such file or directory)"),
-        ("--noise_key_file key", "ledger must be a file that can be read, got key.ledger.jsonl"),
-        ("--ledger empty", "ledger must have at least one run, and empty has none"),
+        ("", "--ledger must be given, or --noise_key_file, the key whose ledger lies beside it"),
+        ("--ledger a --noise_key_file b", "--ledger must not be given with --noise_key_file"),
+        ("--ledger nowhere", "--ledger must be a file that can be read, got nowhere (No such file or directory)"),
+        ("--noise_key_file key", "--ledger must be a file that can be read, got key.ledger.jsonl"),
+        ("--ledger empty", "--ledger must have at least one run, and empty has none"),
         ("--ledger bad", "ledger bad: line 1 must be an entry"),
-        ("--ledger good --dataset other", "dataset must be one of 'default', got 'other'"),
+        ("--ledger good --dataset other", "--dataset must be one of 'default', got 'other'"),
     ],
 )
 def test_what_is_missing_is_said(options, message, tmp_path, monkeypatch, capsys) -> None:

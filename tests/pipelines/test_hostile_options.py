@@ -122,7 +122,7 @@ def test_options_of_beam(option: str, value: str, folder: None, capsys: pytest.C
 def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.CaptureFixture[str]) -> None:
     line = shlex.split(COMMANDS["heavy-hitters"])
     _, told = call(["heavy-hitters", *line, "--kafka_setting", "sasl.password=secret\udcff"], capsys)
-    assert told == "privstream heavy-hitters: error: kafka_setting must be valid UTF-8 text without a NUL character\n"
+    assert told == "privstream heavy-hitters: error: --kafka_setting must be valid UTF-8 text without a NUL character\n"
 
 
 def test_what_cannot_be_written_after_a_run_is_one_line(

@@ -120,7 +120,7 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
     options = ["--input", str(events), "--output", str(output), "--domain", city.path("items"), *RUN, "--epsilon", "50"]
     options += ["--runner", "FnApiRunner"]
     assert cli.main(["top-k", *options, "--stream_field", "stream"]) == 2
-    assert "streams must be given with stream_field" in capsys.readouterr().err
+    assert "--streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["top-k", *options, "--streams", "a,b,c"]) == 0
     rows = read_row_file(str(output), RankedItem)
     assert len(rows) == 3 * WINDOWS * 4
@@ -161,7 +161,7 @@ def test_plan_of_streams(capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "message"),
     [
         (["--windows", "0"], "windows must be >= 1, got 0"),
-        ([], "end or participation_cap must be given: what one person takes part in needs a bound"),
+        ([], "end or --participation_cap must be given: what one person takes part in needs a bound"),
         (["--windows", "3", "--items", "4"], "top must be < 4, the number of items in domain, got 4"),
         (["--windows", "3", "--measure_share", "1"], "measure_share must be in (0, 1), got 1.0"),
     ],
