@@ -14,6 +14,7 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
 from privstream.pipelines.noise_key import noise_source
+from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch
 
 SECRET = "u000042"
@@ -52,6 +53,10 @@ def test_every_command_has_help(words: str, what: object, capsys: pytest.Capture
     with pytest.raises(SystemExit, match="0"):
         cli.main([*words.split(), "--help"])
     assert cli.load(what).description.split()[0] in capsys.readouterr().out
+
+
+def test_every_question_can_be_planned_drawn_and_simulated() -> None:
+    assert list(cli.PLANS) == list(cli.PLOTS) == list(cli.SIMULATIONS) == list(WORDS)
 
 
 @pytest.mark.parametrize("name", ["plan", "plot", "simulate"])
