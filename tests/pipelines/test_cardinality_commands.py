@@ -197,7 +197,7 @@ def test_plan_takes_the_least_error_of_what_it_shows(capsys: pytest.CaptureFixtu
 
 def test_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "cardinality", "--epsilon", "1", "--max_updates", "10"]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "all estimates of a stream in the first 1,048,576 windows are within" in printed
     assert "while people enter or leave it at most 10 times in all (method sparse_counter;" in printed
     assert "direct_counter: end must be given with method direct_counter" in printed

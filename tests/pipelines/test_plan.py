@@ -24,6 +24,11 @@ def ask(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     return answer
 
 
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what was printed, as if no line had been wrapped."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     """Return what there is to say of epsilon 1."""
     (found,) = ask(capsys, "--epsilon", "1", *options)["budgets"]
@@ -104,11 +109,11 @@ def test_the_budget_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.98 < epsilons["clock"] <= 1.0
     assert epsilons["clock"] < epsilons["target_charging"]
     assert cli.main([*BASE, *LISTED, "--error", "330"]) == 0
-    shown = re.search(r"Least epsilon, rounded up: ([0-9.]+), by clock\.", capsys.readouterr().out)
+    shown = re.search(r"Least epsilon, rounded up: ([0-9.]+), by clock\.", printed(capsys))
     assert shown is not None
     assert epsilons["clock"] <= float(shown[1]) < epsilons["clock"] + 0.01
     assert cli.main([*BASE, *LISTED, "--error", "1"]) == 0
-    shown_text = capsys.readouterr().out
+    shown_text = printed(capsys)
     assert "No method reaches this error with an epsilon up to 500." in shown_text
     assert "clock: the error with epsilon 500 is larger" in shown_text
 
@@ -116,17 +121,18 @@ def test_the_budget_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_that_the_least_budget_has(capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["plan", "flags", "--categories", "12", "--windows", "48", "--error", "1e9"]
     assert cli.main(plan) == 0
-    assert "An epsilon of 0.001 is enough" in capsys.readouterr().out
+    assert "An epsilon of 0.001 is enough" in printed(capsys)
 
 
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*BASE, *LISTED, "--epsilon", "1"]) == 0
     shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 100
     for cell in ("clock (taken)", "330", "target_charging", "kaplan_mansour_stemmer", "49,487"):
         assert cell in shown
-    assert "With probability 0.99, every item that at least 330 people have in a window" in shown
+    assert "With probability 0.99, every item that at least 330 people have in a window" in " ".join(shown.split())
     assert cli.main([*BASE, "--epsilon", "1"]) == 0
-    assert "This number is for the first window; it rises to" in capsys.readouterr().out
+    assert "This number is for the first window; it rises to" in printed(capsys)
 
 
 @pytest.mark.parametrize(
