@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,9 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
     }
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user", "--max_contributions=5"]) == 0
     assert "for one person over the whole run" in capsys.readouterr().out
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--largest=7"]) == 0
+    cells = [re.findall(r"[\w,-]+", line) for line in capsys.readouterr().out.splitlines() if "_counters" in line]
+    assert [row[-1] for row in cells[:2]] == ["-", "7"]  # only the second method has a condition
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user"]) == 2
     assert "max_contributions must be given" in capsys.readouterr().err
 
