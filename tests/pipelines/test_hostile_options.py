@@ -103,7 +103,7 @@ def test_options_are_taken_or_refused_in_one_line(
 ) -> None:
     words = command.split()
     for option in offered(words):
-        for value in NUMBERS.get(option.type, TEXTS):
+        for value in NUMBERS.get(float if option.metavar == "DURATION" else option.type, TEXTS):
             given = [*words, *shlex.split(COMMANDS[command]), f"{option.option_strings[0]}={value}"]
             status, told = call(given, capsys)
             assert status in (0, 2), (ascii(given), told)
