@@ -12,6 +12,7 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.help_page import with_dashes
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.readings import arguments_of
@@ -41,7 +42,7 @@ class PlanCommand:
         """Print the answer."""
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
-                raise ValueError("one of epsilon and error must be given")
+                raise ValueError("one of --epsilon and --error must be given")
             answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
@@ -77,7 +78,7 @@ class PlanCommand:
             found: Accuracy = self._transform(arguments, epsilon, method).accuracy
             return found
         except (ValueError, OverflowError) as error:
-            return str(error)
+            return with_dashes(str(error), vars(arguments))
 
     def _errors(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return what every method gives with every epsilon."""

@@ -263,13 +263,13 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--shards", "0"], "shards must be >= 1, got 0"),
         (
             ["--streams_per_person", "2"],
-            "streams_per_person must not be given when no stream is read: name its field with stream_field",
+            "streams_per_person must not be given when no stream is read: name its field with --stream_field",
         ),
         (["--user_field", "who"], "--user_field must name a field of"),
         (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),
         (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),
         (["--noise_key_file", "none.key"], "noise_key_file must be a readable file, got none.key"),
-        (["--noise_key_variable", "NONE"], "noise_key_file and noise_key_variable must not both be given"),
+        (["--noise_key_variable", "NONE"], "--noise_key_file and --noise_key_variable must not both be given"),
         (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, got rows.txt"),
         (["--output", "none/rows.avro"], "must be in a folder that exists: there is no folder none"),
         (["--dead_letter", "none/d.jsonl"], "--dead_letter must be in a folder that exists"),
@@ -298,7 +298,7 @@ def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watch(city, tmp_path / "rows.jsonl", common=ENDLESS) == 2
-    message = "horizon must be a number of windows unless start or participation_cap is given"
+    message = "--horizon must be a number of windows unless start or --participation_cap is given"
     assert message in capsys.readouterr().err
 
 

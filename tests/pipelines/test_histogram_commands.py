@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +154,13 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
         assert answer["methods"][method]["error_bound"] == made.error(30)
     beyond = plan(capsys, "histogram", *options, "--delta", "1e-6", "--epsilon", "4")["methods"]
     assert beyond["henzinger_sricharan_steiner"] == {
-        "reason": "epsilon must be < 3 in mode paper with delta > 0, got 4.0"
+        "reason": "--epsilon must be < 3 in mode paper with delta > 0, got 4.0"
     }
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user", "--max_contributions=5"]) == 0
     assert "for one person over the whole run" in capsys.readouterr().out
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--largest=7"]) == 0
+    cells = [re.findall(r"[\w,-]+", line) for line in capsys.readouterr().out.splitlines() if "_counters" in line]
+    assert [row[-1] for row in cells[:2]] == ["-", "7"]  # only the second method has a condition
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user"]) == 2
     assert "max_contributions must be given" in capsys.readouterr().err
 

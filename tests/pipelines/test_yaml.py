@@ -28,7 +28,7 @@ from privstream.transforms.events.times import read_micros
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
 LOGGERS = "privstream.pipelines.yaml"
-NO_TIME = "ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number"
+NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10}
@@ -219,7 +219,7 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"delta": "2e0"}, "delta must be in"),
         ({"max_hits": True}, "max_hits must be an integer, got bool"),
         ({"horizon": "long"}, "horizon must be an integer, got str"),
-        ({"start": datetime(2024, 1, 1, tzinfo=UTC)}, "start must be ISO 8601 text in quotes"),
+        ({"start": datetime(2024, 1, 1, tzinfo=UTC)}, "12:00:00Z in quotes, or seconds since 1970, got a datetime"),
         ({"start": "noon"}, f"start must be {NO_TIME}"),
         ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
