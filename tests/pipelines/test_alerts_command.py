@@ -145,6 +145,7 @@ def test_rules_are_read_as_written(tmp_path):
 
 
 @some_quick("ending", ["png", "svg"], "png")
+@pytest.mark.slow
 def test_the_plot(clinic, tmp_path, ending):
     output, picture = tmp_path / "alerts.jsonl", tmp_path / f"alerts.{ending}"
     assert watch(clinic, output) == 0

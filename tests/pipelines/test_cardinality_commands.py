@@ -205,6 +205,7 @@ def test_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plot(building: Path, tmp_path: Path) -> None:
     assert command(building, tmp_path / "rows.parquet", *DOORS, "--unit", "event") == 0
     files = ["--input", str(tmp_path / "rows.parquet"), "--output", str(tmp_path / "p.png")]

@@ -84,6 +84,7 @@ def test_long_values_that_all_differ_are_decoded_few_at_a_time(options, tmp_path
     assert most < 300 * MEBIBYTE
 
 
+@pytest.mark.slow
 def test_where_batches_end_changes_nothing(tmp_path, monkeypatch, read):
     items = coded(["tea", "x" * 3000, "y" * 4000], [0, 1, 2, 1, 0, 2, 2, 1] * 50)
     write(tmp_path / "a.parquet", items)

@@ -81,6 +81,7 @@ def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     assert order == sorted(order)
 
 
+@pytest.mark.slow
 def test_events_beyond_the_items_of_a_person_are_counted(city: City, tmp_path: Path, capsys) -> None:
     """All events are usable, and yet most may count in no answer: that is said."""
     events = tmp_path / "events.csv"
@@ -176,6 +177,7 @@ def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> No
     assert output.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text(Path(city.events("jsonl")).read_text() + f"{BAD_LINE}\nno json\n")
@@ -324,6 +326,7 @@ def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City
     assert f"in {accuracy['tests']:,} tests" in accuracy["sentence"]
 
 
+@pytest.mark.slow
 def test_a_lesser_horizon_bounds_the_participation(city: City, tmp_path: Path) -> None:
     assert watch(city, tmp_path / "rows.jsonl", "--horizon", "2", "--participation_cap", "9") == 0
     guarantee = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["guarantee"]

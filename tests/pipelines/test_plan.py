@@ -118,6 +118,7 @@ def test_the_budget_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "clock: the error with epsilon 500 is larger" in shown_text
 
 
+@pytest.mark.slow
 def test_an_error_that_the_least_budget_has(capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["plan", "flags", "--categories", "12", "--windows", "48", "--error", "1e9"]
     assert cli.main(plan) == 0

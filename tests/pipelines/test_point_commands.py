@@ -132,6 +132,7 @@ def test_queries_are_read_as_they_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "name"), [(RANGES, "ranges"), (NEAREST, "predecessor")])
+@pytest.mark.slow
 def test_rows_can_be_drawn(command: list[str], name: str, folder: Path, tmp_path: Path) -> None:
     assert watch(folder, command, tmp_path / "rows.jsonl") == 0
     files = ["--input", str(tmp_path / "rows.jsonl"), "--truth", str(folder / f"{name}.truth.jsonl")]

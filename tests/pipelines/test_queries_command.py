@@ -161,6 +161,7 @@ def test_a_field_called_stream_is_ignored(country, tmp_path):
 
 
 @some_quick("truth", [True, False], True)
+@pytest.mark.slow
 def test_the_plot(country, tmp_path, truth):
     output = tmp_path / "answers.jsonl"
     assert ask(country, output) == 0

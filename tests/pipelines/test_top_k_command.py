@@ -175,6 +175,7 @@ def test_plan_refuses(capsys: pytest.CaptureFixture[str], options: list[str], me
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_plot_draws_rows_with_and_without_truth(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "rows.parquet"
     assert rank(city, rows, "--epsilon", "20", "--items_per_step", "20") == 0

@@ -147,6 +147,7 @@ def test_the_pipeline_of_the_documentation_runs(
     assert "NA" in refused["record"]
 
 
+@pytest.mark.slow
 def test_fields_units_domains_and_streams_by_plain_values(tmp_path: Path, key_file: str) -> None:
     events = crowd("a") + crowd("b", item="7") + crowd("c")
     rows = [
@@ -190,6 +191,7 @@ def test_rows_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path, ke
     assert json.loads(next(row["record"] for row in refused if "ISO" in row["reason"]))["time"] == "yesterday"
 
 
+@pytest.mark.slow
 def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t, _ in crowd(people=400)]
     with caplog.at_level(logging.INFO, LOGGERS):
