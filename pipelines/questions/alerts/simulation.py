@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.command import Command
 from privstream.pipelines.questions.alert_rules_file import write_rules
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
-from privstream.pipelines.sinks.whole_files import check_destination
 from privstream.transforms import AlertRule
 
 ITEMS = ("fever", "cough", "rash", "headache", "checkup")
@@ -102,30 +101,14 @@ def rule_counts(window: ClinicWindow) -> Iterator[RuleCount]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, truth="how many people met each rule")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--rules", metavar="PATH", help="rules that the outbreak and the outage meet, as JSON lines")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
+    write_files(arguments, simulate_clinic, truth_type=RuleCount, truth_of=rule_counts, windows=arguments.windows)
     if arguments.rules is not None:
-        try:
-            check_destination(arguments.rules, "--rules")
-            rules = rules_for(checks.integer("users", arguments.users, minimum=1))
-        except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
-        write_rules(arguments.rules, rules)
-
-    def windows() -> tuple[Iterator[ClinicWindow], int | None]:
-        simulated = simulate_clinic(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-        )
-        return simulated, arguments.windows
-
-    write_files(arguments, windows, truth_type=RuleCount, truth_of=rule_counts)
+        write_rules(arguments.rules, rules_for(arguments.users))
 
 
 COMMAND = Command(

@@ -100,7 +100,6 @@ def set_sizes(window: BuildingWindow) -> Iterator[SetSize]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, truth="how many people are in at the end of each window")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument(
         "--stay", type=float, default=4 * 3600.0, metavar="SECONDS", help="average length of a stay (default: 14400)"
     )
@@ -108,18 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-
-    def windows() -> tuple[Iterator[BuildingWindow], int | None]:
-        simulated = simulate_building(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            stay=arguments.stay,
-        )
-        return simulated, arguments.windows
-
-    write_files(arguments, windows, truth_type=SetSize, truth_of=set_sizes)
+    write_files(
+        arguments,
+        simulate_building,
+        truth_type=SetSize,
+        truth_of=set_sizes,
+        windows=arguments.windows,
+        stay=arguments.stay,
+    )
 
 
 COMMAND = Command(

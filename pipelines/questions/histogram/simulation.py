@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.simulate.simulation import add_simulation, write_files
+from privstream.pipelines.command import Command
+from privstream.pipelines.simulate.simulation import add_simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
-from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 
 NAMES = ("walk", "bike", "bus", "tram", "metro", "train", "car", "taxi", "scooter", "ferry", "cable car", "airport bus")
 SCOOTER, FERRY = 8, 9
@@ -95,7 +94,6 @@ def category_counts(window: TripWindow) -> Iterator[CategoryCount]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, truth="counts of each category so far")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--categories", type=int, default=12, metavar="D", help="number of categories (default: 12)")
     parser.add_argument(
         "--trips", type=float, default=0.2, help="average number of trips of a person in a window (default: 0.2)"
@@ -105,27 +103,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-    if arguments.domain is not None:
-        try:
-            check_destination(arguments.domain, "--domain")
-            names = category_names(checks.integer("categories", arguments.categories, minimum=1))
-        except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
-        with whole_file(arguments.domain) as stream:
-            stream.write("".join(f"{name}\n" for name in names).encode())
-
-    def windows() -> tuple[Iterator[TripWindow], int | None]:
-        simulated = simulate_trips(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            categories=arguments.categories,
-            trips=arguments.trips,
-        )
-        return simulated, arguments.windows
-
-    write_files(arguments, windows, truth_type=CategoryCount, truth_of=category_counts)
+    write_files(
+        arguments,
+        simulate_trips,
+        truth_type=CategoryCount,
+        truth_of=category_counts,
+        windows=arguments.windows,
+        categories=arguments.categories,
+        trips=arguments.trips,
+    )
+    write_lines(arguments.domain, category_names(arguments.categories))
 
 
 COMMAND = Command(

@@ -16,7 +16,6 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.questions.point_queries import write_point_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
-from privstream.pipelines.sinks.whole_files import check_destination
 
 QUERIES = 3
 
@@ -93,28 +92,21 @@ def nearest_true(window: TradeWindow, queries: list[int]) -> Iterator[NearestTru
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, users="trades in each window", truth="the nearest levels with trades at each window's end")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--universe", type=int, default=1 << 20, metavar="U", help="levels are 1 .. U (default: 2^20)")
     parser.add_argument("--queries", metavar="PATH", help="queries about levels, as `predecessor` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-
-    def windows() -> tuple[Iterator[TradeWindow], int | None]:
-        if arguments.queries is not None:
-            check_destination(arguments.queries, "--queries")
-        simulated = simulate_trades(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            universe=arguments.universe,
-        )
-        return simulated, arguments.windows
-
     queries = asked(min(max(4, arguments.universe), LARGEST_UNIVERSE))
-    write_files(arguments, windows, truth_type=NearestTrue, truth_of=lambda window: nearest_true(window, queries))
+    write_files(
+        arguments,
+        simulate_trades,
+        truth_type=NearestTrue,
+        truth_of=lambda window: nearest_true(window, queries),
+        windows=arguments.windows,
+        universe=arguments.universe,
+    )
     if arguments.queries is not None:
         write_point_queries(arguments.queries, ({"point": point} for point in queries))
 

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.command import Command
 from privstream.pipelines.questions.queries.queries_file import write_queries
-from privstream.pipelines.simulate.simulation import add_simulation, write_files
+from privstream.pipelines.simulate.simulation import add_simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
-from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 from privstream.transforms import LinearQuery
 
 REGIONS = ("north", "east", "south", "west", "coast", "hills", "city", "islands")
@@ -89,7 +88,7 @@ def query_truth(country: Country) -> Iterator[QueryTruth]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_simulation(parser, truth="how many people each query is about")
+    add_simulation(parser, truth="how many people each query is about", windows=False)
     parser.add_argument("--number", type=int, default=200, metavar="N", help="number of queries (default: 200)")
     parser.add_argument("--queries", metavar="PATH", help="the queries, as JSON lines")
     parser.add_argument("--domain", metavar="PATH", help="all items, one per line")
@@ -97,29 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-    try:
-        for option in ("queries", "domain"):
-            if getattr(arguments, option) is not None:
-                check_destination(getattr(arguments, option), f"--{option}")
-        queries = random_queries(arguments.number, arguments.seed)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-
-    def windows() -> tuple[Iterator[Country], int | None]:
-        simulated = simulate_country(
-            users=arguments.users,
-            number=arguments.number,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-        )
-        return simulated, 1
-
-    write_files(arguments, windows, truth_type=QueryTruth, truth_of=query_truth)
+    write_files(arguments, simulate_country, truth_type=QueryTruth, truth_of=query_truth, number=arguments.number)
     if arguments.queries is not None:
-        write_queries(arguments.queries, queries)
-    if arguments.domain is not None:
-        with whole_file(arguments.domain) as stream:
-            stream.write("".join(f"{item}\n" for item in DOMAIN).encode())
+        write_queries(arguments.queries, random_queries(arguments.number, arguments.seed))
+    write_lines(arguments.domain, DOMAIN)
 
 
 COMMAND = Command(

@@ -16,7 +16,6 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.questions.point_queries import write_point_queries
 from privstream.pipelines.simulate.simulation import add_simulation, write_files
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, START_MICROS
-from privstream.pipelines.sinks.whole_files import check_destination
 
 ACTIONS = np.array(["leave", "park"])
 DAY_SECONDS = 86_400.0
@@ -117,28 +116,21 @@ def points_in_ranges(window: ParkWindow, ranges: list[tuple[int, int]]) -> Itera
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, truth="how many cars stand in each part at the end of each window")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument("--slots", type=int, default=4096, metavar="U", help="slots of the car park (default: 4096)")
     parser.add_argument("--queries", metavar="PATH", help="queries about the parts, as `ranges` reads them")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-
-    def windows() -> tuple[Iterator[ParkWindow], int | None]:
-        if arguments.queries is not None:
-            check_destination(arguments.queries, "--queries")
-        simulated = simulate_park(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            slots=arguments.slots,
-        )
-        return simulated, arguments.windows
-
     ranges = parts(max(1, arguments.slots))
-    write_files(arguments, windows, truth_type=PointsInRange, truth_of=lambda window: points_in_ranges(window, ranges))
+    write_files(
+        arguments,
+        simulate_park,
+        truth_type=PointsInRange,
+        truth_of=lambda window: points_in_ranges(window, ranges),
+        windows=arguments.windows,
+        slots=arguments.slots,
+    )
     if arguments.queries is not None:
         write_point_queries(arguments.queries, ({"low": low, "high": high} for low, high in ranges))
 

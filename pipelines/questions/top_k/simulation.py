@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
-from privstream.mechanisms import checks
-from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.command import Command
 from privstream.pipelines.simulate.city_words import TRENDS, search_names
 from privstream.pipelines.simulate.event_writers import ItemHolders, item_holders
-from privstream.pipelines.simulate.simulation import add_simulation, write_files
-from privstream.pipelines.simulate.streams import SimulatedWindow, simulate_heavy_hitters
-from privstream.pipelines.sinks.whole_files import check_destination, whole_file
+from privstream.pipelines.simulate.simulation import add_simulation, write_files, write_lines
+from privstream.pipelines.simulate.streams import simulate_heavy_hitters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_simulation(parser, truth="number of people with each item")
-    parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
     parser.add_argument(
         "--items", type=int, default=1000, help="number of items that are always searched for (default: 1000)"
     )
@@ -35,36 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-    if arguments.domain is not None:
-        _write_domain(arguments.domain, arguments.items)
-
-    def windows() -> tuple[Iterator[SimulatedWindow], int | None]:
-        simulated = simulate_heavy_hitters(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            items=arguments.items,
-            events_per_user_and_window=arguments.events_per_user,
-            trends=arguments.trends,
-        )
-        return simulated, arguments.windows
-
-    write_files(arguments, windows, truth_type=ItemHolders, truth_of=item_holders)
-
-
-def _write_domain(path: str, items: int) -> None:
-    """Write the items that are always there, and everything that may come up, whether it does or not."""
-    try:
-        check_destination(path, "--domain")
-        names = sorted({*search_names(checks.integer("items", items, minimum=1)), *TRENDS})
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-    try:
-        with whole_file(path) as stream:
-            stream.write("".join(f"{name}\n" for name in names).encode())
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    write_files(
+        arguments,
+        simulate_heavy_hitters,
+        truth_type=ItemHolders,
+        truth_of=item_holders,
+        windows=arguments.windows,
+        items=arguments.items,
+        events_per_user_and_window=arguments.events_per_user,
+        trends=arguments.trends,
+    )
+    write_lines(arguments.domain, sorted({*search_names(arguments.items), *TRENDS}))  # whether they come up or not
 
 
 COMMAND = Command(
