@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Self, TypeVar
@@ -14,7 +15,7 @@ SEGMENT = 65_536
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(ABC):
     """Distinct keys and their values.
 
     Attributes:
@@ -31,9 +32,9 @@ class Run:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @abstractmethod
     def merged(self, newer: Self) -> Self:
         """Return this and what was added later as one run."""
-        raise NotImplementedError
 
     def interleaved(self, newer: Self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return keys and values of both, sorted by key, the older value first; and where a key stands first."""
