@@ -132,10 +132,28 @@ class HolderBatch:
         return HolderBatch(self.users[rows], items, self.ranks[rows], names)
 
 
-Batch = TypeVar("Batch", EventBatch, HolderBatch)
+@dataclass(frozen=True, eq=False)
+class CountBatch:
+    """How many people have each item in one key: distinct items, and int64 counts."""
+
+    items: np.ndarray
+    counts: np.ndarray
+    names: Names
+
+    @classmethod
+    def join(cls, parts: Sequence[CountBatch]) -> CountBatch:
+        """Add counts up, item by item, in the order of items."""
+        items = np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)])
+        counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
+        distinct, place = np.unique(items, return_inverse=True)
+        totals = np.bincount(place, counts, len(distinct)).astype(np.int64)  # exact below 2^53
+        return cls(distinct, totals, Names.union([part.names for part in parts]))
 
 
-def encode(batch: EventBatch | HolderBatch) -> bytes:
+Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
+
+
+def encode(batch: EventBatch | HolderBatch | CountBatch) -> bytes:
     """Encode a batch as bytes."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
     names = {f"names.{f.name}": getattr(batch.names, f.name) for f in fields(Names)}
@@ -149,7 +167,7 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
 
 
-def seal(key: StepKey, batch: HolderBatch) -> bytes:
+def seal(key: StepKey, batch: HolderBatch | CountBatch) -> bytes:
     """Encode a batch together with the key that it belongs to."""
     label = key.to_bytes()
     return len(label).to_bytes(4, "big") + label + encode(batch)
@@ -160,9 +178,9 @@ def sealed_key(record: bytes) -> StepKey:
     return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
 
 
-def unseal(record: bytes) -> HolderBatch:
+def unseal(kind: type[Batch], record: bytes) -> Batch:
     """Return the batch in what `seal` returned."""
-    return decode(HolderBatch, record[4 + int.from_bytes(record[:4], "big") :])
+    return decode(kind, record[4 + int.from_bytes(record[:4], "big") :])
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -152,6 +152,32 @@ class RankedItem(NamedTuple):
 registry.register_coder(RankedItem, RowCoder)
 
 
+class KeyCount(NamedTuple):
+    """How many people have an item: in a window, in the last windows, or since the start.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
+            negative where the list of items is public.
+        count_stddev: standard deviation of the noise.
+        error_bound: how far the count is from the truth at most, with probability 1 - beta for all rows together.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count_stddev: float
+    error_bound: int
+
+
+registry.register_coder(KeyCount, RowCoder)
+
+
 class HistogramEstimate(NamedTuple):
     """One number of a live histogram, at the end of a window: counts are those of all windows so far.
 

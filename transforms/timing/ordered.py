@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, sealed_key, unseal
+from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, StepKey, sealed_key, unseal
 from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress, declare_states
 from privstream.transforms.timing.steps import Steps
 
@@ -32,6 +32,8 @@ class OrderedSteps(beam.DoFn):
     is a subclass with `state`, see `declare_states`.
     """
 
+    batch_type: type[Any] = HolderBatch
+
     def __init_subclass__(cls, *, state: str = "") -> None:
         """Declare states and timer of a stage, if it is one."""
         super().__init_subclass__()
@@ -46,11 +48,11 @@ class OrderedSteps(beam.DoFn):
         self.handled = Metrics.counter("privstream", "steps_handled")
 
     @abstractmethod
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Any) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Any) -> Handled:
         """Handle one step: a function of the arguments alone."""
 
     @abstractmethod
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+    def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
         """Describe a late batch in the dead-letter output."""
 
     @abstractmethod
@@ -70,8 +72,8 @@ class OrderedSteps(beam.DoFn):
         key, record = element
         step, progress = self.step_of(record), Progress.from_bytes(cells.progress.read())
         if step <= progress.handled:
-            batch = unseal(record)
-            self.late.inc(len(batch.users))
+            batch = unseal(self.batch_type, record)
+            self.late.inc(int(batch.counts.sum()) if isinstance(batch, CountBatch) else len(batch.users))
             yield from self.describe_late(sealed_key(record), batch)
             return
         self.keys.wait(key, record, progress, cells)
@@ -83,7 +85,7 @@ class OrderedSteps(beam.DoFn):
         decoded = self.keys.open(key, cells)
         handled = 0
         for step, records in decoded.take_until(self.steps.latest(time.micros, self.timer_offset)):
-            batches = [(sealed_key(record), unseal(record)) for record in records]
+            batches = [(sealed_key(record), unseal(self.batch_type, record)) for record in records]
             result = self.handle(key, step, batches, decoded.state)
             at = self.steps.decision_time(step, self.timer_offset)  # the timer that fires may be that of a later step
             yield from (TimestampedValue(output, at) for output in result.outputs)

@@ -1,0 +1,121 @@
+"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal
+from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import late_events
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import Steps
+
+NOBODY = UserCounters()
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """How often each person has contributed, and which keys each has counted for (keyed hash of all three)."""
+
+    times: UserCounters = NOBODY
+    pairs: UserCounters = NOBODY
+
+
+class CountContributions(OrderedSteps, state="count_contributions"):
+    """Per shard of people: leave out what is beyond a person's limit, and count the rest by stream and shard of keys.
+
+    Steps are handled in order, and of a person's keys in a step those count that come first in an order that depends
+    on nothing but the person, the keys, their streams and the noise key. So what is left of a person's events depends
+    on that person's events alone.
+
+    Args:
+        contributions: of one person in the whole run, at most.
+        distinct: whether a person counts only once for each key of a stream in the whole run.
+        key_shards: shards of keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        timer_offset: int,
+        contributions: int,
+        distinct: bool,
+        key_shards: int,
+        domain: Domain | None = None,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.domain = domain
+        self.noise = noise
+        self.contributions = contributions
+        self.distinct = distinct
+        self.key_shards = key_shards
+        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
+        """Admit people's keys while the limit allows it, and count what is admitted."""
+        users = np.concatenate([batch.users for _, batch in batches])
+        pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
+        rows = np.flatnonzero(state.pairs.charged(pairs) == 0) if self.distinct else np.arange(len(users))
+        left = self.contributions - state.times.charged(users[rows])
+        place = place_in_run(users[rows], np.lexsort((pairs[rows], users[rows])))
+        admitted = np.zeros(len(users), bool)
+        admitted[rows[place < left]] = True
+        self.left_out.inc(len(rows) - int(admitted.sum()))
+        times = Charges.of(users[admitted])
+        counted = Charges.of(pairs[admitted]) if self.distinct else Charges.none()
+        ends = np.cumsum([len(batch.users) for _, batch in batches])[:-1]
+        outputs = [
+            output
+            for (step_key, batch), keep in zip(batches, np.split(admitted, ends), strict=True)
+            for output in self._counts(step_key, batch, keep)
+        ]
+        after = Contributed(state.times.add(times), state.pairs.add(counted))
+        return Handled(after, _segment(times, counted) if len(times) else None, outputs)
+
+    def _pairs(self, stream: str, batch: HolderBatch) -> np.ndarray:
+        """Return keyed hashes of person, stream and key, uint64 (n,)."""
+        noise = self.noise.derive("contribution", stream)
+        return noise.words(np.stack([batch.users, batch.items], axis=1))[:, 0, 0]
+
+    def _counts(self, key: StepKey, batch: HolderBatch, keep: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
+        """Count the rows that are kept, by shard of keys."""
+        items, counts = np.unique(batch.items[keep], return_counts=True)
+        shard = items % np.uint64(self.key_shards)
+        for number in np.unique(shard).tolist():
+            rows = np.flatnonzero(shard == number)
+            names = batch.names.select(items[rows]) if len(batch.names.items) else Names.none()
+            to = StepKey(key.stream, 0, number)
+            yield to.to_bytes(), seal(key._replace(shard=number), CountBatch(items[rows], counts[rows], names))
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late contributions by key."""
+        return late_events(self.steps, key, batch, self.domain)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
+        """Add up the log."""
+        found: list[dict[str, Any]] = [unpack("contributed", 1, segment) for segment in segments]
+        return Contributed(
+            *(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in ("times", "pairs"))
+        )
+
+    def encode(self, state: Contributed) -> list[bytes]:
+        """Write one entry per person, and per key of a person."""
+        times, pairs = state.times.compact(), state.pairs.compact()
+        chunks = range(0, max(len(times), len(pairs)), SEGMENT)
+        return [_segment(times.slice(i, i + SEGMENT), pairs.slice(i, i + SEGMENT)) for i in chunks]
+
+
+def _segment(times: Charges, pairs: Charges) -> bytes:
+    """Encode one entry of the log."""
+    return pack("contributed", 1, {"times": times.to_bytes(), "pairs": pairs.to_bytes()})
