@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from privstream.pipelines.command import Command, CommandError
-from privstream.pipelines.help_page import Parser
+from privstream.pipelines.command import Command, CommandError, UsageError
+from privstream.pipelines.help_page import Parser, with_dashes
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import plan_command, plot_command, run_command, simulate_command
@@ -134,15 +134,19 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
         say("privstream: interrupted; no file is half-written")
         return 130
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
-        return _fail(known, error)
+        return _fail(known, others, error)
     return 0
 
 
-def _fail(known: argparse.Namespace, error: Exception) -> int:
+def _fail(known: argparse.Namespace, others: list[str], error: Exception) -> int:
     """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
     words = [known.command, *([known.about] if "about" in known else [])]
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
-    say(one_line(f"privstream {' '.join(words)}: error: {what}{error}"))
+    text = str(error)
+    if isinstance(error, UsageError):
+        beams = [word.removeprefix("--").partition("=")[0] for word in others if word.startswith("--")]
+        text = with_dashes(text, [*vars(known), *beams])
+    say(one_line(f"privstream {' '.join(words)}: error: {what}{text}"))
     return error.status if isinstance(error, CommandError) else CommandError.status

@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from privstream.pipelines.terminal import one_line
@@ -14,6 +15,8 @@ NARROW, WIDE = 60, 100
 LONGEST_NAME = 28
 LIST_LINE = re.compile(r"( +\S+(?: \S+)*?  +)\S")
 CONTINUES = " " * 8
+SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
+LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 METAVARS = {int: "N", float: "X"}
 
 
@@ -43,6 +46,41 @@ class HelpPage(argparse.HelpFormatter):
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         """Return N for whole numbers, X for numbers, NAME for words."""
         return METAVARS.get(action.type, "NAME") if action.nargs is None else ""  # type: ignore[call-overload]
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads text for argparse, and says which rule the text breaks."""
+    if parse in (int, float, str):
+        return parse
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error}, got {text!r}") from None
+
+    return read
+
+
+def with_dashes(message: str, options: Iterable[str]) -> str:
+    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max_hits must be >= 1`.
+
+    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
+    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
+
+    Args:
+        message: of a transform, or of a command.
+        options: the names of all options of the command, without dashes.
+    """
+    names = set(options)
+
+    def dashed(found: re.Match[str]) -> str:
+        return f"--{found[0]}" if found[0] in names else found[0]
+
+    rule, got, value = message.partition(", got ")
+    subject = SUBJECT.match(rule)
+    end = subject.end() if subject else 0
+    return re.sub(r"\w+", dashed, rule[:end]) + LONG_NAME.sub(dashed, rule[end:]) + got + value
 
 
 def _goes_on(line: str, following: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is printed holds only characters that can be seen: no text of a file or an option can steer a terminal."""
+"""What is printed has only characters that can be seen: no text of a file or an option can steer a terminal."""
 
 from __future__ import annotations
 

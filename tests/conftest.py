@@ -5,7 +5,8 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,26 @@ settings.load_profile("ci" if os.environ.get("CI") else "explore")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count runners of their own as slow. Give slow tests more time, unless they state their own."""
+    """Count runners of their own, and most cases of a test with many, as slow. Give slow tests more time."""
     for item in items:
         if item.get_closest_marker("prism") or item.get_closest_marker("flink"):
             item.add_marker(pytest.mark.slow)
+    for item in _beyond_quick_cases(items):
+        item.add_marker(pytest.mark.slow)
+    for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+def _beyond_quick_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of the cases of each test, all but the first, the middle one and the last."""
+    cases = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for found in cases.values():
+        quick = {0, len(found) // 2, len(found) - 1}
+        yield from (item for place, item in enumerate(found) if place not in quick)
 
 
 def pytest_collection_finish() -> None:

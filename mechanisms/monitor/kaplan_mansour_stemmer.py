@@ -71,7 +71,7 @@ class KaplanMansourStemmerCalibration(Calibration):
     @property
     def proof(self) -> str:
         """Where the curve of hits and misses, with the domain, is proved."""
-        return "docs/proofs/paper_monitor.md, Theorem 3.2, Theorem 3.8 and section 4"
+        return "docs/proofs/kaplan_mansour_stemmer.md, Theorem 3.2, Theorem 3.8 and section 4"
 
     @functools.cached_property
     def hits_curve(self) -> PointCurve:
@@ -171,7 +171,8 @@ def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
     Raises:
         ValueError: epsilon is so large that b < 2, where the paper's proof does not hold.
 
-    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8; docs/proofs/paper_monitor.md.
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8;
+      docs/proofs/kaplan_mansour_stemmer.md.
     """
     epsilon, delta = budget.hits_epsilon, _hits_delta(budget)
     if budget.neighbouring == "replace_one":

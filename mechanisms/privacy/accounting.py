@@ -189,9 +189,23 @@ class SlackCurve:
         return self.curve.epsilon(delta - self.slack) if delta > self.slack else math.inf
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the distribution of the other curve composed with a catastrophe of probability `slack`."""
-        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack).to_pld(interval)
-        return self.curve.to_pld(interval).compose(lost)
+        """Return a distribution with at least these deltas: that of the other curve, composed with a catastrophe.
+
+        A catastrophe of probability p makes p + (1 - p) delta of a delta. That is at least delta + slack for p =
+        slack / (1 - delta), and no delta is larger than the one at epsilon 0. A point needs no more than `slack`: it
+        is one at which delta is larger by that.
+
+        Raises:
+            ValueError: the curve leaves no room for the slack at epsilon 0.
+        """
+        if isinstance(self.curve, PointCurve):
+            point = PointCurve(at_epsilon=self.curve.at_epsilon, at_delta=self.curve.at_delta + self.slack)
+            return point.to_pld(interval)
+        room = 1 - self.curve.delta(0.0)
+        if self.slack >= room:
+            raise ValueError(f"slack must be < {room:g}, which the curve leaves at epsilon 0, got {self.slack:g}")
+        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack / room)
+        return self.curve.to_pld(interval).compose(lost.to_pld(interval))
 
 
 @dataclass(frozen=True, kw_only=True)

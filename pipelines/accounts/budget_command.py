@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 def _ledger_path(arguments: argparse.Namespace) -> str:
     """Return which ledger it is."""
     if arguments.ledger is not None and arguments.noise_key_file is not None:
-        raise UsageError("ledger and noise_key_file must not both be given")
+        raise UsageError("ledger must not be given with noise_key_file")
     if arguments.ledger is not None:
         return str(arguments.ledger)
     if arguments.noise_key_file is None:

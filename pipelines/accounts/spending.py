@@ -76,7 +76,7 @@ def total(guarantees: Sequence[PrivacyGuarantee], unit: PrivacyUnit, neighbourin
     charges = tuple(guarantee.about(unit, neighbouring) for guarantee in guarantees)
     found = [charge for charge in charges if charge is not None]
     plain = math.fsum(charge.epsilon for charge in found)
-    delta = min(1.0, math.fsum(charge.delta for charge in found))
+    delta = min(1.0, _deltas(found))
     return Total(
         unit=unit,
         neighbouring=neighbouring,
@@ -102,12 +102,17 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
         before = [charge for one in own if (charge := one.about(unit, neighbouring)) is not None]
         if cost is None or (together := _spent([*before, cost], limit.delta)) <= limit.epsilon * (1 + ROUNDING):
             continue
+        rule = f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent"
+        if limit.delta is not None and together == math.inf:  # no epsilon is enough at the limit's delta
+            raise ValueError(
+                f"{rule} delta {_deltas(before):g} for {unit}, this run costs delta {cost.delta:g}, all together delta "
+                f"{_deltas([*before, cost]):g}; left: delta {max(0.0, limit.delta - _deltas(before)):g}"
+            )
         spent = _spent(before, limit.delta)
         at_delta = "" if limit.delta is None else f", by composition at delta {limit.delta:g}"
         raise ValueError(
-            f"budget_limit must not be exceeded: data set {entry.dataset!r} has spent epsilon {spent:g} for {unit}, "
-            f"this run costs epsilon {_spent([cost], limit.delta):g}, all together epsilon "
-            f"{together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
+            f"{rule} epsilon {spent:g} for {unit}, this run costs epsilon {_spent([cost], limit.delta):g}, all "
+            f"together epsilon {together:g}{at_delta}; left: epsilon {max(0.0, limit.epsilon - spent):g}"
         )
 
 
@@ -130,8 +135,13 @@ def _spent(charges: Sequence[PrivacyGuarantee], delta: float | None) -> float:
     plain = math.fsum(charge.epsilon for charge in charges)
     if delta is None:
         return plain
-    enough = math.fsum(charge.delta for charge in charges) <= delta * (1 + ROUNDING)
+    enough = _deltas(charges) <= delta * (1 + ROUNDING)
     return min(plain if enough else math.inf, _composed(charges, delta))
+
+
+def _deltas(charges: Sequence[PrivacyGuarantee]) -> float:
+    """Return the sum of the deltas of releases."""
+    return math.fsum(charge.delta for charge in charges)
 
 
 def _composed(charges: Sequence[PrivacyGuarantee], delta: float) -> float:

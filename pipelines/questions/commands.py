@@ -64,11 +64,11 @@ def plan_command(spec: QuestionSpec) -> Command:
 
 def plot_command(spec: QuestionSpec) -> Command:
     """Return the command that draws answers."""
-    command: Command = resolve(f"{spec.room}.picture.COMMAND")
+    command: Command = resolve(f"{spec.module('picture')}.COMMAND")
     return command
 
 
 def simulate_command(spec: QuestionSpec) -> Command:
     """Return the command that writes events to try a question with."""
-    command: Command = resolve(f"{spec.room}.simulation.COMMAND")
+    command: Command = resolve(f"{spec.module('simulation')}.COMMAND")
     return command

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from privstream.pipelines.durations import seconds
+from privstream.pipelines.help_page import parsed
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import Option, QuestionSpec
 
@@ -78,7 +80,7 @@ KINDS: Mapping[str, Kind] = {
     "int": Kind("N", int),
     "str": Kind("NAME", str),
     "bool": Kind(None, bool),
-    "Seconds": Kind("SECONDS", float),
+    "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d"),
     "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),
     "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
@@ -130,24 +132,10 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         return
     group.add_argument(
         f"--{option.name}",
-        type=_parsed(kind.parse),
+        type=parsed(kind.parse),
         choices=option.choices or None,
         metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
         required=default is REQUIRED,
         default=None if default is REQUIRED else default,
         help=text.replace(kind.python, kind.shell).replace("%", "%%"),
     )
-
-
-def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what reads text for argparse, and says which rule the text breaks."""
-    if parse in (int, float, str):
-        return parse
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{error}, got {text!r}") from None
-
-    return read

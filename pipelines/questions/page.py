@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Iterable
 
 from privstream.pipelines.terminal import printable
@@ -10,14 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a form for machines."""
-    parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
+WIDTH = 100
+"""Columns of a page that is not printed on a terminal."""
 
 
 def show(title: str, table: Table, sentences: Iterable[str]) -> None:
-    """Print a page; its lines are wrapped on a terminal and left whole elsewhere."""
-    console = Console(highlight=False)
+    """Print a page, wrapped to the width of the terminal, or to 100 columns elsewhere."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     for text in (Text(printable(title), style="bold"), table, *(Text(printable(text)) for text in sentences)):
-        console.print(text, soft_wrap=isinstance(text, Text) and not console.is_terminal)
+        console.print(text)

@@ -12,6 +12,7 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.help_page import with_dashes
 from privstream.pipelines.questions.options import STREAMS, options_of
 from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.readings import arguments_of
@@ -20,9 +21,14 @@ from privstream.pipelines.questions.stand_ins import STAND_INS
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
-CLOSE = 1e-3  # relative
-STEPS = 16
-"""Halvings of the interval in which a budget is sought: enough for three digits."""
+CLOSE = 2e-4
+"""Relative width of the interval in which a budget is found: enough for three digits."""
+
+BEYOND = 1.1
+"""So much farther than the errors say goes a step, so that it mostly ends on the other side."""
+
+TINY = 1e-9
+"""Errors are never smaller, that they have a logarithm."""
 
 ONLY = "the only method"
 
@@ -41,7 +47,7 @@ class PlanCommand:
         """Print the answer."""
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
-                raise ValueError("one of epsilon and error must be given")
+                raise ValueError("one of --epsilon and --error must be given")
             answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
@@ -77,7 +83,7 @@ class PlanCommand:
             found: Accuracy = self._transform(arguments, epsilon, method).accuracy
             return found
         except (ValueError, OverflowError) as error:
-            return str(error)
+            return with_dashes(str(error), vars(arguments))
 
     def _errors(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return what every method gives with every epsilon."""
@@ -115,18 +121,26 @@ class PlanCommand:
         return {"question": self.spec.word, "error": wanted, "epsilons": found, "reasons": reasons}
 
     def _least(self, arguments: argparse.Namespace, wanted: float, method: str | None) -> float:
-        """Return the least epsilon with an error that the largest one has; below `LEAST_EPSILON` none is tried."""
+        """Return the least epsilon with an error that the largest one has; below `LEAST_EPSILON` none is tried.
 
-        def enough(epsilon: float) -> bool:
-            found = self._attempt(arguments, epsilon, method)
-            return not isinstance(found, str) and found.error <= wanted
+        Errors fall about as 1 / epsilon, so steps follow the ratio of errors. Where these halve the interval too
+        rarely, it is halved.
+        """
 
-        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
-        lowest = high <= math.log(LEAST_EPSILON) + CLOSE and enough(LEAST_EPSILON)
-        return LEAST_EPSILON if lowest else math.exp(high)
+        def excess(log_epsilon: float) -> float:
+            found = self._attempt(arguments, math.exp(log_epsilon), method)
+            return math.inf if isinstance(found, str) else math.log(max(found.error, TINY) / wanted)
+
+        least = math.log(LEAST_EPSILON)
+        low, high, guess, slow = least - CLOSE / 2, math.log(MOST_EPSILON), 0.0, 0
+        while high - low > CLOSE:
+            over, width = excess(guess), high - low
+            low, high = (low, guess) if over <= 0 else (guess, high)
+            slow = slow + 1 if high - low > width / 2 else 0
+            guess = max(least, guess + BEYOND * over + (CLOSE / 3 if over > 0 else -CLOSE / 3))
+            if slow > 1 or not low < guess < high:
+                guess = (low + high) / 2
+        return LEAST_EPSILON if high == least else math.exp(high)
 
     @property
     def _methods(self) -> Sequence[str | None]:

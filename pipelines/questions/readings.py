@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, NamedTuple
 
+from privstream.pipelines.durations import seconds
 from privstream.pipelines.questions.alert_rules_file import read_rules
 from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.times import read_micros
+from privstream.transforms.events.times import TIME_TEXT, read_micros
 from privstream.transforms.timing.steps import MICROS
 
 NOTHING: Mapping[str, Any] = {}
@@ -46,10 +47,18 @@ def number(name: str, value: Any) -> Any:
         raise ValueError(f"{name} must be a number, got {value!r}") from None
 
 
+def duration(name: str, value: Any) -> Any:
+    """Return seconds."""
+    try:
+        return seconds(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"{name} {error}, got {value!r}") from None
+
+
 def moment(name: str, value: Any) -> float:
     """Return seconds since 1970 UTC."""
     if isinstance(value, date):
-        raise TypeError(f"{name} must be ISO 8601 text in quotes or seconds since 1970, got a {type(value).__name__}")
+        raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
     try:
         return read_micros(name, value, "s") / MICROS
     except ValueError as error:
@@ -109,7 +118,7 @@ READINGS: Mapping[str, Reading] = {
     "int": Reading(int, same),
     "str": Reading(str, same),
     "bool": Reading(bool, same),
-    "Seconds": Reading(float, number),
+    "Seconds": Reading(float | str, duration),
     "Moment": Reading(float | str, moment),
     "Path": Reading(str, same),
     "Domain": Reading(str | list[str], domain),

@@ -76,6 +76,7 @@ class QuestionSpec:
         error_unit: of the error, such as "people".
         picture: what `plot` draws; in the module `picture` of the question's room.
         simulation: what `simulate` writes; in the module `simulation` of the question's room.
+        shared: those of these two modules that are another question's, and whose.
     """
 
     word: str
@@ -112,11 +113,11 @@ class QuestionSpec:
     error_unit: str = "people"
     picture: str | None = None
     simulation: str | None = None
+    shared: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def room(self) -> str:
-        """The package of the question."""
-        return f"{ROOMS}.{self.word.replace('-', '_')}"
+    def module(self, name: str) -> str:
+        """Return the path of the module `picture` or `simulation`."""
+        return f"{ROOMS}.{self.shared.get(name, self.word).replace('-', '_')}.{name}"
 
     @cached_property
     def signature(self) -> Signature:

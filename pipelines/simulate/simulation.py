@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from privstream.pipelines.command import RunError, UsageError
+from privstream.pipelines.durations import seconds
+from privstream.pipelines.help_page import parsed
 from privstream.pipelines.simulate.event_writers import Window, write_simulation
 from privstream.pipelines.terminal import say
 from rich.console import Console
@@ -22,7 +24,13 @@ def add_simulation(parser: argparse.ArgumentParser, *, truth: str, users: str = 
     parser.add_argument("--seed", type=int, required=True, metavar="S", help="the same seed gives the same events")
     parser.add_argument("--output", required=True, metavar="PATH", help="events: .avro .parquet .jsonl or .csv")
     parser.add_argument("--truth", metavar="PATH", help=f"{truth}: .avro .parquet or .jsonl")
-    parser.add_argument("--window", type=float, default=3600.0, metavar="SECONDS", help="length (default: 3600)")
+    parser.add_argument(
+        "--window",
+        type=parsed(seconds),
+        default=3600.0,
+        metavar="DURATION",
+        help="length of a window in seconds, or such as 90s, 30m, 1h, 1d (default: 1h)",
+    )
 
 
 def write_files(

@@ -10,7 +10,7 @@ from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.texts import ENCODING, LONG, MISSING, TYPE, Marks, read_texts
 from privstream.pipelines.sources.times import read_times
 from privstream.transforms.events.broken_rule import FINITE, RANGE
-from privstream.transforms.events.times import SYNTAX, UNIT
+from privstream.transforms.events.times import SYNTAX, TIME_TEXT, UNIT
 
 TIME = pa.timestamp("us", "UTC")
 
@@ -63,7 +63,7 @@ class Normaliser:
 
     def _wording(self, rule: str, name: str) -> str:
         """Say a rule in words."""
-        number = "a number or ISO 8601 text" if self.fields.time_unit else "ISO 8601 text"
+        number = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         return {
             MISSING: "must be present and not empty",
             TYPE: "must be a number or text" if name == "time" else "must be text or an integer",

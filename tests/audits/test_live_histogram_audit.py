@@ -25,7 +25,7 @@ def histogram(runs, **options):
     streams = tuple(f"run {i}" for i in range(runs))
     return ContinualHistogram(
         **{"epsilon": CLAIMED, "domain": Domain(["a"]), "window": 1, "start": 0, "end": WINDOWS, "streams": streams,
-           "unit": "user", "max_contributions": LIMIT, "mode": "direct", "noise": SeededNoise(0)} | options
+           "unit": "user", "max_contributions": LIMIT, "method": "direct_counters", "noise": SeededNoise(0)} | options
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def outcomes(growth):
 class ForgetfulLimit(LimitRows):
     """Limits each window by itself."""
 
-    def restore(self, segments):
+    def decode(self, key, segments):
         return UserCounters()
 
 
@@ -132,7 +132,7 @@ def last_anchor(mechanism, suspects, seed):
 
 def anchored_histogram():
     domain = Domain([f"run {i}" for i in range(RUNS)])
-    options = {"mode": "anchored", "largest": 100, "end": ROUNDS, "streams": None, "domain": domain}
+    options = {"method": "anchored_counters", "largest": 100, "end": ROUNDS, "streams": None, "domain": domain}
     return histogram(1, unit="event", max_contributions=None, **options)
 
 
@@ -140,7 +140,9 @@ def anchored_histogram():
 def test_a_partition_must_reset(reset):
     mechanism = anchored_histogram().mechanism
     if not reset:
-        mechanism = WithoutReset(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
+        mechanism = WithoutReset(
+            **{name: getattr(mechanism, name) for name in (each.name for each in fields(mechanism))}
+        )
     found = lower_epsilon(*(last_anchor(mechanism, rows, seed) for seed, rows in enumerate((0, 1))))
     print(f"\n{'with' if reset else 'without'} reset: {found:.3f}, {CLAIMED} claimed")
     assert found <= CLAIMED if reset else found > 1.15 * CLAIMED

@@ -83,6 +83,7 @@ def loss(shifts, duplicates, **broken):
     return shifts[duplicates, 0.0][0] / law.scale
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_nodes():
     """Answers of real runs give the nodes' noises back, with their law, and not a law that is 30% wider."""
     mechanism = mechanism_for("ignored")
@@ -103,6 +104,7 @@ def test_noise_is_that_of_the_nodes():
 
 
 @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+@pytest.mark.slow
 def test_root_and_leaf_lose_epsilon_together_and_no_more(shifts, duplicates):
     found = loss(shifts, duplicates)
     print(f"\n{duplicates}: {found:.4f} of 1")

@@ -95,6 +95,7 @@ def test_faults_of_a_reader_of_csv_are_found(plant, monkeypatch, tmp_path):
     assert found_in(monkeypatch, "csv", csv_reader, plant, tmp_path) is not None
 
 
+@pytest.mark.slow
 def test_a_reader_by_the_rules_passes(monkeypatch, tmp_path):
     assert found_in(monkeypatch, "jsonl", json_reader, "", tmp_path) is None
 

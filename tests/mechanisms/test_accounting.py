@@ -3,6 +3,7 @@ import math
 import pytest
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve
+from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 
@@ -37,6 +38,17 @@ def test_slack_adds_to_delta():
     assert curve.epsilon(2e-5) == pytest.approx(PureDp(1.0).epsilon(1e-5))
     assert curve.epsilon(1e-6) == math.inf
     assert curve.to_pld().get_delta_for_epsilon(1.001) == pytest.approx(1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("inner", [GaussianCurve(shift=1.0), ClockCurve(eta=0.5, clocks=4)], ids=repr)
+def test_no_delta_of_a_distribution_with_slack_is_below_its_curve(inner):
+    curve = SlackCurve(curve=inner, slack=0.1)
+    loss = curve.to_pld(1e-3)
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0):
+        assert loss.get_delta_for_epsilon(epsilon) >= curve.delta(epsilon) - 1e-9
+        assert loss.get_delta_for_epsilon(epsilon) <= inner.delta(epsilon) + 0.1 / (1 - inner.delta(0.0)) + 1e-3
+    with pytest.raises(ValueError, match=r"slack must be < 0\.6"):
+        SlackCurve(curve=GaussianCurve(shift=1.0), slack=0.7).to_pld(1e-3)
 
 
 def test_composition_adds_pure_epsilons_and_beats_adding_clocks():

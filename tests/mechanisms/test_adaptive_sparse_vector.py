@@ -128,6 +128,7 @@ def test_one_branch_is_sparse_vector_with_gap():
 
 @some_quick("branch", [0, 1, 3], 1)
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
+@pytest.mark.slow
 def test_gap_error_has_the_stated_law(branch, noise_law):
     """Of queries that are tested in one branch only, real-valued: the error is a difference of two noises."""
     runs = 3000
@@ -148,6 +149,7 @@ def test_gap_error_has_the_stated_law(branch, noise_law):
     assert p_value(1.3) < 1e-9
 
 
+@pytest.mark.slow
 def test_lower_bounds_hold_for_all_branches_together():
     """A query at its threshold hits in any branch: bounds at the whole beta in each would be wrong too often."""
     runs, confidence = 1500, 0.95

@@ -428,6 +428,7 @@ class TestAccuracy:
             assert stats.binom.sf(np.sum(largest > bound) - 1, columns, beta) > FALSE_ALARM
             assert stats.binom.cdf(np.sum(largest > bound - 2), columns, beta) > FALSE_ALARM
 
+    @pytest.mark.slow
     def test_errors_grow_with_columns_and_steps(self):
         for kind, delta in KINDS:
             one = kind(epsilon=1.0, delta=delta, horizon=5000)
@@ -489,6 +490,7 @@ class TestTable:
 
     @pytest.mark.parametrize("buffers", [3, 4])
     @pytest.mark.parametrize("power", [10, 16, 20])
+    @pytest.mark.slow
     def test_buffers_keep_up_with_the_square_root(self, power, buffers):
         counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=2**power, buffers=buffers)
         peer = SquareRootToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=2**power)

@@ -62,6 +62,7 @@ def test_mean_gap_is_theorem_6():
     assert abs(drawn.mean() - expected) < 6.5 * drawn.std() / math.sqrt(runs)
 
 
+@pytest.mark.slow
 def test_p_values_are_valid_and_have_power():
     """Rejected at level alpha no more often than alpha when another candidate is better, often when it is not."""
     runs, mechanism = 6000, ExponentialMechanismWithGap(epsilon=1.0)

@@ -355,6 +355,7 @@ class TestErrors:
     @some_quick("delta", [0.0, 1e-6], 1e-6)
     @pytest.mark.parametrize("mode", MODES)
     @some_quick("horizon", [None, 1500], 1500)
+    @pytest.mark.slow
     def test_errors_hold(self, mode, delta, horizon):
         """Over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""
         tested = mechanism(mode, delta=delta, horizon=horizon, epsilon=2.0)
@@ -444,6 +445,7 @@ class TestFlags:
         assert whole[-1].any()
 
     @some_quick("delta", [0.0, 1e-6])
+    @pytest.mark.slow
     def test_errors_hold(self, delta):
         runs, failures = 20, 0
         for seed in range(runs):

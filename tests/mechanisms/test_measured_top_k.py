@@ -153,6 +153,7 @@ def test_a_single_measure_has_the_stated_law(delta):
     ],
 )
 @some_quick("items", [1, 8], 8)
+@pytest.mark.slow
 def test_error_bounds_hold_also_where_the_noise_selects(counts, items):
     runs, beta = 1500, 0.2
     mechanism = MeasuredTopK(epsilon=1.0, top=8, items_per_release=items)

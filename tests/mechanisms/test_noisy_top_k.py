@@ -78,6 +78,7 @@ def test_gap_follows_the_difference_of_two_noises(noise_law):
 
 
 @pytest.mark.parametrize(("noise_law", "reduction"), [("laplace", 0.45), ("exponential", 0.6)])
+@pytest.mark.slow
 def test_gaps_cut_the_error_of_measurements(noise_law, reduction):
     """Half of the budget selects, half measures: by 50% or 66% for many queries, 45% or 60% for ten."""
     runs, top, epsilon = 1500, 10, 0.7

@@ -239,6 +239,7 @@ class TestBoth:
         with pytest.raises(HorizonExceeded, match="step must be <= horizon 2, got 3"):
             mechanism.step(state, PredecessorStep(Updates([7])), SeededNoise(1))
 
+    @pytest.mark.slow
     def test_same_key_same_answers(self, kind):
         rng = np.random.default_rng(4)
         points, queries = rng.integers(1, 5000, (5, 30_000)), rng.integers(1, 5000, 50)
@@ -357,6 +358,7 @@ class TestIncremental:
         assert near.errors.max() > 2 * near.errors.min()
 
     @some_quick("group", [1, 3], 1)
+    @pytest.mark.slow
     def test_errors_of_answers_are_at_most_that_of_any_answer(self, group):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=group)
         state = mechanism.initial_state()
@@ -374,6 +376,7 @@ class TestIncremental:
         assert mechanism.error(100, 10**9) == mechanism.error(100)
         assert IncrementalPredecessor(epsilon=1.0, universe=1, horizon=5, group=2).error(1) > 0
 
+    @pytest.mark.slow
     def test_a_group_is_chosen_and_declared_queries_help(self):
         chosen = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).bounds
         others = [

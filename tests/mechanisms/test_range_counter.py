@@ -345,6 +345,7 @@ class TestError:
             z = noises.quantile(log_beta)
             assert above[zero + z + 1] <= math.exp(log_beta) < above[zero + z]
 
+    @pytest.mark.slow
     def test_very_wide_and_very_improbable_sums_have_bounds(self):
         exact = NoiseSum.laplace([(100.0, 40)]).quantile(-30.0)
         wide = NoiseSum.laplace([(1e7, 40)]).quantile(-30.0)
@@ -395,6 +396,7 @@ class TestError:
         wider = np.abs(np.rint(1.3 * answers)) > bounds
         assert np.any(wider.mean(axis=0) > 0.2 + 6.5 * math.sqrt(0.16 / 2500))
 
+    @pytest.mark.slow
     def test_it_grows_with_everything(self):
         mechanism = RangeCounter(epsilon=1.0, universe=1 << 16)
         assert mechanism.error(10, 0.05) < mechanism.error(1000, 0.05) < mechanism.error(1000, 0.001)

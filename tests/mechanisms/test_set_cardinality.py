@@ -268,6 +268,7 @@ def slow_paper_changes(mechanism, changes, noise):
 class TestPaper:
     @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("paper")])
     @some_quick("seed", range(3), 0)
+    @pytest.mark.slow
     def test_against_the_listings(self, name, seed):
         mechanism, changes = make(name, epsilon=10.0), comings_and_goings(2500, seed, size=2000)
         state, published = run(mechanism, changes, seed)

@@ -153,6 +153,7 @@ class TestInvariance:
         assert absent_hits > 100
         assert pruned_hits > 100
 
+    @pytest.mark.slow
     def test_next_absent_hit(self):
         monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=2, domain_size=50, tests=10_000, beta=0.9)
         noise = SeededNoise(3)
@@ -165,6 +166,7 @@ class TestInvariance:
         assert found == steps
         assert UNKNOWN.next_absent_hit(0, 100, noise) is None
 
+    @pytest.mark.slow
     def test_streams_and_parameters_have_noise_of_their_own(self):
         rows = [holdings(0, [(u, u % 6, 0) for u in range(60 + i)]) for i in range(1)]
         outputs = {
@@ -315,6 +317,7 @@ class TestUnboundedHorizon:
         assert hits[0] > 20
         assert hits[1] == 0
 
+    @pytest.mark.slow
     def test_the_chances_of_a_lonely_person_add_up_to_their_share_of_delta(self):
         """Over 2^20 steps, alone with three items in each: below delta / 2, and most of it."""
         calibrated = UNBOUNDED.calibrated

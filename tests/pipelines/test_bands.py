@@ -30,6 +30,7 @@ def test_any_number_of_windows_can_be_drawn(count: int) -> None:
     assert ("<!-- alpha -->" in picture) == (count > 0)
 
 
+@pytest.mark.slow
 def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() -> None:
     bands = [band(f"band {i}", 24, 100.0 * i) for i in range(20)]
     picture = drawn(bands, top=3)

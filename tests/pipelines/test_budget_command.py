@@ -154,13 +154,13 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "ledger must be given, or noise_key_file, the key whose ledger lies beside it"),
-        ("--ledger a --noise_key_file b", "ledger and noise_key_file must not both be given"),
-        ("--ledger nowhere", "ledger must be a file that can be read, got nowhere (No such file or directory)"),
-        ("--noise_key_file key", "ledger must be a file that can be read, got key.ledger.jsonl"),
-        ("--ledger empty", "ledger must have at least one run, and empty has none"),
+        ("", "--ledger must be given, or --noise_key_file, the key whose ledger lies beside it"),
+        ("--ledger a --noise_key_file b", "--ledger must not be given with --noise_key_file"),
+        ("--ledger nowhere", "--ledger must be a file that can be read, got nowhere (No such file or directory)"),
+        ("--noise_key_file key", "--ledger must be a file that can be read, got key.ledger.jsonl"),
+        ("--ledger empty", "--ledger must have at least one run, and empty has none"),
         ("--ledger bad", "ledger bad: line 1 must be an entry"),
-        ("--ledger good --dataset other", "dataset must be one of 'default', got 'other'"),
+        ("--ledger good --dataset other", "--dataset must be one of 'default', got 'other'"),
     ],
 )
 def test_what_is_missing_is_said(options, message, tmp_path, monkeypatch, capsys) -> None:
@@ -188,10 +188,12 @@ def test_a_limit_refuses_what_would_pass_it() -> None:
         "this run costs epsilon 1, all together epsilon 3; left: epsilon 0.5"
     )
     point = replace(gaussian(), curve=None)
-    with pytest.raises(
-        ValueError, match="costs epsilon inf, all together epsilon inf, by composition at delta 5e-07; left: epsilon 2"
-    ):
-        check_limit(Limit(2.0, 5e-7), entry(11, point), [])
+    with pytest.raises(ValueError) as caught:
+        check_limit(Limit(20.0, 1.5e-6), entry(12, point), [entry(11, point)])
+    assert str(caught.value) == (
+        "budget_limit must not be exceeded: data set 'default' has spent delta 1e-06 for one person over the whole "
+        "run, this run costs delta 1e-06, all together delta 2e-06; left: delta 5e-07"
+    )
     check_limit(Limit(2.0, 1e-6), entry(11, point), [])
     check_limit(Limit(2.0, 5e-7), entry(11, gaussian()), [])
 

@@ -14,6 +14,7 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
 from privstream.pipelines.noise_key import noise_source
+from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch
 
 SECRET = "u000042"
@@ -52,6 +53,10 @@ def test_every_command_has_help(words: str, what: object, capsys: pytest.Capture
     with pytest.raises(SystemExit, match="0"):
         cli.main([*words.split(), "--help"])
     assert cli.load(what).description.split()[0] in capsys.readouterr().out
+
+
+def test_every_question_can_be_planned_drawn_and_simulated() -> None:
+    assert list(cli.PLANS) == list(cli.PLOTS) == list(cli.SIMULATIONS) == list(WORDS)
 
 
 @pytest.mark.parametrize("name", ["plan", "plot", "simulate"])
@@ -93,7 +98,12 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (UsageError("users must be >= 1, got 0"), 2, "privstream plan heavy-hitters: error: users must be >= 1, got 0"),
+        (
+            UsageError("max_hits must be >= 1 with windows, got max_hits 0"),
+            2,
+            "privstream plan heavy-hitters: error: --max_hits must be >= 1 with windows, got max_hits 0",
+        ),
+        (UsageError("'max_hits' is a name"), 2, "privstream plan heavy-hitters: error: 'max_hits' is a name"),
         (RunError("it broke"), 1, "privstream plan heavy-hitters: error: it broke"),
         (NothingUsableError("no event"), 3, "privstream plan heavy-hitters: error: no event"),
         (
@@ -122,7 +132,11 @@ def test_errors_are_one_line_and_a_status(
     def fail(known: argparse.Namespace, others: list[str]) -> None:
         raise error
 
-    command = Command(description="fails", add_arguments=lambda parser: None, run=fail)
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        for name in ("--max_hits", "--windows"):
+            parser.add_argument(name)
+
+    command = Command(description="fails", add_arguments=add_arguments, run=fail)
     monkeypatch.setattr(cli, "load", lambda module: command)
     assert cli.main(["plan", "heavy-hitters", *(["--traceback"] if traceback else [])]) == status
     lines = capsys.readouterr().err.splitlines()

@@ -81,6 +81,7 @@ def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     assert order == sorted(order)
 
 
+@pytest.mark.slow
 def test_events_beyond_the_items_of_a_person_are_counted(city: City, tmp_path: Path, capsys) -> None:
     """All events are usable, and yet most may count in no answer: that is said."""
     events = tmp_path / "events.csv"
@@ -176,6 +177,7 @@ def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> No
     assert output.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text(Path(city.events("jsonl")).read_text() + f"{BAD_LINE}\nno json\n")
@@ -263,13 +265,13 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--shards", "0"], "shards must be >= 1, got 0"),
         (
             ["--streams_per_person", "2"],
-            "streams_per_person must not be given when no stream is read: name its field with stream_field",
+            "streams_per_person must not be given when no stream is read: name its field with --stream_field",
         ),
         (["--user_field", "who"], "--user_field must name a field of"),
         (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),
         (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),
         (["--noise_key_file", "none.key"], "noise_key_file must be a readable file, got none.key"),
-        (["--noise_key_variable", "NONE"], "noise_key_file and noise_key_variable must not both be given"),
+        (["--noise_key_variable", "NONE"], "--noise_key_file and --noise_key_variable must not both be given"),
         (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, got rows.txt"),
         (["--output", "none/rows.avro"], "must be in a folder that exists: there is no folder none"),
         (["--dead_letter", "none/d.jsonl"], "--dead_letter must be in a folder that exists"),
@@ -298,7 +300,7 @@ def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watch(city, tmp_path / "rows.jsonl", common=ENDLESS) == 2
-    message = "horizon must be a number of windows unless start or participation_cap is given"
+    message = "--horizon must be a number of windows unless start or --participation_cap is given"
     assert message in capsys.readouterr().err
 
 
@@ -324,6 +326,7 @@ def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City
     assert f"in {accuracy['tests']:,} tests" in accuracy["sentence"]
 
 
+@pytest.mark.slow
 def test_a_lesser_horizon_bounds_the_participation(city: City, tmp_path: Path) -> None:
     assert watch(city, tmp_path / "rows.jsonl", "--horizon", "2", "--participation_cap", "9") == 0
     guarantee = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["guarantee"]

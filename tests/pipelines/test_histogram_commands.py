@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,7 @@ def plan(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> dict[s
     return budget
 
 
+@pytest.mark.slow
 def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--categories", "12", "--windows", "30"]
     answer = plan(capsys, "histogram", *options)
@@ -153,10 +155,13 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
         assert answer["methods"][method]["error_bound"] == made.error(30)
     beyond = plan(capsys, "histogram", *options, "--delta", "1e-6", "--epsilon", "4")["methods"]
     assert beyond["henzinger_sricharan_steiner"] == {
-        "reason": "epsilon must be < 3 in mode paper with delta > 0, got 4.0"
+        "reason": "--epsilon must be < 3 in mode paper with delta > 0, got 4.0"
     }
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user", "--max_contributions=5"]) == 0
     assert "for one person over the whole run" in capsys.readouterr().out
+    assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--largest=7"]) == 0
+    cells = [re.findall(r"[\w,-]+", line) for line in capsys.readouterr().out.splitlines() if "_counters" in line]
+    assert [row[-1] for row in cells[:2]] == ["-", "7"]  # only the second method has a condition
     assert cli.main(["plan", "histogram", *options, "--epsilon=1", "--unit=user"]) == 2
     assert "max_contributions must be given" in capsys.readouterr().err
 
@@ -190,6 +195,7 @@ def test_plan_of_flags_is_what_a_run_promises(trips: Path, tmp_path: Path, capsy
         ([], {"repeatable": True}),
     ],
 )
+@pytest.mark.slow
 def test_plan_knows_what_is_assumed(capsys: pytest.CaptureFixture[str], options, changes) -> None:
     found = plan(capsys, "histogram", "--categories=5", *options)["methods"]["direct_counters"]["error_bound"]
     largest = 30 if "horizon" in changes else 100_000
@@ -199,6 +205,7 @@ def test_plan_knows_what_is_assumed(capsys: pytest.CaptureFixture[str], options,
     assert found > 1.3 * usual.error(largest)
 
 
+@pytest.mark.slow
 def test_the_command_protects_against_replacement(trips: Path, tmp_path: Path) -> None:
     promises = {}
     for neighbouring in ("add_remove", "replace_one"):
@@ -221,6 +228,7 @@ def test_noise_is_bound_where_a_run_may_be_repeated(trips: Path) -> None:
         assert type(made.mechanism.counter) is kind
 
 
+@pytest.mark.slow
 def test_plot_draws_estimates_and_truth(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(trips, "histogram", tmp_path / "h.jsonl", "--queries", "histogram,max") == 0
     files = ["--input", str(tmp_path / "h.jsonl"), "--output", str(tmp_path / "h.png")]

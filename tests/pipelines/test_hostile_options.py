@@ -103,7 +103,7 @@ def test_options_are_taken_or_refused_in_one_line(
 ) -> None:
     words = command.split()
     for option in offered(words):
-        for value in NUMBERS.get(option.type, TEXTS):
+        for value in NUMBERS.get(float if option.metavar == "DURATION" else option.type, TEXTS):
             given = [*words, *shlex.split(COMMANDS[command]), f"{option.option_strings[0]}={value}"]
             status, told = call(given, capsys)
             assert status in (0, 2), (ascii(given), told)
@@ -122,7 +122,7 @@ def test_options_of_beam(option: str, value: str, folder: None, capsys: pytest.C
 def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.CaptureFixture[str]) -> None:
     line = shlex.split(COMMANDS["heavy-hitters"])
     _, told = call(["heavy-hitters", *line, "--kafka_setting", "sasl.password=secret\udcff"], capsys)
-    assert told == "privstream heavy-hitters: error: kafka_setting must be valid UTF-8 text without a NUL character\n"
+    assert told == "privstream heavy-hitters: error: --kafka_setting must be valid UTF-8 text without a NUL character\n"
 
 
 def test_what_cannot_be_written_after_a_run_is_one_line(

@@ -258,7 +258,7 @@ def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(
 
 @pytest.mark.parametrize(
     ("change", "differs"),
-    [(["--output_format", "avro"], "output_format"), ([], "output"), (["--input", "link"], "data, output")],
+    [(["--output_format", "avro"], "--output_format"), ([], "output"), (["--input", "link"], "data, output")],
 )
 def test_a_run_without_an_end_starts_again_over_what_it_has_published_alone(
     change: list[str], differs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -71,9 +71,11 @@ OF_PEOPLE = {
 OF_EVENTS = {"histogram", "quantiles", "flags"}  # by default: they read no user then
 IN_TIME = {
     "--window 0": "window must be > 0 and a whole number of milliseconds",
+    "--window 1w": "--window: must be a number of seconds, or a number with its unit, such as",
     "--window nan": "window must be finite, got nan",
     "--end 2023-01-01 --start 2024-01-01": "end must",
     "--start yesterday": "such as 2030-01-31T12:00:00Z, or a number, got 'yesterday'",
+    "--start 20240306T204748": "must be ISO 8601 text with dashes and colons, such as",
     "--start 1704067201": "start must",
     "--allowed_lateness -1": "allowed_lateness must be >= 0",
     "--streams a --stream_field ''": "streams must not be given when no stream is read",
@@ -141,7 +143,7 @@ FURTHER_PLANS = {
     "cardinality --windows -1": "windows must be >= 1, got -1",
     "ranges --windows 0": "windows must be >= 1, got 0",
     "ranges --ranges 100001": "ranges must be <= 100000, got 100001",
-    "ranges --queries ranges": "one of ranges and queries must be given",
+    "ranges --queries ranges": "one of --ranges and --queries must be given",
     "heavy-hitters --delta 1e-320": "delta must be >= 1e-30, got 1e-320",
     "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
     "top-k --delta 1e-300": "delta must be >= 1e-30, got 1e-300",
@@ -241,7 +243,7 @@ def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(
     status = cli.main(shlex.split(f"plan {word} {PLANS[word]} {options} --json"))
     shown = capsys.readouterr()
     if status:
-        assert re.fullmatch(rf"privstream plan {word}: error: [a-z_ ]+ must .*\n", shown.err)
+        assert re.fullmatch(rf"privstream plan {word}: error: [a-z_ -]+ must .*\n", shown.err)
     else:
         assert shown.err == ""
         assert json.loads(shown.out)

@@ -65,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_differences_of_two_runs_with_one_key_are_not_exact() -> None:
     """Without an identity of its own each run got the same noise: 48 of 48 differences were exact."""
     one, other = events(400, "u"), events(230, "v")

@@ -166,8 +166,12 @@ def test_windows_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, n
 @pytest.mark.parametrize(
     ("name", "left_out", "message"),
     [
-        ("top-k", "--end", "end or participation_cap must be given: what one person takes part in needs a bound"),
-        ("ranges", "--delta", "delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend on"),
+        ("top-k", "--end", "--end or --participation_cap must be given: what one person takes part in needs a bound"),
+        (
+            "ranges",
+            "--delta",
+            "--delta must be > 0 when the input is unbounded: with delta = 0 noise does not depend",
+        ),
     ],
 )
 def test_what_cannot_be_promised_without_an_end_is_refused(tmp_path, capsys, name, left_out, message):

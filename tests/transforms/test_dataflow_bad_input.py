@@ -148,6 +148,7 @@ def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
     assert [row] == slow_reference.heavy_hitters(made, events)
 
 
+@pytest.mark.slow
 def test_items_of_any_text_and_size():
     made = ShiftingHeavyHitters(**{**BASE, "items_per_step": 4})
     items = ["\u2028\x00 ä\U0001f600", "x" * 1_000_000, "\u202eabc", " "]
@@ -242,6 +243,7 @@ def test_ten_million_events_of_one_person_in_one_window():
     assert grown < 3 * 2**30
 
 
+@pytest.mark.slow
 def test_the_order_of_events_in_time_does_not_matter_for_one_person():
     made = transform("many items")
     chance = random.Random(4)

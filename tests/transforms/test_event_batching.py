@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import tiny_runner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,7 @@ def test_empty_batches_give_nothing():
         assert tiny_runner.call_all(split, [empty]) == []
 
 
+@pytest.mark.slow
 def test_many_streams_and_windows_in_one_batch():
     chance = random.Random(0)
     events = [(f"u{i % 7}", "a", chance.randrange(2**53), f"s{chance.randrange(3000)}") for i in range(5000)]

@@ -239,6 +239,7 @@ def dofns_of_two(made):
 
 @some_quick("seed", range(2), 0)
 @every_configuration
+@pytest.mark.slow
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
     events, queries = random_input(name, chance, 200)

@@ -101,6 +101,7 @@ def test_steps_in_which_nobody_new_takes_part_write_no_log():
 
 
 @pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain"])
+@pytest.mark.slow
 def test_the_first_stages_keep_nothing(name):
     chain = tiny_runner.run_chain(transform(name), random_events(name, random.Random(3)), random.Random(3))
     for stage in chain.stages:

@@ -70,6 +70,7 @@ def run(made, inputs):
 
 @some_quick("name", TRANSFORMS, "heavy hitters", "cardinality", "queries")
 @pytest.mark.parametrize("columnar", [True, False])
+@pytest.mark.slow
 def test_it_is_ignored(name, columnar):
     people = [{"user": str(1 + i % 60), "item": "1", "time": START} for i in range(60)]
 

@@ -30,6 +30,8 @@ ISO_8601 = re.compile(
 )
 """What text is a time, if its date exists. Arrow reads a part of that, and the same from it; a test compares them."""
 
+TIME_TEXT = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z"
+
 LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 Marks = list[tuple[np.ndarray, BrokenRuleError]]
@@ -94,7 +96,7 @@ def _of_text(name: str, text: str, unit: str | None) -> datetime | int | float:
             pass
     elif NUMBER.fullmatch(text) or (unit is not None and NOT_FINITE.fullmatch(text)):
         return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else float(text)
-    raise BrokenRuleError(name, SYNTAX, f"{name} must be ISO 8601 text, such as 2030-01-31T12:00:00Z, or a number")
+    raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
 
 
 def micros_of_stamp(timestamp: Timestamp) -> int | None:

@@ -20,5 +20,5 @@ SPEC = replace(
     assumed={"thresholds": 1},
     columns={"error_bound": "error bound of counts"},
     picture="when flags went up, and when counts passed their thresholds",
-    simulation=None,
+    shared={"simulation": "histogram"},
 )

@@ -24,6 +24,5 @@ SPEC = replace(
     ),
     hidden=("queries",),
     prepare="quantiles.queries.prepare",
-    picture=None,
-    simulation=None,
+    shared={"picture": "histogram", "simulation": "histogram"},
 )

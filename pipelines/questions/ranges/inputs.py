@@ -25,7 +25,7 @@ def prepare(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     number = given.get("ranges")
     if (number is None) == (given["queries"] is None):
-        raise ValueError("one of ranges and queries must be given")
+        raise ValueError("one of --ranges and --queries must be given")
     asked = asked_in(RangeQuery, given)
     if number is None:
         return asked

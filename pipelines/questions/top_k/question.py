@@ -3,6 +3,17 @@
 from privstream.pipelines.questions.signature import REQUIRED
 from privstream.pipelines.questions.spec import Option, QuestionSpec
 
+NUMBERS = """\
+numbers in the answer:
+  ranking error         with probability 1 - beta, no item that is left out of a window belongs to over so many more
+                        people than an item that is published
+  least error bound     each count comes with an error bound of its own, which holds with probability 1 - beta and is
+                        never smaller than this one
+  standard deviation    of a count that stands clear of the counts of the items that are left out. Where the noise
+                        decides which items are published, counts are too high on average, and their standard deviation
+                        may be larger than this one
+"""
+
 SPEC = QuestionSpec(
     word="top-k",
     summary="rank the items of a public list by numbers of people (top pages, top products)",
@@ -25,10 +36,11 @@ SPEC = QuestionSpec(
         "domain": Option("items", "int", "number of items on the public list", REQUIRED),
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
+    plan_epilog=NUMBERS,
     columns={
         "selection_error": "ranking error (people)",
-        "least_error_bound": "count error bound (people)",
-        "estimate_stddev": "standard deviation of counts",
+        "least_error_bound": "least error bound of a count (people)",
+        "estimate_stddev": "standard deviation of a clear count",
     },
     picture="the leading items of each window, and the true numbers",
     simulation="searches of a city, and the list of everything that can be searched for",
