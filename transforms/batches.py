@@ -134,10 +134,11 @@ class HolderBatch:
 
 @dataclass(frozen=True, eq=False)
 class CountBatch:
-    """How many people have each item in one key: distinct items, and int64 counts."""
+    """How often each item was counted in one key: distinct items, int64 counts, and for how many people first."""
 
     items: np.ndarray
     counts: np.ndarray
+    people: np.ndarray
     names: Names
 
     @classmethod
@@ -145,9 +146,13 @@ class CountBatch:
         """Add counts up, item by item, in the order of items."""
         items = np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)])
         counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
+        people = np.concatenate([np.empty(0, np.int64), *(part.people for part in parts)])
         distinct, place = np.unique(items, return_inverse=True)
-        totals = np.bincount(place, counts, len(distinct)).astype(np.int64)  # exact below 2^53
-        return cls(distinct, totals, Names.union([part.names for part in parts]))
+
+        def sums(values: np.ndarray) -> np.ndarray:
+            return np.bincount(place, values, len(distinct)).astype(np.int64)  # exact below 2^53
+
+        return cls(distinct, sums(counts), sums(people), Names.union([part.names for part in parts]))
 
 
 Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)

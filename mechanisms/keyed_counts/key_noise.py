@@ -22,6 +22,7 @@ from scipy import special
 Integers = NDArray[np.int64]
 
 _ROUNDING_VARIANCE = 1 / 12
+_TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
 
@@ -41,6 +42,10 @@ class KeyNoise(ABC):
         The noise that is first used at this step is bound to the true totals, so that a repetition with other data
         draws it afresh.
         """
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
+        assert not self.rows
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -76,7 +81,24 @@ class ToeplitzNoise(KeyNoise):
 
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         """Return the noise of one step."""
-        drawn = self.law.draw(source, source.bind(_labels(keys, step), totals))
+        return self._correlated(self._drawn(_labels(keys, step), totals, source), memory, step)
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
+        first = max(1, before - self.span) if self.span is not None and self.factor.exact else 1
+        together = max(1, _TOGETHER // max(1, len(keys)))
+        for start in range(first, before if self.rows and len(keys) else first, together):
+            steps = np.arange(start, min(start + together, before))
+            labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
+            drawn = self._drawn(labels, np.zeros(len(labels), np.int64), source).reshape(len(steps), len(keys))
+            for step, values in zip(steps.tolist(), drawn, strict=True):
+                self._correlated(values, memory, step)
+
+    def _drawn(self, labels: Words, totals: Integers, source: NoiseSource) -> Integers:
+        return self.law.draw(source, source.bind(labels, totals))
+
+    def _correlated(self, drawn: Integers, memory: Floats, step: int) -> Integers:
+        """Return the noise of a step of which z has been drawn."""
         if not self.rows:
             return drawn
         values = drawn.astype(np.float64)
@@ -186,7 +208,7 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
-def _labels(keys: Words, low: int) -> Words:
+def _labels(keys: Words, low: int | Words) -> Words:
     labels = np.empty((len(keys), 2), np.uint64)
     labels[:, 0] = keys
     labels[:, 1] = low

@@ -92,10 +92,11 @@ class ShardSteps:
 
     def _remembering(self, table: KeyTable, step: int, source: NoiseSource) -> KeyTable:
         """Return keys that start to be counted at `step`, with the memory of the noise of all steps before."""
-        unseen = replace(table, totals=np.zeros_like(table.totals), memory=np.zeros((self._rows, len(table.keys))))
-        for before in range(1, step if self._rows and len(table.keys) else 0):
-            self._noises(unseen, before, source)
-        return replace(table, memory=unseen.memory)
+        memory, first = np.zeros((self._rows, len(table.keys))), 0
+        for answer, noise in enumerate(self.law.noises):
+            noise.remember(memory[first : first + noise.rows], step, table.keys, source.derive(ANSWERS[answer]))
+            first += noise.rows
+        return replace(table, memory=memory)
 
     def _noises(self, table: KeyTable, step: int, source: NoiseSource) -> Integers:
         """Return the noise of one step, int64 (answers, keys); the table's memory is brought up to date in place."""

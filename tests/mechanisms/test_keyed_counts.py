@@ -147,6 +147,19 @@ def test_a_key_that_comes_late_has_the_noise_of_all_steps():
     assert mechanism.stddev(9) > 1.2 * mechanism.stddev(1)
 
 
+@pytest.mark.parametrize("over", [{"over": 3, "contributions": 50}, {"over": 3}, {"over": "start"}])
+@pytest.mark.parametrize("together", [1, 1000, 1 << 18])
+def test_a_key_that_comes_late_remembers_what_steps_one_by_one_leave(over, together, monkeypatch):
+    monkeypatch.setattr("privstream.mechanisms.keyed_counts.key_noise._TOGETHER", together)
+    noise = made(horizon=50, **over).law.noises[0]
+    keys, source = np.arange(70, dtype=np.uint64), SeededNoise(1)
+    found, wanted = np.zeros((2, noise.rows, len(keys)))
+    noise.remember(found, 31, keys, source)
+    for step in range(1, 31):
+        noise.advance(wanted, step, keys, np.zeros(len(keys), np.int64), source)
+    assert found.tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("people", [1, 5])
 def test_bare_keys_are_published_as_seldom_as_stated(people):
     """Keys that exactly `min_people` people have, at a delta so large that some are published."""

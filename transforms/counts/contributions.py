@@ -40,6 +40,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     Args:
         contributions: of one person in the whole run, at most.
         distinct: whether a person counts only once for each key of a stream in the whole run.
+        newcomers: whether to tell how many people are new to a key; else all are said to be.
         key_shards: shards of keys.
     """
 
@@ -51,6 +52,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         timer_offset: int,
         contributions: int,
         distinct: bool,
+        newcomers: bool,
         key_shards: int,
         domain: Domain | None = None,
     ) -> None:
@@ -59,6 +61,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
+        self.remembers_keys = distinct or newcomers
         self.key_shards = key_shards
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
 
@@ -66,37 +69,50 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         """Admit people's keys while the limit allows it, and count what is admitted."""
         users = np.concatenate([batch.users for _, batch in batches])
         pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
-        rows = np.flatnonzero(state.pairs.charged(pairs) == 0) if self.distinct else np.arange(len(users))
-        left = self.contributions - state.times.charged(users[rows])
-        place = place_in_run(users[rows], np.lexsort((pairs[rows], users[rows])))
-        admitted = np.zeros(len(users), bool)
-        admitted[rows[place < left]] = True
-        self.left_out.inc(len(rows) - int(admitted.sum()))
+        new = _charged(state.pairs, pairs) == 0 if self.remembers_keys else np.ones(len(pairs), bool)
+        rows = np.flatnonzero(new) if self.distinct else np.arange(len(users))
+        admitted = rows[self._within_limit(users[rows], pairs[rows], state.times)]
+        self.left_out.inc(len(rows) - len(admitted))
         times = Charges.of(users[admitted])
-        counted = Charges.of(pairs[admitted]) if self.distinct else Charges.none()
-        ends = np.cumsum([len(batch.users) for _, batch in batches])[:-1]
+        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
+        starts = np.cumsum([0, *(len(batch.users) for _, batch in batches[:-1])])
+        parts = np.split(admitted, np.searchsorted(admitted, starts[1:]))
         outputs = [
             output
-            for (step_key, batch), keep in zip(batches, np.split(admitted, ends), strict=True)
-            for output in self._counts(step_key, batch, keep)
+            for (step_key, batch), start, some in zip(batches, starts.tolist(), parts, strict=True)
+            for output in self._counts(step_key, batch, some - start, new[some])
         ]
         after = Contributed(state.times.add(times), state.pairs.add(counted))
         return Handled(after, _segment(times, counted) if len(times) else None, outputs)
+
+    def _within_limit(self, users: np.ndarray, pairs: np.ndarray, times: UserCounters) -> np.ndarray:
+        """Return which rows, increasing, people still have contributions left for."""
+        people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
+        left = self.contributions - times.charged(people)
+        kept = np.ones(len(users), bool)
+        over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
+        place = place_in_run(users[over], np.lexsort((pairs[over], users[over])))
+        kept[over] = place < left[person[over]]
+        return np.flatnonzero(kept)
 
     def _pairs(self, stream: str, batch: HolderBatch) -> np.ndarray:
         """Return keyed hashes of person, stream and key, uint64 (n,)."""
         noise = self.noise.derive("contribution", stream)
         return noise.words(np.stack([batch.users, batch.items], axis=1))[:, 0, 0]
 
-    def _counts(self, key: StepKey, batch: HolderBatch, keep: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
-        """Count the rows that are kept, by shard of keys."""
-        items, counts = np.unique(batch.items[keep], return_counts=True)
+    def _counts(
+        self, key: StepKey, batch: HolderBatch, rows: np.ndarray, new: np.ndarray
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Count some rows, by shard of keys; `new` says of each whether the person is new to the key."""
+        items, place = np.unique(batch.items[rows], return_inverse=True)
+        counts = np.bincount(place, minlength=len(items))
+        people = np.bincount(place[new], minlength=len(items))
         shard = items % np.uint64(self.key_shards)
         for number in np.unique(shard).tolist():
-            rows = np.flatnonzero(shard == number)
-            names = batch.names.select(items[rows]) if len(batch.names.items) else Names.none()
+            at = np.flatnonzero(shard == number)
+            names = batch.names.select(items[at]) if len(batch.names.items) else Names.none()
             to = StepKey(key.stream, 0, number)
-            yield to.to_bytes(), seal(key._replace(shard=number), CountBatch(items[rows], counts[rows], names))
+            yield to.to_bytes(), seal(key._replace(shard=number), CountBatch(items[at], counts[at], people[at], names))
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late contributions by key."""
@@ -114,6 +130,14 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         times, pairs = state.times.compact(), state.pairs.compact()
         chunks = range(0, max(len(times), len(pairs)), SEGMENT)
         return [_segment(times.slice(i, i + SEGMENT), pairs.slice(i, i + SEGMENT)) for i in chunks]
+
+
+def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
+    """Return what each key has been charged; in order they are found several times as fast."""
+    order = np.argsort(keys)
+    charged = np.empty(len(keys), np.int64)
+    charged[order] = counters.charged(keys[order])
+    return charged
 
 
 def _segment(times: Charges, pairs: Charges) -> bytes:

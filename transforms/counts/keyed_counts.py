@@ -137,7 +137,7 @@ class KeyedCounts(PrivateTransform):
         caveats = [*found.caveats, people_hashed(self.mechanism.neighbouring)]
         if self.domain is None:
             caveats.append(items_hashed(self.mechanism.neighbouring))
-        if self._distinct:
+        if self._distinct or self._newcomers:
             caveats.append(streams_hashed(self.mechanism.neighbouring))
         public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
         return replace(found, public=public, caveats=tuple(caveats))
@@ -155,6 +155,11 @@ class KeyedCounts(PrivateTransform):
     @property
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
+
+    @property
+    def _newcomers(self) -> bool:
+        """Whether people must be told apart from contributions: both grow with time, and few people hide a key."""
+        return self.mechanism.over != "window" and self.mechanism.min_people > 1
 
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
@@ -177,6 +182,7 @@ class KeyedCounts(PrivateTransform):
             timer_offset=2,
             contributions=self.mechanism.contributions,
             distinct=self._distinct,
+            newcomers=self._newcomers,
             key_shards=self.shards,
             domain=self.domain,
         )

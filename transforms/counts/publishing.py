@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.keyed_counts.key_table import KeyedState, KeyedStep
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -18,10 +18,11 @@ from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import STEP, stepped
 from privstream.transforms.timing.steps import Steps
 
 SHARD_DIGITS = 4
+REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,28 +41,30 @@ class KeyPublisher:
     noise: NoiseSource
     domain: Domain | None
 
-    def publish(
-        self, stream: str, step: int, counted: CountBatch, state: KeyedState, names: Names
-    ) -> tuple[KeyedState, list[KeyCount]]:
-        """Run one step of one shard of keys; `names` has all keys that may be published."""
-        number = step + 1 - (self.steps.first or 0)
-        given = KeyedStep(step=number, keys=counted.items, counts=counted.counts)
-        state, found = self.mechanism.step(state, given, self.noise.derive("stream", stream))
+    def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
+        """Run one step of one shard of keys."""
+        given = KeyedStep(
+            step=step + 1 - (self.steps.first or 0),
+            keys=counted.items,
+            counts=counted.counts,
+            people=None if self.mechanism.over == "window" else counted.people,
+        )
+        return self.mechanism.step(state, given, self.noise.derive("stream", stream))
+
+    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[KeyCount]:
+        """Make rows of what is published about keys, all of which are named."""
         start, end = self.steps.bounds(step)
-        rows = [
-            KeyCount(stream, start, end, self._name(key, names), count, found.count_stddev, found.count_bound)
-            for key, count in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
+        texts = names.select(found.keys).to_arrow() if self.domain is None else self.domain.texts.take(found.keys)
+        return [
+            KeyCount(stream, start, end, item, count, found.count_stddev, found.count_bound)
+            for item, count in zip(texts.to_pylist(), found.counts.tolist(), strict=True)
         ]
-        return state, rows
 
     def late(self, stream: str, step: int, batch: CountBatch) -> Iterator[Any]:
         """Describe late counts by window and key."""
         for key, count in zip(batch.items.tolist(), batch.counts.tolist(), strict=True):
-            record = f"{self._name(key, batch.names)} ({count} contributions)"
-            yield late_letter(self.steps, step, "late counts", record, stream)
-
-    def _name(self, key: int, names: Names) -> str:
-        return names[key] if self.domain is None else self.domain[key]
+            name = batch.names[key] if self.domain is None else self.domain[key]
+            yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
@@ -78,7 +81,8 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
         """Publish one window."""
         counted = CountBatch.join([batch for _, batch in batches])
         stream, before = StepKey.from_bytes(key).stream, self.publisher.mechanism.initial_state()
-        _, rows = self.publisher.publish(stream, step, counted, before, counted.names)
+        _, found = self.publisher.count(stream, step, counted, before)
+        rows = self.publisher.rows(stream, step, found, counted.names)
         self.published.inc(len(rows))
         return Handled(None, None, rows)
 
@@ -96,14 +100,27 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 @dataclass(frozen=True, eq=False)
 class NamedState:
-    """What a shard of keys remembers: the mechanism's state, and the names of all its keys."""
+    """What a shard of keys remembers: the mechanism's state, and the names of the keys that may be published.
+
+    A key that waits for more people needs no name: when it is considered at last, new contributions bring it.
+    """
 
     counts: KeyedState
     names: Names
 
+    def after(self, counts: KeyedState, names: Names) -> NamedState:
+        """Return what follows a step that came with these names."""
+        keys = counts.counted.keys
+        if not len(names.items) or np.array_equal(keys, self.names.items):
+            return NamedState(counts, self.names)
+        return NamedState(counts, Names.union([self.names, names]).select(keys))
+
 
 class PublishCounts(ClockedSteps, state="publish_counts"):
-    """Per stream and shard of keys, on a public clock: publish counts that span windows, or those of public keys."""
+    """Per stream and shard of keys, on a public clock: publish counts that span windows, or those of public keys.
+
+    The log has the whole state, and then what came in each step since: a state follows from these again.
+    """
 
     def __init__(self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
@@ -120,30 +137,58 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
 
     def snapshot(self, state: NamedState) -> bytes:
         """Encode both parts."""
-        names = encode(CountBatch(np.empty(0, np.uint64), np.empty(0, np.int64), state.names))
-        return pack("named counts", 1, {"counts": self.publisher.mechanism.snapshot(state.counts), "names": names})
+        columns = {f"names_{name}": column for name, column in vars(state.names).items()}
+        return pack("named counts", 1, {"counts": self.publisher.mechanism.snapshot(state.counts)} | columns)
 
     def restore(self, data: bytes) -> NamedState:
         """Decode both parts."""
         found: dict[str, Any] = unpack("named counts", 1, data)
-        counts = self.publisher.mechanism.restore(found["counts"])
-        return NamedState(counts, decode(CountBatch, found["names"]).names)
+        counts = self.publisher.mechanism.restore(found.pop("counts"))
+        return NamedState(counts, Names(*found.values()))
+
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]]) -> list[bytes]:
+        """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
+        if first // REPLAYED != (last + 1) // REPLAYED:
+            return []
+        return [stepped(step, encode(_join(batches.get(step, [])))) for step in sorted({*batches, last})]
+
+    def decode(self, key: bytes, segments: list[bytes]) -> NamedState:
+        """Restore the state, and count again what came since."""
+        state: NamedState = super().decode(key, segments[:1])
+        for segment in segments[1:]:
+            last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
+            for step in range(state.counts.step + (self.steps.first or 0), last):
+                state, _ = self._counted(key, step, _join([]), state)
+            state, _ = self._counted(key, last, counted, state)
+        return state
 
     def advance(
         self, key: bytes, step: int, batches: list[bytes], state: NamedState
     ) -> tuple[NamedState, Iterable[KeyCount]]:
         """Publish one window."""
-        counted = CountBatch.join([decode(CountBatch, batch) for batch in batches])
-        names = Names.union([state.names, counted.names]) if len(counted.names.items) else state.names
-        counts, rows = self.publisher.publish(key[SHARD_DIGITS:].decode(), step, counted, state.counts, names)
+        state, found = self._counted(key, step, _join(batches), state)
+        rows = self.publisher.rows(_stream(key), step, found, state.names)
         self.published.inc(len(rows))
-        return NamedState(counts, names), rows
+        return state, rows
+
+    def _counted(self, key: bytes, step: int, counted: CountBatch, state: NamedState) -> tuple[NamedState, KeyedRows]:
+        """Return the state after a step, and what is published about it."""
+        counts, found = self.publisher.count(_stream(key), step, counted, state.counts)
+        return state.after(counts, counted.names), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
         counted = decode(CountBatch, batch)
         self.late.inc(int(counted.counts.sum()))
-        yield from self.publisher.late(key[SHARD_DIGITS:].decode(), step, counted)
+        yield from self.publisher.late(_stream(key), step, counted)
+
+
+def _join(batches: list[bytes]) -> CountBatch:
+    return CountBatch.join([decode(CountBatch, batch) for batch in batches])
+
+
+def _stream(key: bytes) -> str:
+    return key[SHARD_DIGITS:].decode()
 
 
 def clock_name(stream: str, shard: int) -> str:
