@@ -16,8 +16,8 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item and were charged for this report, plus integer noise; 0 if the run
-            publishes no counts.
+        count: number of people who had the item and were charged for this report, plus integer noise; with the method
+            "counts", which charges nobody, of all who had it within their limits. 0 if the run publishes no counts.
         count_stddev: standard deviation of that noise; 0 likewise.
     """
 

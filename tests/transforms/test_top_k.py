@@ -80,7 +80,7 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     view = SimpleNamespace(
         noise=made.noise,
         selection=made.selection,
-        monitor=SimpleNamespace(items_per_step=made.mechanism.items_per_release),
+        items_per_step=made.mechanism.items_per_release,
         streams_per_person=made._streams_limit,
         _participations=made._participations,
     )

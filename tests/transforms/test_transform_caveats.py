@@ -37,9 +37,12 @@ PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 EXAMPLES = {
     "ShiftingHeavyHitters": [
         (HITTERS, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "clock"}, (people_hashed, items_hashed)),
         (HITTERS | {"method": "kaplan_mansour_stemmer", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "counts"}, (people_hashed, items_hashed)),
         (HITTERS | LIST, (people_hashed, items_hashed)),
         (HITTERS | LIST | {"start": 0}, (people_hashed,)),
+        (HITTERS | LIST | {"start": 0, "method": "clock"}, (people_hashed,)),
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
