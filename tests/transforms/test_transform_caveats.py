@@ -49,6 +49,7 @@ EXAMPLES = {
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1, "method": "counts"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "unit": "person_in_window"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "participation_cap": 2} | TWO, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
