@@ -16,8 +16,8 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item and were charged for this report, plus integer noise; 0 if the run
-            publishes no counts.
+        count: number of people who had the item and were charged for this report, plus integer noise; with the method
+            "counts", which charges nobody, of all who had it within their limits. 0 if the run publishes no counts.
         count_stddev: standard deviation of that noise; 0 likewise.
     """
 
@@ -46,8 +46,9 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the true gap is at least. For any one test, the probability of an alert with a wrong bound
             is at most the beta of the transform.
-        epsilon_spent: what this alert has cost, rounded up.
-        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
+        epsilon_spent: what this alert has cost, rounded up; 0 with the method "counts", which pays before the run.
+        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else;
+            0 with the method "counts".
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
             longer tested.
     """

@@ -10,7 +10,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.transforms import ShiftingHeavyHitters
 
-METHODS = ["clock", "target_charging", "kaplan_mansour_stemmer"]
+METHODS = ["clock", "target_charging", "kaplan_mansour_stemmer", "counts"]
 BASE = ["plan", "heavy-hitters", "--delta", "1e-6", "--max_hits", "4", "--count_share", "0"]
 LISTED = ["--items", "1000", "--windows", "1000", "--beta", "0.01"]
 
@@ -64,7 +64,7 @@ def test_the_published_table_for_unknown_items(capsys: pytest.CaptureFixture[str
     assert any("takes part in at most 1,000 tests" in limit for limit in answer["guarantee"]["limits"])
 
 
-@some_quick("method", METHODS, "clock")
+@some_quick("method", METHODS, "clock", "counts")
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 def test_the_plan_is_what_a_run_promises(method: str, neighbouring: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--horizon", "24", "--items_per_step", "3", "--neighbouring", neighbouring, "--streams_per_person", "2"]

@@ -1,9 +1,10 @@
 """Shifting heavy hitters the slow way: dictionaries, no shards, no batches, no pruning."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.monitor.threshold_monitor import Holdings
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
@@ -26,7 +27,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     names: dict[int, str] = {}
     holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
-    tests_domain = transform.monitor.domain_size is not None
+    tests_domain = known is not None and transform.steps.count is not None
     for user, item, time, stream in events:
         if transform.streams is not None and stream not in transform.streams:
             continue
@@ -64,7 +65,7 @@ def bounded(transform, stream: str, step: int, person: int, items: dict[int, lis
         "first": lambda item: (min(items[item]), item),
         "random": lambda item: (lot(order, person, item), item),
     }[transform.selection]
-    chosen = sorted(items, key=priority)[: transform.monitor.items_per_step]
+    chosen = sorted(items, key=priority)[: transform.items_per_step]
     return sorted(chosen, key=lambda item: (lot(order, person, item), item))
 
 
@@ -93,8 +94,10 @@ def limit_people(transform, kept: dict) -> None:
 
 
 def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Run one monitor per stream over all holders."""
-    monitor, rows = transform.monitor, []
+    """Run one monitor per stream over all holders, or publish noisy counts of them."""
+    if transform.method == "counts":
+        return count(transform, kept, names)
+    monitor, rows = transform.answer.monitor, []
     for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
         state = monitor.initial_state()
         noise = transform.noise.derive("stream", stream)
@@ -123,5 +126,31 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                     count_stddev=monitor.count_stddev,
                 )
                 for item, count in zip(hits.items.tolist(), counts, strict=True)
+            ]
+    return rows
+
+
+def count(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Count all holders of all items; of a public list, all items in every window."""
+    counts, rows = transform.answer.counts, []
+    listed = np.array(sorted(names) if counts.public_keys else [], np.uint64)
+    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
+        state = start = counts.initial_state(listed if counts.public_keys else None)
+        noise = transform.answer.noise.derive("stream", stream)
+        for step in sorted(step for step in kept if stream in kept[step]):
+            held = Counter(item for items in kept[step][stream].values() for item in items)
+            keys = np.union1d(listed, np.array([*held], np.uint64))
+            given = KeyedStep(
+                step=step + 1 - (transform.steps.first or 0),
+                keys=keys,
+                counts=np.array([held[key] for key in keys.tolist()], np.int64),
+            )
+            state, found = counts.step(state if counts.public_keys else start, given, noise)
+            begin = step * transform.steps.period
+            ends = Timestamp(micros=begin), Timestamp(micros=begin + transform.steps.size)
+            rows += [
+                HeavyHitter(stream, *ends, names[key], noisy, found.count_stddev)
+                for key, noisy in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
+                if noisy >= transform.answer.threshold
             ]
     return rows

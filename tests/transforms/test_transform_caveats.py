@@ -37,21 +37,27 @@ PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 EXAMPLES = {
     "ShiftingHeavyHitters": [
         (HITTERS, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "clock"}, (people_hashed, items_hashed)),
         (HITTERS | {"method": "kaplan_mansour_stemmer", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "counts"}, (people_hashed, items_hashed)),
         (HITTERS | LIST, (people_hashed, items_hashed)),
         (HITTERS | LIST | {"start": 0}, (people_hashed,)),
+        (HITTERS | LIST | {"start": 0, "method": "clock"}, (people_hashed,)),
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1, "method": "counts"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "unit": "person_in_window"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "participation_cap": 2} | TWO, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
     ],
     "SparseVectorAlerts": [
         (WINDOWS | RULES, ()),
+        (WINDOWS | RULES | {"method": "counts"}, ()),
+        (WINDOWS | RULES | ONE_OF_TWO | {"method": "counts", "delta": 1e-6}, (people_hashed, streams_hashed)),
         (WINDOWS | EVERYBODY | TWO, ()),
         (WINDOWS | RULES | TWO | {"streams_per_person": 2}, ()),
         (WINDOWS | RULES | ONE_OF_TWO, (people_hashed, streams_hashed)),

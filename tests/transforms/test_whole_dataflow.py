@@ -9,6 +9,7 @@ from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
 SEEDS = range(3)
+QUICK = ("plain", "public streams", "known domain, streams", "paper", "counts", "counts, known domain")
 
 
 def late_pairs(made, events) -> int:
@@ -26,7 +27,7 @@ def domain_of(made) -> list[str]:
     return [made.domain[place] for place in range(len(made.domain))]
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_rows_are_those_of_the_reference(name):
     published = 0
     for seed in SEEDS:
@@ -39,7 +40,7 @@ def test_rows_are_those_of_the_reference(name):
     assert published
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 64)
     monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
@@ -52,7 +53,7 @@ def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
         assert not noisy.dead_letters()
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
     made = transform(name)
     for seed in SEEDS:

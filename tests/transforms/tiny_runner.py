@@ -26,7 +26,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
+from privstream.transforms.counts.publishing import clock_name, on_clock
 from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.heavy_hitters.by_counts import count_holders
+from privstream.transforms.timing.public_clock import SEED
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -232,7 +235,14 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 
 SCHEMA = EventFields().schema()
-STATEFUL = ("BoundPerWindow", "BoundAcrossWindows", "PruneItems", "MonitorStream")
+BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions before each of them
+    "BoundPerWindow": [],
+    "BoundAcrossWindows": [],
+    "PruneItems": [],
+    "MonitorStream": [],
+    "PublishWindows": [count_holders],
+    "PublishCounts": [count_holders, on_clock],
+}
 
 
 @dataclass
@@ -248,7 +258,7 @@ class Chain:
         self.fns = dofns_of(self.transform)
         self.stages = [
             Stage(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
-            for name in STATEFUL
+            for name in BETWEEN
             if name in self.fns
         ]
         self.rows: list = []
@@ -256,6 +266,10 @@ class Chain:
         self.watermark = -(2**62)
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
+        if "PublishCounts" in self.fns:
+            shards = range(self.transform.shards)
+            clocks = [clock_name(stream, shard) for stream in self.transform.streams or ("",) for shard in shards]
+            self.stages[-1].feed([(clock.encode(), SEED) for clock in clocks])
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds, stream) in batches of any size and order."""
@@ -286,7 +300,10 @@ class Chain:
             if following is None:
                 self.rows += stage.take()
             else:
-                following.feed(stage.take())
+                elements = stage.take()
+                for function in BETWEEN[type(following.fn).__name__]:
+                    elements = [function(element) for element in elements]
+                following.feed(elements)
 
     def _decision(self, key: bytes) -> int:
         return self.transform.steps.decision_time(StepKey.from_bytes(key).step).micros

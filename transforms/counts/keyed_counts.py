@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -16,7 +15,7 @@ from privstream.mechanisms.privacy.caveats import items_hashed, people_hashed, s
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.counts.publishing import KeyPublisher, PublishCounts, PublishWindows, clock_name, on_clock
+from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.domain import Domain
@@ -24,11 +23,8 @@ from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
-from privstream.transforms.timing.window_ends import AtWindowEnds
 
 MOST_IN_WINDOW = 65_535
 
@@ -193,16 +189,15 @@ class KeyedCounts(PrivateTransform):
         publisher = KeyPublisher(
             steps=self.steps, mechanism=self.mechanism, noise=self._counting_noise, domain=self.domain
         )
-        if not self._clocked:
-            rows = apply_dofn(counted, PublishWindows(timer_offset=3, publisher=publisher), KeyCount)
-            return cast(PCollection[Any], rows | "AtWindowEnds" >> AtWindowEnds(self.steps, KeyCount, timer_offset=4))
-        records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
-        clocked = records | "WithClock" >> WithClock(self.steps, tuple(self._clocks()), apart=False)
-        return apply_dofn(clocked, PublishCounts(timer_offset=3, publisher=publisher, key_shards=self.shards), KeyCount)
-
-    def _clocks(self) -> Iterable[str]:
-        """Name the clocks: one for each shard of keys of each stream."""
-        return (clock_name(stream, shard) for stream in self.streams or ("",) for shard in range(self.shards))
+        return publish_counts(
+            counted,
+            apply_dofn,
+            publisher,
+            clocked=self._clocked,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=3,
+        )
 
     @property
     def _counting_noise(self) -> NoiseSource:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, cast
 
+import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -15,11 +17,13 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, decode, encode, sealed_key, unseal
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import KeyCount
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.public_clock import STEP, stepped
+from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 
 SHARD_DIGITS = 4
 REPLAYED = 64  # steps that are counted again at most when a state is restored
@@ -27,7 +31,7 @@ REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPublisher:
-    """How the counts of a step become rows; shared by both kinds of last stage.
+    """How the counts of a step become rows; shared by both kinds of last stage. A subclass writes other rows.
 
     Attributes:
         steps: the windows.
@@ -41,6 +45,9 @@ class KeyPublisher:
     noise: NoiseSource
     domain: Domain | None
 
+    row_type: ClassVar[type] = KeyCount
+    counter: ClassVar[str] = "counts_published"
+
     def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
         """Run one step of one shard of keys."""
         given = KeyedStep(
@@ -51,13 +58,12 @@ class KeyPublisher:
         )
         return self.mechanism.step(state, given, self.noise.derive("stream", stream))
 
-    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[KeyCount]:
+    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[Any]:
         """Make rows of what is published about keys, all of which are named."""
         start, end = self.steps.bounds(step)
-        texts = names.select(found.keys).to_arrow() if self.domain is None else self.domain.texts.take(found.keys)
         return [
             KeyCount(stream, start, end, item, count, found.count_stddev, found.count_bound)
-            for item, count in zip(texts.to_pylist(), found.counts.tolist(), strict=True)
+            for item, count in zip(self.texts(found.keys, names), found.counts.tolist(), strict=True)
         ]
 
     def late(self, stream: str, step: int, batch: CountBatch) -> Iterator[Any]:
@@ -65,6 +71,12 @@ class KeyPublisher:
         for key, count in zip(batch.items.tolist(), batch.counts.tolist(), strict=True):
             name = batch.names[key] if self.domain is None else self.domain[key]
             yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
+
+    def texts(self, keys: np.ndarray, names: Names) -> list[str]:
+        """Return the texts of keys."""
+        texts = names.select(keys).to_arrow() if self.domain is None else self.domain.texts.take(keys)
+        found: list[str] = texts.to_pylist()
+        return found
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
@@ -75,7 +87,7 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
     def __init__(self, *, timer_offset: int, publisher: KeyPublisher) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
-        self.published = Metrics.counter("privstream", "counts_published")
+        self.published = Metrics.counter("privstream", publisher.counter)
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: None) -> Handled:
         """Publish one window."""
@@ -126,7 +138,7 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
-        self.published = Metrics.counter("privstream", "counts_published")
+        self.published = Metrics.counter("privstream", publisher.counter)
 
     def initial(self, key: bytes) -> NamedState:
         """Count nothing yet; of a public list, the keys of this shard."""
@@ -164,7 +176,7 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
 
     def advance(
         self, key: bytes, step: int, batches: list[bytes], state: NamedState
-    ) -> tuple[NamedState, Iterable[KeyCount]]:
+    ) -> tuple[NamedState, Iterable[Any]]:
         """Publish one window."""
         state, found = self._counted(key, step, _join(batches), state)
         rows = self.publisher.rows(_stream(key), step, found, state.names)
@@ -202,3 +214,35 @@ def on_clock(element: Keyed) -> Keyed:
     to = StepKey.from_bytes(key)
     batch = encode(unseal(CountBatch, record))
     return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, batch)
+
+
+def publish_counts(
+    counted: PCollection[Any],
+    apply_dofn: ApplyDoFn,
+    publisher: KeyPublisher,
+    *,
+    clocked: bool,
+    streams: tuple[str, ...] | None,
+    key_shards: int,
+    timer_offset: int,
+) -> PCollection[Any]:
+    """Add the last stages: from counts of people, by stream and shard of keys, to rows.
+
+    Args:
+        counted: sealed batches under their stream and shard of keys.
+        apply_dofn: adds a stage.
+        publisher: writes the rows.
+        clocked: whether every window is published, and not only those in which somebody has a key.
+        streams: public names of the streams; without them there is one, or, unless `clocked`, any.
+        key_shards: shards of keys.
+        timer_offset: that of the first stage here.
+    """
+    if not clocked:
+        rows = apply_dofn(counted, PublishWindows(timer_offset=timer_offset, publisher=publisher), publisher.row_type)
+        at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1)
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+    clocks = tuple(clock_name(stream, shard) for stream in streams or ("",) for shard in range(key_shards))
+    records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
+    ticking = records | "WithClock" >> WithClock(publisher.steps, clocks, apart=False)
+    last = PublishCounts(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
+    return apply_dofn(ticking, last, publisher.row_type)
