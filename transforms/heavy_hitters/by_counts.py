@@ -104,7 +104,7 @@ def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
     key, held = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
     items, counts = np.unique(held.items, return_counts=True)
-    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, held.names))
+    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, counts, held.names))
 
 
 @dataclass(frozen=True, kw_only=True)
