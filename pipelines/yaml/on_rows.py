@@ -56,9 +56,13 @@ class OnRows(beam.PTransform[Any, Any]):
             _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
         arguments = arguments_of(spec, given, streams=self.stream_field is not None)
         self.made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
-        names = {name: added[name] for name in ("user_field", "item_field", "time_field")}
+        names = {name: added[name] for name in ("user_field", "item_field", "time_field", "value_field")}
         read = self.made.event_fields
-        unread = {"user_field": read.user == UNREAD, "item_field": not read.item}
+        unread = {
+            "user_field": read.user == UNREAD,
+            "item_field": not read.item,
+            "value_field": read.value == UNREAD,
+        }
         self.fields: dict[str, Any] = {key: None if unread.get(key) else name for key, name in names.items()}
 
     def expand(self, rows: PCollection[Any]) -> Any:
