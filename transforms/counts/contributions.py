@@ -12,7 +12,7 @@ from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, totals
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
@@ -40,7 +40,9 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     Args:
         contributions: of one person in the whole run, at most.
         distinct: whether a person counts only once for each key of a stream in the whole run.
+        newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
+        limits: least and largest value of a contribution, to which it is clipped.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         timer_offset: int,
         contributions: int,
         distinct: bool,
+        newcomers: bool = False,
         key_shards: int,
+        limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
@@ -59,26 +63,32 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
+        self.newcomers = newcomers
+        self.limits = limits
         self.key_shards = key_shards
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
         """Admit people's keys while the limit allows it, and count what is admitted."""
         users = np.concatenate([batch.users for _, batch in batches])
         pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
-        rows = np.flatnonzero(state.pairs.charged(pairs) == 0) if self.distinct else np.arange(len(users))
+        new = state.pairs.charged(pairs) == 0 if self.distinct or self.newcomers else np.zeros(len(users), bool)
+        rows = np.flatnonzero(new) if self.distinct else np.arange(len(users))
         left = self.contributions - state.times.charged(users[rows])
         place = place_in_run(users[rows], np.lexsort((pairs[rows], users[rows])))
         admitted = np.zeros(len(users), bool)
         admitted[rows[place < left]] = True
         self.left_out.inc(len(rows) - int(admitted.sum()))
         times = Charges.of(users[admitted])
-        counted = Charges.of(pairs[admitted]) if self.distinct else Charges.none()
+        counted = Charges.of(pairs[admitted & new])
         ends = np.cumsum([len(batch.users) for _, batch in batches])[:-1]
         outputs = [
             output
-            for (step_key, batch), keep in zip(batches, np.split(admitted, ends), strict=True)
-            for output in self._counts(step_key, batch, keep)
+            for (step_key, batch), keep, came in zip(
+                batches, np.split(admitted, ends), np.split(new, ends), strict=True
+            )
+            for output in self._counts(step_key, batch, keep, came)
         ]
         after = Contributed(state.times.add(times), state.pairs.add(counted))
         return Handled(after, _segment(times, counted) if len(times) else None, outputs)
@@ -88,15 +98,27 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         noise = self.noise.derive("contribution", stream)
         return noise.words(np.stack([batch.users, batch.items], axis=1))[:, 0, 0]
 
-    def _counts(self, key: StepKey, batch: HolderBatch, keep: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
+    def _counts(
+        self, key: StepKey, batch: HolderBatch, keep: np.ndarray, new: np.ndarray
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Count the rows that are kept, by shard of keys."""
-        items, counts = np.unique(batch.items[keep], return_counts=True)
+        items, place, counts = np.unique(batch.items[keep], return_inverse=True, return_counts=True)
+        first = totals(place, new[keep], len(items)) if self.newcomers else None
+        sums = None if batch.values is None else totals(place, self._clip(batch.values[keep]), len(items))
         shard = items % np.uint64(self.key_shards)
         for number in np.unique(shard).tolist():
             rows = np.flatnonzero(shard == number)
             names = batch.names.select(items[rows]) if len(batch.names.items) else Names.none()
             to = StepKey(key.stream, 0, number)
-            yield to.to_bytes(), seal(key._replace(shard=number), CountBatch(items[rows], counts[rows], names))
+            further = (None if column is None else column[rows] for column in (first, sums))
+            counted = CountBatch(items[rows], counts[rows], names, *further)
+            yield to.to_bytes(), seal(key._replace(shard=number), counted)
+
+    def _clip(self, values: np.ndarray) -> np.ndarray:
+        """Return values within the limits, and count those that were outside."""
+        within = np.clip(values, *self.limits)
+        self.clipped.inc(int((within != values).sum()))
+        return within
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late contributions by key."""
