@@ -13,6 +13,7 @@ EVENTS = "--input events.jsonl --output rows.jsonl --noise_key_file key"
 CLOCK = f"{EVENTS} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z"
 COMMANDS = {
     "heavy-hitters": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "counts": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
     "top-k": f"{CLOCK} --top 2 --epsilon 1 --domain domain",
     "alerts": f"{CLOCK} --epsilon 1 --rules rules",
     "histogram": f"{CLOCK} --epsilon 1 --domain domain",
@@ -25,6 +26,7 @@ COMMANDS = {
 }
 PLANS = {
     "heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
+    "counts": "--epsilon 1 --delta 1e-6 --max_contributions 2",
     "top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "alerts": "--epsilon 1 --rules 2 --windows 5",
     "histogram": "--epsilon 1 --categories 5 --windows 5",
@@ -91,6 +93,22 @@ OWN = {
         "--domain none": "domain must be a readable file",
         "--shards 10000000": "shards must be <= 32768, got 10000000",
     },
+    "counts": {
+        "--max_contributions 0": "max_contributions must be >= 1, got 0",
+        "--over days": "must be seconds, or a number with s, m, h, d, w behind it, such as 12h; or window or start",
+        "--over start": "start must be given with a domain, and where counts are about more than one window",
+        "--over 90m": "over must be a multiple of window, got 5400 > 3600 seconds",
+        "--over 2h --start 0": "one of end and horizon must be given where counts are about more than one window",
+        "--horizon 5": "start must be given with horizon",
+        "--horizon 0 --start 0": "horizon must be >= 1, got 0",
+        "--horizon 5 --start 0 --end 7200": "horizon must not be given with end",
+        "--delta 0": "delta must be > 0 unless the list of keys is public, got 0",
+        "--delta 0.5": "delta must be <= 0.1 unless the list of keys is public, got 0.5",
+        "--top 0": "top must be >= 1, got 0",
+        "--min_people 0": "min_people must be >= 1, got 0",
+        "--min_people 5 --domain domain --start 0 --end 7200": "min_people must be 1 if the list of keys is public",
+        "--domain domain": "start must be given with a domain",
+    },
     "top-k": {
         "--top 3": "top must",
         "--delta 1": "delta must be in [0, 1), got 1.0",
@@ -144,6 +162,11 @@ FURTHER_PLANS = {
     "ranges --queries ranges": "one of ranges and queries must be given",
     "heavy-hitters --delta 1e-320": "delta must be >= 1e-30, got 1e-320",
     "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
+    "counts --over 7d": "window must be given where over is a duration",
+    "counts --over 7d --window 5d": "over must be a multiple of window",
+    "counts --over start": "one of end and horizon must be given",
+    "counts --over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
+    "counts --delta 0": "delta must be > 0 unless the list of keys is public, got 0",
     "top-k --delta 1e-300": "delta must be >= 1e-30, got 1e-300",
     "histogram --windows 2000000000000": "windows must be between -2**40 and 2**40, got 2000000000000",
     "queries --delta nan": "delta must be in [0, 1), got nan",

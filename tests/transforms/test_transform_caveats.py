@@ -8,6 +8,7 @@ from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.caveats import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
+    GIVEN_NUMBERS,
     KEYED_NOISE,
     ROUNDED_FLOATS,
     events_hashed,
@@ -22,6 +23,7 @@ HASHES = (people_hashed, items_hashed, streams_hashed, events_hashed)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 HITTERS = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 10}
+COUNTS = {"epsilon": 1.0, "delta": 1e-6, "max_contributions": 4, "window": 3600}
 RULES = {"rules": (AlertRule(name="many", at_least=50, items=("a",)),)}
 EVERYBODY = {"rules": (AlertRule(name="many", at_least=50),)}
 NUMBERS = {"rules": (AlertRule(name="load", at_least=9),)}
@@ -43,6 +45,12 @@ EXAMPLES = {
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
+    ],
+    "KeyedCounts": [
+        (COUNTS, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (COUNTS | WINDOWS | {"over": "start"} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed, streams_hashed)),
+        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (COUNTS | WINDOWS | LIST, (GIVEN_NUMBERS, people_hashed)),
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
