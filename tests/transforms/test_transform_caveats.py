@@ -11,6 +11,7 @@ from privstream.mechanisms.privacy.caveats import (
     GIVEN_NUMBERS,
     KEYED_NOISE,
     ROUNDED_FLOATS,
+    contributions_hashed,
     events_hashed,
     items_hashed,
     people_hashed,
@@ -19,7 +20,7 @@ from privstream.mechanisms.privacy.caveats import (
 from privstream.transforms import AlertRule, Domain
 from privstream.transforms.events.private_transform import PrivateTransform
 
-HASHES = (people_hashed, items_hashed, streams_hashed, events_hashed)
+HASHES = (people_hashed, items_hashed, streams_hashed, contributions_hashed, events_hashed)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 HITTERS = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 10}
@@ -48,9 +49,14 @@ EXAMPLES = {
     ],
     "KeyedCounts": [
         (COUNTS, (GIVEN_NUMBERS, people_hashed, items_hashed)),
-        (COUNTS | WINDOWS | {"over": "start"} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed, streams_hashed)),
+        (COUNTS | WINDOWS | {"over": "start"}, (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed)),
         (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (
+            COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9},
+            (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed),
+        ),
         (COUNTS | WINDOWS | LIST, (GIVEN_NUMBERS, people_hashed)),
+        (COUNTS | {"unit": "event", "max_contributions": None}, (GIVEN_NUMBERS, items_hashed)),
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),

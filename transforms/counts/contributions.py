@@ -116,7 +116,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
 
     def _clip(self, values: np.ndarray) -> np.ndarray:
         """Return values within the limits, and count those that were outside."""
-        within = np.clip(values, *self.limits)
+        within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.inc(int((within != values).sum()))
         return within
 

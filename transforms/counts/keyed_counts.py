@@ -12,7 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import items_hashed, people_hashed, streams_hashed
+from privstream.mechanisms.privacy.caveats import contributions_hashed, items_hashed, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
@@ -174,7 +174,7 @@ class KeyedCounts(PrivateTransform):
         if self.domain is None:
             caveats.append(items_hashed(self.mechanism.neighbouring))
         if self._by_person and (self._distinct or self.mechanism.needs_people):
-            caveats.append(streams_hashed(self.mechanism.neighbouring))
+            caveats.append(contributions_hashed(self.mechanism.neighbouring))
         public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
         return replace(found, public=public, caveats=tuple(caveats))
 

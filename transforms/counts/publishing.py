@@ -74,7 +74,7 @@ class KeyPublisher:
             return
         values = (column.tolist() for column in (found.sums, found.means, found.mean_bounds))
         for row, added, mean, bound in zip(counts, *values, strict=True):
-            yield KeySum(*row, added, found.sum_stddev, mean, bound)
+            yield KeySum._make((*row, added, found.sum_stddev, mean, bound))
 
     def late(self, stream: str, step: int, batch: CountBatch) -> Iterator[Any]:
         """Describe late counts by window and key."""

@@ -110,10 +110,10 @@ class SplitEvents(beam.DoFn):
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
         if self.limits is None:
-            return values[rows]
-        within = np.clip(values, *self.limits)
+            return np.asarray(values[rows])
+        within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.inc(int((within != values)[np.unique(rows)].sum()))
-        return within[rows]
+        return np.asarray(within[rows])
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""

@@ -31,7 +31,7 @@ SPEC = QuestionSpec(
         "limits of --max_value, which counts as the nearest limit",
     },
     prepare="counts.spans.prepare",
-    unplanned=("streams",),
+    unplanned=("streams", "top"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={
