@@ -9,7 +9,7 @@ SPEC = QuestionSpec(
     description="Counts the people who have each item: in each window, in the last windows, or since the start. The "
     "items need not be known before; an item is published where enough people have it.",
     protected="a person over the whole run, or an event",
-    known_as="daily and weekly active users of each page; `count(DISTINCT user) GROUP BY day, item`",
+    known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
     transform="counts.keyed_counts.KeyedCounts",
     row="KeyCount",
     order=("stream", "window_start", "-count", "item"),
