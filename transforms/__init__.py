@@ -4,6 +4,7 @@ from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
+from privstream.transforms.counts.keyed_counts import KeyedCounts
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import Published
@@ -19,6 +20,8 @@ from privstream.transforms.rows import (
     CategoryFlag,
     HeavyHitter,
     HistogramEstimate,
+    KeyCount,
+    KeySum,
     LinearQuery,
     Measurement,
     NearestPoints,
@@ -40,6 +43,9 @@ __all__ = [
     "Domain",
     "HeavyHitter",
     "HistogramEstimate",
+    "KeyCount",
+    "KeySum",
+    "KeyedCounts",
     "LinearQuery",
     "Measurement",
     "MeasurementAlerts",

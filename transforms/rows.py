@@ -164,7 +164,8 @@ class KeyCount(NamedTuple):
         count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
             negative where the list of items is public.
         count_stddev: standard deviation of the noise.
-        error_bound: how far the count is from the truth at most, with probability 1 - beta for all rows together.
+        error_bound: how far the count is from the truth at most, with probability 1 - beta for all items of the public
+            list, or for ten thousand, in all windows together; in one window where the run has no end.
     """
 
     stream: str
@@ -176,7 +177,40 @@ class KeyCount(NamedTuple):
     error_bound: int
 
 
+class KeySum(NamedTuple):
+    """How many people have an item, and what their values add up to: the fields of `KeyCount`, and those of values.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
+            negative where the list of items is public.
+        count_stddev: standard deviation of the noise.
+        error_bound: how far the count is from the truth at most, as in `KeyCount`.
+        sum: sum of the values of these contributions, each clipped, plus integer noise.
+        sum_stddev: standard deviation of that noise.
+        mean: the sum divided by the count, within the limits of values.
+        mean_error_bound: how far the mean is from that of the clipped values at most, wherever counts and sums are
+            within their bounds.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count_stddev: float
+    error_bound: int
+    sum: int
+    sum_stddev: float
+    mean: float
+    mean_error_bound: float
+
+
 registry.register_coder(KeyCount, RowCoder)
+registry.register_coder(KeySum, RowCoder)
 
 
 class HistogramEstimate(NamedTuple):

@@ -16,11 +16,12 @@ WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
 NOISE, STREAMS, STREAMS_PER_PERSON = "noise", "streams", "streams_per_person"
+SPANS = ("window", "start")
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
-    **dict.fromkeys(("window", "period", "start", "end", "allowed_lateness"), WINDOWS),
+    **dict.fromkeys(("window", "period", "over", "start", "end", "allowed_lateness"), WINDOWS),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "horizon", "participation_cap", "items_per_step", "selection"), LIMITS),
@@ -59,6 +60,18 @@ def comma_separated(text: str) -> list[str]:
     return parts
 
 
+def span(text: str) -> str | float:
+    """Return one of the words for a span, or seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return text if text in SPANS else seconds(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
+
+
 def number_or_path(text: str) -> int | str:
     """Return a whole number, or the text of a path."""
     try:
@@ -81,6 +94,7 @@ KINDS: Mapping[str, Kind] = {
     "str": Kind("NAME", str),
     "bool": Kind(None, bool),
     "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d"),
+    "Span": Kind("window|start|DURATION", span, "so many seconds", "a duration such as 7d, which is so many windows"),
     "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),
     "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),

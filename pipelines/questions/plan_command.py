@@ -72,7 +72,8 @@ class PlanCommand:
         made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in known, known=known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
-            made |= {"window": 1, "start": 0, "end": end}
+            length = made.get("window", 1)
+            made |= {"window": length, "start": 0, "end": None if end is None else end * length}
         if method is not None:
             made[METHOD] = method
         return spec.transform_class(**made, noise=KeyedNoise.random("plan"))

@@ -81,8 +81,8 @@ def test_figures_per_window_are_those_of_half_of_delta_each_or_better(windows, s
     assert accuracy.numbers["stddev"] <= sigma + 0.05
     assert accuracy.numbers["stddev"] > 0.97 * sigma
     assert threshold * 0.99 < accuracy.numbers["threshold"] <= threshold + 1
-    assert detected * 0.99 < accuracy.numbers["detected_from"] <= detected + 1
-    assert accuracy.error == accuracy.numbers["detected_from"]
+    assert detected * 0.99 < accuracy.numbers["detection_threshold"] <= detected + 1
+    assert accuracy.error == accuracy.numbers["detection_threshold"]
 
 
 def test_a_single_contribution_gets_laplace_noise():

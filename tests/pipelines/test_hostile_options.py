@@ -16,6 +16,7 @@ FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
 CLOCK = f"{FILES} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
 COMMANDS = {
     "heavy-hitters": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "counts": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
     "top-k": f"{CLOCK} --top 2 --domain domain",
     "alerts": f"{CLOCK} --rules rules",
     "histogram": f"{CLOCK} --domain domain",
@@ -27,6 +28,7 @@ COMMANDS = {
     "queries": f"{FILES} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
     "budget": "--ledger none",
     "plan heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
+    "plan counts": "--epsilon 1 --delta 1e-6 --max_contributions 2",
     "plan top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "plan alerts": "--epsilon 1 --rules 2 --windows 5",
     "plan histogram": "--epsilon 1 --categories 5 --windows 5",

@@ -14,6 +14,7 @@ EVENTS = "--input events.jsonl --output rows.jsonl"
 CLOCK = f"{EVENTS} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z"
 COMMANDS = {
     "heavy-hitters": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "counts": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2 --max_value 9",
     "top-k": f"{CLOCK} --top 1 --epsilon 1 --domain domain",
     "alerts": f"{CLOCK} --epsilon 1 --rules rules",
     "histogram": f"{CLOCK} --epsilon 1 --domain domain",
@@ -53,9 +54,11 @@ VALUES = {
     "max_contributions": "2 --unit user",
     "max_per_window": "1 --max_contributions 2 --unit user",
     "max_updates": "50",
+    "max_value": "500",
     "measure_share": "0.5",
     "method": "auto",
     "min_alerts": "3",
+    "min_people": "20",
     "neighbouring": "replace_one",
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
@@ -79,11 +82,21 @@ VALUES = {
     "timeout": "30",
     "unit": "user --max_contributions 2",
     "user_field": "who",
+    "value_field": "cents",
+    "value_share": "0.4",
     "visits_per_person": "2 --method visit_counter",
     "watch": "1",
     "watermark": "marks --watch 1",
 }
 OF_COMMANDS = {
+    "counts": {
+        "over": "2h --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+        "top": "3",
+        "unit": "person",
+        "max_contributions": "3",
+        "horizon": "9 --start 2024-01-01 --over start",
+        "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+    },
     "top-k": {"unit": "person_in_window"},
     "cardinality": {"unit": "event"},
     "predecessor": {"delta": "1e-6 --delete_values out"},

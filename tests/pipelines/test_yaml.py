@@ -257,6 +257,10 @@ DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": STA
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"]}, {"name": "quiet", "at_most": 5}]
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "KeyedCounts": (
+        {"max_contributions": 4, "over": "2m", "domain": ITEMS, "streams": ["a", "b"]},
+        {"max_contributions": 4, "over": 120, "domain": Domain(ITEMS), "streams": ("a", "b")},
+    ),
     "TopKWithGap": (
         {"domain": ITEMS, "top": 1, "streams": ["a", "b"]},
         {"domain": Domain(ITEMS), "top": 1, "streams": ("a", "b"), "streams_per_person": 1},
@@ -305,6 +309,8 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
+        ("KeyedCounts", {"over": "often"}, "over must be seconds, or a number with"),
+        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 > 60 seconds"),
         ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
         ("TopKWithGap", {"streams": None, "stream_field": "stream"}, "streams must be given with stream_field"),
         ("TopKWithGap", {"stream_field": ""}, "streams must not be given when no stream is read"),

@@ -35,6 +35,10 @@ COMMANDS = {
     "heavy-hitters": Watch(
         ["heavy-hitters", "--users=5000", "--items=300"], ["--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
     ),
+    "counts": Watch(
+        ["counts", "--users=5000", "--items=300"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--over=2h", "--min_people=5"],
+    ),
     "top-k": Watch(
         ["top-k", "--users=2000", "--items=50", "--domain={}/domain"], [*ON_A_CLOCK, "--domain={}/domain", "--top=3"]
     ),

@@ -80,7 +80,8 @@ def exact(chain):
         stream = StepKey.from_bytes(key).stream
         step = sealed_key(record).step
         batch = unseal(CountBatch, record)
-        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), batch.people.tolist(), strict=True):
+        people = batch.counts if batch.new is None else batch.new
+        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
             name = batch.names[item] if chain.made.domain is None else chain.made.domain[item]
             before = found.get((step, stream, name), (0, 0))
             found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))

@@ -124,7 +124,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
                 step=step + 1 - first,
                 keys=np.array(list(counts), np.uint64),
                 counts=np.array(list(counts.values()), np.int64),
-                people=None if made.mechanism.over == "window" else np.array([people[key] for key in counts], np.int64),
+                people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
             )
             state, found = made.mechanism.step(state, given, noise)
             window = Timestamp(micros=step * made.steps.size), Timestamp(micros=(step + 1) * made.steps.size)

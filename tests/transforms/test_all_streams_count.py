@@ -6,6 +6,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     ContinualHistogram,
     Domain,
+    KeyedCounts,
     SetCardinality,
     ShiftingHeavyHitters,
     ThresholdFlags,
@@ -20,6 +21,7 @@ MADE = {
     "heavy hitters": (ShiftingHeavyHitters, HITTERS),
     "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | PETS),
     "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
+    "counts": (KeyedCounts, {"delta": 1e-6, "max_contributions": 2}),
     "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
     "histogram": (ContinualHistogram, PETS | PEOPLE),
     "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
@@ -32,7 +34,8 @@ def noise_of(made):
     if isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
-        source = made._ranking_noise if isinstance(made, TopKWithGap) else made._noise()
+        drawn = {TopKWithGap: "_ranking_noise", KeyedCounts: "_counting_noise"}.get(type(made))
+        source = made._noise() if drawn is None else getattr(made, drawn)
     return source.derive("stream", "a").words(4)
 
 

@@ -19,6 +19,7 @@ from privstream.transforms import (
     AlertRule,
     ContinualHistogram,
     Domain,
+    KeyedCounts,
     LinearQuery,
     Measurement,
     MeasurementAlerts,
@@ -42,6 +43,7 @@ LISTED = Domain(["1", "2", "3"])
 RULES = (AlertRule(name="crowd", at_least=20),)
 ARGUMENTS: dict[type, dict[str, Any]] = {
     ShiftingHeavyHitters: CLOCK | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2, "horizon": 2, "end": None},
+    KeyedCounts: CLOCK | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 1},
     TopKWithGap: CLOCK | {"domain": LISTED, "top": 1},
     SparseVectorAlerts: CLOCK | {"rules": RULES},
     MeasurementAlerts: CLOCK | {"rules": RULES},

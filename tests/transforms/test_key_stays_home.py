@@ -12,6 +12,7 @@ from privstream.transforms import (
     AlertRule,
     ContinualHistogram,
     Domain,
+    KeyedCounts,
     MeasurementAlerts,
     PredecessorQueries,
     PrivateQueries,
@@ -30,6 +31,8 @@ RULES = [AlertRule(name="many", at_least=5)]
 TRANSFORMS = {
     "heavy hitters": (ShiftingHeavyHitters, RUN | {"delta": 1e-6, "max_hits": 2, "horizon": 10}),
     "heavy hitters of a list": (ShiftingHeavyHitters, RUN | PETS | {"delta": 1e-6, "max_hits": 2, "horizon": 10}),
+    "counts": (KeyedCounts, RUN | {"delta": 1e-6, "max_contributions": 2}),
+    "counts of a list": (KeyedCounts, RUN | PETS | {"max_contributions": 2, "over": "start"}),
     "top-k": (TopKWithGap, RUN | PETS | {"top": 2, "participation_cap": 3}),
     "alerts": (SparseVectorAlerts, RUN | {"rules": RULES}),
     "measurements": (MeasurementAlerts, RUN | {"rules": RULES}),

@@ -8,8 +8,10 @@ from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.caveats import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
+    GIVEN_NUMBERS,
     KEYED_NOISE,
     ROUNDED_FLOATS,
+    contributions_hashed,
     events_hashed,
     items_hashed,
     people_hashed,
@@ -18,10 +20,11 @@ from privstream.mechanisms.privacy.caveats import (
 from privstream.transforms import AlertRule, Domain
 from privstream.transforms.events.private_transform import PrivateTransform
 
-HASHES = (people_hashed, items_hashed, streams_hashed, events_hashed)
+HASHES = (people_hashed, items_hashed, streams_hashed, contributions_hashed, events_hashed)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 HITTERS = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 10}
+COUNTS = {"epsilon": 1.0, "delta": 1e-6, "max_contributions": 4, "window": 3600}
 RULES = {"rules": (AlertRule(name="many", at_least=50, items=("a",)),)}
 EVERYBODY = {"rules": (AlertRule(name="many", at_least=50),)}
 NUMBERS = {"rules": (AlertRule(name="load", at_least=9),)}
@@ -46,6 +49,17 @@ EXAMPLES = {
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
+    ],
+    "KeyedCounts": [
+        (COUNTS, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (COUNTS | WINDOWS | {"over": "start"}, (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed)),
+        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (
+            COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9},
+            (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed),
+        ),
+        (COUNTS | WINDOWS | LIST, (GIVEN_NUMBERS, people_hashed)),
+        (COUNTS | {"unit": "event", "max_contributions": None}, (GIVEN_NUMBERS, items_hashed)),
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),

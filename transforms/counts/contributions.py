@@ -12,7 +12,7 @@ from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, totals
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
@@ -40,8 +40,9 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     Args:
         contributions: of one person in the whole run, at most.
         distinct: whether a person counts only once for each key of a stream in the whole run.
-        newcomers: whether to tell how many people are new to a key; else all are said to be.
+        newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
+        limits: least and largest value of a contribution, to which it is clipped.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         timer_offset: int,
         contributions: int,
         distinct: bool,
-        newcomers: bool,
+        newcomers: bool = False,
         key_shards: int,
+        limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
@@ -61,9 +63,12 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
+        self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
+        self.limits = limits
         self.key_shards = key_shards
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
         """Admit people's keys while the limit allows it, and count what is admitted."""
@@ -106,13 +111,22 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         """Count some rows, by shard of keys; `new` says of each whether the person is new to the key."""
         items, place = np.unique(batch.items[rows], return_inverse=True)
         counts = np.bincount(place, minlength=len(items))
-        people = np.bincount(place[new], minlength=len(items))
+        first = np.bincount(place[new], minlength=len(items)) if self.newcomers else None
+        sums = None if batch.values is None else totals(place, self._clip(batch.values[rows]), len(items))
         shard = items % np.uint64(self.key_shards)
         for number in np.unique(shard).tolist():
             at = np.flatnonzero(shard == number)
             names = batch.names.select(items[at]) if len(batch.names.items) else Names.none()
             to = StepKey(key.stream, 0, number)
-            yield to.to_bytes(), seal(key._replace(shard=number), CountBatch(items[at], counts[at], people[at], names))
+            further = (None if column is None else column[at] for column in (first, sums))
+            counted = CountBatch(items[at], counts[at], names, *further)
+            yield to.to_bytes(), seal(key._replace(shard=number), counted)
+
+    def _clip(self, values: np.ndarray) -> np.ndarray:
+        """Return values within the limits, and count those that were outside."""
+        within: np.ndarray = np.clip(values, *self.limits)
+        self.clipped.inc(int((within != values).sum()))
+        return within
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late contributions by key."""

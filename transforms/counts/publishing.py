@@ -15,10 +15,11 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, decode, encode, sealed_key, unseal
+from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
@@ -38,15 +39,21 @@ class KeyPublisher:
         mechanism: of all streams together.
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
+        choose: of the rows of a window that are published, those that may be among all shards; None for all.
     """
 
     steps: Steps
     mechanism: KeyedCounts
     noise: NoiseSource
     domain: Domain | None
+    choose: LargestCounts | None = None
 
-    row_type: ClassVar[type] = KeyCount
     counter: ClassVar[str] = "counts_published"
+
+    @property
+    def row_type(self) -> type:
+        """What rows are."""
+        return KeyCount if self.mechanism.max_value is None else KeySum
 
     def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
         """Run one step of one shard of keys."""
@@ -54,17 +61,32 @@ class KeyPublisher:
             step=step + 1 - (self.steps.first or 0),
             keys=counted.items,
             counts=counted.counts,
-            people=None if self.mechanism.over == "window" else counted.people,
+            people=_present(counted.new) if self.mechanism.needs_people else None,
+            sums=None if self.mechanism.max_value is None else _present(counted.sums),
         )
         return self.mechanism.step(state, given, self.noise.derive("stream", stream))
 
-    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[Any]:
-        """Make rows of what is published about keys, all of which are named."""
+    def publish(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[Any]:
+        """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
+        rows = list(self.rows(stream, step, found, names))
+        if self.choose is not None:
+            return self.choose.of_stream(rows)
+        Metrics.counter("privstream", self.counter).inc(len(rows))
+        return rows
+
+    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[Any]:
+        """Make rows, with sums and means if there are any, of what is known about keys, all of which are named."""
         start, end = self.steps.bounds(step)
-        return [
+        counts = (
             KeyCount(stream, start, end, item, count, found.count_stddev, found.count_bound)
             for item, count in zip(self.texts(found.keys, names), found.counts.tolist(), strict=True)
-        ]
+        )
+        if found.sums is None or found.means is None or found.mean_bounds is None:
+            yield from counts
+            return
+        values = (column.tolist() for column in (found.sums, found.means, found.mean_bounds))
+        for row, added, mean, bound in zip(counts, *values, strict=True):
+            yield KeySum._make((*row, added, found.sum_stddev, mean, bound))
 
     def late(self, stream: str, step: int, batch: CountBatch) -> Iterator[Any]:
         """Describe late counts by window and key."""
@@ -87,15 +109,13 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
     def __init__(self, *, timer_offset: int, publisher: KeyPublisher) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
-        self.published = Metrics.counter("privstream", publisher.counter)
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: None) -> Handled:
         """Publish one window."""
         counted = CountBatch.join([batch for _, batch in batches])
         stream, before = StepKey.from_bytes(key).stream, self.publisher.mechanism.initial_state()
         _, found = self.publisher.count(stream, step, counted, before)
-        rows = self.publisher.rows(stream, step, found, counted.names)
-        self.published.inc(len(rows))
+        rows = self.publisher.publish(stream, step, found, counted.names)
         return Handled(None, None, rows)
 
     def describe_late(self, key: StepKey, batch: CountBatch) -> Iterator[Any]:
@@ -138,7 +158,6 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
-        self.published = Metrics.counter("privstream", publisher.counter)
 
     def initial(self, key: bytes) -> NamedState:
         """Count nothing yet; of a public list, the keys of this shard."""
@@ -179,9 +198,7 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
     ) -> tuple[NamedState, Iterable[Any]]:
         """Publish one window."""
         state, found = self._counted(key, step, _join(batches), state)
-        rows = self.publisher.rows(_stream(key), step, found, state.names)
-        self.published.inc(len(rows))
-        return state, rows
+        return state, self.publisher.publish(_stream(key), step, found, state.names)
 
     def _counted(self, key: bytes, step: int, counted: CountBatch, state: NamedState) -> tuple[NamedState, KeyedRows]:
         """Return the state after a step, and what is published about it."""
@@ -201,6 +218,11 @@ def _join(batches: list[bytes]) -> CountBatch:
 
 def _stream(key: bytes) -> str:
     return key[SHARD_DIGITS:].decode()
+
+
+def _present(column: np.ndarray | None) -> np.ndarray:
+    """Return a column of a step, which is missing where the step brought nothing."""
+    return np.zeros(0, np.int64) if column is None else column
 
 
 def clock_name(stream: str, shard: int) -> str:
@@ -237,12 +259,16 @@ def publish_counts(
         key_shards: shards of keys.
         timer_offset: that of the first stage here.
     """
-    if not clocked:
-        rows = apply_dofn(counted, PublishWindows(timer_offset=timer_offset, publisher=publisher), publisher.row_type)
-        at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1)
-        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
-    clocks = tuple(clock_name(stream, shard) for stream in streams or ("",) for shard in range(key_shards))
-    records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
-    ticking = records | "WithClock" >> WithClock(publisher.steps, clocks, apart=False)
-    last = PublishCounts(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
-    return apply_dofn(ticking, last, publisher.row_type)
+    if clocked:
+        clocks = tuple(clock_name(stream, shard) for stream in streams or ("",) for shard in range(key_shards))
+        records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
+        counted = records | "WithClock" >> WithClock(publisher.steps, clocks, apart=False)
+        last: beam.DoFn = PublishCounts(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
+    else:
+        last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
+    rows = apply_dofn(counted, last, publisher.row_type)
+    if clocked and publisher.choose is None:
+        return rows
+    choose = publisher.choose or list
+    at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1, choose=choose)
+    return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -104,7 +105,7 @@ def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
     key, held = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
     items, counts = np.unique(held.items, return_counts=True)
-    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, counts, held.names))
+    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, held.names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +118,16 @@ class HitterPublisher(KeyPublisher):
 
     threshold: int
 
-    row_type: ClassVar[type] = HeavyHitter
     counter: ClassVar[str] = "hits_published"
 
-    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[HeavyHitter]:
+    @property
+    def row_type(self) -> type:
+        """What rows are."""
+        return HeavyHitter
+
+    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
         start, end = self.steps.bounds(step)
         heavy = np.flatnonzero(found.counts >= self.threshold)
-        return [
-            HeavyHitter(stream, start, end, item, count, found.count_stddev)
-            for item, count in zip(self.texts(found.keys[heavy], names), found.counts[heavy].tolist(), strict=True)
-        ]
+        for item, count in zip(self.texts(found.keys[heavy], names), found.counts[heavy].tolist(), strict=True):
+            yield HeavyHitter(stream, start, end, item, count, found.count_stddev)

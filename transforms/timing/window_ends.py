@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 ONE_KEY = ""
 
+Choose = Callable[[list[Any]], list[Any]]
+
 
 class AtWindowEnds(beam.PTransform[Any, Any]):
     """Give rows the last moment of their window as timestamp, and hold the watermark there until they have come.
@@ -30,10 +32,12 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
         steps: those of the rows; without a first or a last one, all that there are.
         row_type: of the rows, with `window_end`.
         timer_offset: that of this stage, after the one that the rows come from.
+        choose: from all rows of a window, in any order, to those that are published.
     """
 
-    def __init__(self, steps: Steps, row_type: type, *, timer_offset: int) -> None:
+    def __init__(self, steps: Steps, row_type: type, *, timer_offset: int, choose: Choose = list) -> None:
         super().__init__()
+        self.choose = choose
         end = steps.latest(END_OF_TIME, STAGES) + 1 if steps.end is None else steps.end
         self.steps = replace(steps, first=steps.first or 0, end=end)
         self.row_type = row_type
@@ -45,8 +49,9 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
         encoded = rows | "Encode" >> beam.Map(_under_one_key, coder, self.steps).with_output_types(Keyed)
         once = rows.pipeline | "Once" >> beam.Impulse()
         start = once | "StartClock" >> beam.ParDo(StartClocks((ONE_KEY,))).with_output_types(Keyed)
-        publish = beam.ParDo(PublishAtEnds(self.steps, coder, self.timer_offset)).with_output_types(self.row_type)
-        return cast(PCollection[Any], (encoded, start) | "WithStart" >> beam.Flatten() | publish)
+        publish = PublishAtEnds(self.steps, coder, self.timer_offset, self.choose)
+        together = (encoded, start) | "WithStart" >> beam.Flatten()
+        return cast(PCollection[Any], together | beam.ParDo(publish).with_output_types(self.row_type))
 
 
 def _under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
@@ -67,9 +72,10 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
 
     chunk = 1 << 62
 
-    def __init__(self, steps: Steps, coder: Coder, timer_offset: int) -> None:
+    def __init__(self, steps: Steps, coder: Coder, timer_offset: int, choose: Choose) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.coder = coder
+        self.choose = choose
         self._blocks = tuple(1 << level for level in range(self._last.bit_length() + 1))
 
     def initial(self, key: bytes) -> None:
@@ -92,5 +98,6 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: None
     ) -> tuple[None, Outputs]:
-        """Publish the rows of all steps that are over."""
-        return None, ((step, self.coder.decode(row)) for step, rows in batches.items() for row in rows)
+        """Publish rows of all steps that are over."""
+        decoded = ((step, [self.coder.decode(row) for row in rows]) for step, rows in batches.items())
+        return None, ((step, row) for step, rows in decoded for row in self.choose(rows))

@@ -35,26 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
-    if arguments.domain is not None:
-        _write_domain(arguments.domain, arguments.items)
-
-    def windows() -> tuple[Iterator[SimulatedWindow], int | None]:
-        simulated = simulate_heavy_hitters(
-            users=arguments.users,
-            windows=arguments.windows,
-            seed=arguments.seed,
-            window_seconds=arguments.window,
-            items=arguments.items,
-            events_per_user_and_window=arguments.events_per_user,
-            trends=arguments.trends,
-        )
-        return simulated, arguments.windows
-
-    write_files(arguments, windows, truth_type=ItemHolders, truth_of=item_holders)
+    write_domain(arguments.domain, arguments.items)
+    write_files(
+        arguments, lambda: (searches(arguments), arguments.windows), truth_type=ItemHolders, truth_of=item_holders
+    )
 
 
-def _write_domain(path: str, items: int) -> None:
+def searches(arguments: argparse.Namespace) -> Iterator[SimulatedWindow]:
+    """Return what is searched for, window by window."""
+    return simulate_heavy_hitters(
+        users=arguments.users,
+        windows=arguments.windows,
+        seed=arguments.seed,
+        window_seconds=arguments.window,
+        items=arguments.items,
+        events_per_user_and_window=arguments.events_per_user,
+        trends=arguments.trends,
+    )
+
+
+def write_domain(path: str | None, items: int) -> None:
     """Write the items that are always there, and everything that may come up, whether it does or not."""
+    if path is None:
+        return
     try:
         check_destination(path, "--domain")
         names = sorted({*search_names(checks.integer("items", items, minimum=1)), *TRENDS})
