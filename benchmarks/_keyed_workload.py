@@ -30,16 +30,18 @@ class Contributions:
     """The first record of each person about each key: parallel columns, and true numbers of records of each key.
 
     Attributes:
+        people: int32.
         keys: int32.
         times: float32, in [0, 1).
-        ranks: int32, 0 for the first key of a person, and so on.
+        ranks: int16, 0 for the first key of a person, and so on.
         records: int64, shape (keys of the workload,).
         first_records: the same, without what a person has beyond a number of records.
     """
 
+    people: NDArray[np.int32]
     keys: NDArray[np.int32]
     times: NDArray[np.float32]
-    ranks: NDArray[np.int32]
+    ranks: NDArray[np.int16]
     records: Integers
     first_records: Integers
 
@@ -60,8 +62,8 @@ def contributions(people: int, keys: int, most: int, first_records: int, seed: i
         first += np.bincount(about[_places(who) < first_records], minlength=keys)
         new = np.sort(np.unique(who * keys + about, return_index=True)[1])
         rank = _places(who[new])
-        new, rank = new[rank < most], rank[rank < most]
-        columns.append((about[new].astype(np.int32), when[new].astype(np.float32), rank.astype(np.int32)))
+        new, rank = new[rank < most], rank[rank < most].astype(np.int16)
+        columns.append((who[new].astype(np.int32), about[new].astype(np.int32), when[new].astype(np.float32), rank))
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     return Contributions(*joined, records, first)
 
@@ -72,7 +74,7 @@ def _records(people: int, keys: int, rng: np.random.Generator) -> Iterator[tuple
     popularity = np.cumsum(zipf_mandelbrot(keys, 1000 * keys / KEYS, 1.4))
     for first in range(0, people, CHUNK):
         each = np.searchsorted(numbers, rng.random(min(CHUNK, people - first))) + 1
-        who = np.repeat(np.arange(len(each)), each)
+        who = np.repeat(np.arange(first, first + len(each)), each)
         about = np.minimum(np.searchsorted(popularity, rng.random(len(who))), keys - 1)
         when = rng.random(len(who))
         order = np.argsort(who + when)
