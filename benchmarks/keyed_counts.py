@@ -93,8 +93,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             for row in several:
                 if row["method"] != "privstream":
                     axes.plot(row["contributions"], row[name], "*", color=colour, markersize=12, label="DP-SQLP")
-        axes.set(yscale="log", title=title, xlabel="contributions of a person, at most")
-        axes.grid(alpha=0.3, which="both")
+        axes.set(title=title, xlabel="contributions of a person, at most", ylim=(0, None))
+        axes.grid(alpha=0.3)
     figure.axes[0].legend(fontsize=8)
     figure.savefig(path, dpi=130)
 
