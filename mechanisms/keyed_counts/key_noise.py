@@ -17,6 +17,7 @@ from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.sums import NoiseSum
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.privacy.gaussian_curve import SMOOTHING
 from scipy import special
 
 Integers = NDArray[np.int64]
@@ -49,11 +50,15 @@ class KeyNoise(ABC):
 
     @abstractmethod
     def variance(self, step: int) -> float:
-        """Return the variance of the noise at `step`; it is largest at the last step, or near it."""
+        """Return the variance of the noise at `step`."""
 
     @abstractmethod
     def exceeded(self, step: int, tail: float) -> int:
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
+
+    @abstractmethod
+    def largest_step(self, step: int) -> int:
+        """Return at which of steps 1 .. `step` the noise is largest."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class ToeplitzNoise(KeyNoise):
 
     Attributes:
         factor: R.
-        law: of z, in units of the grid; discrete Laplace only with R the identity.
+        law: of z where its level is 1, in units of the grid; discrete Laplace only with R the identity.
         fraction: fractional bits of the grid.
         span: number of steps, or None for all.
     """
@@ -81,21 +86,20 @@ class ToeplitzNoise(KeyNoise):
 
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         """Return the noise of one step."""
-        return self._correlated(self._drawn(_labels(keys, step), totals, source), memory, step)
+        return self._correlated(self._law(step).draw(source, source.bind(_labels(keys, step), totals)), memory, step)
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
         """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
-        first = max(1, before - self.span) if self.span is not None and self.factor.exact else 1
+        start = max(1, before - self.span) if self.span is not None and self.factor.exact else 1
         together = max(1, _TOGETHER // max(1, len(keys)))
-        for start in range(first, before if self.rows and len(keys) else first, together):
-            steps = np.arange(start, min(start + together, before))
+        while self.rows and len(keys) and start < before:
+            same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
+            steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
             labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
-            drawn = self._drawn(labels, np.zeros(len(labels), np.int64), source).reshape(len(steps), len(keys))
-            for step, values in zip(steps.tolist(), drawn, strict=True):
+            drawn = self._law(start).draw(source, source.bind(labels, np.zeros(len(labels), np.int64)))
+            for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
                 self._correlated(values, memory, step)
-
-    def _drawn(self, labels: Words, totals: Integers, source: NoiseSource) -> Integers:
-        return self.law.draw(source, source.bind(labels, totals))
+            start += len(steps)
 
     def _correlated(self, drawn: Integers, memory: Floats, step: int) -> Integers:
         """Return the noise of a step of which z has been drawn."""
@@ -117,28 +121,36 @@ class ToeplitzNoise(KeyNoise):
         total: Floats = memory[0]
         return total
 
-    def _sums(self, step: int) -> tuple[float, float]:
-        """Return the sums of squares and of absolute values of the coefficients of the noise at `step`."""
-        squares, absolute = _cumulated(self.factor, self.span)
-        last = min(step, len(squares)) - 1
-        return float(squares[last]), float(absolute[last])
+    def _law(self, step: int) -> WideGaussian | DiscreteLaplace:
+        level = 1.0 if self.span == 1 else float(self.factor.levels[step - 1])
+        return self.law if isinstance(self.law, DiscreteLaplace) or level == 1 else _levelled(self.law.sigma, level)
+
+    def _square(self, step: int) -> float:
+        """Return the variance of the noise at `step` for sigma 1."""
+        squares = _squares(self.factor, self.span)
+        return float(squares[min(step, len(squares)) - 1])
+
+    def largest_step(self, step: int) -> int:
+        """Return at which of steps 1 .. `step` the noise is largest."""
+        return int(np.argmax(_squares(self.factor, self.span)[:step])) + 1
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
         rounding = _ROUNDING_VARIANCE if self.fraction else 0.0
-        return math.ldexp(self.law.variance, -2 * self.fraction) * self._sums(step)[0] + rounding
+        return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
 
     def exceeded(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
-        square, absolute = self._sums(step)
+        square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
             return _laplace_quantile(self.law, round(square), tail)
         norm = math.sqrt(square)
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
-        rounded = _ROUNDED_SIGMA * norm * math.sqrt(-2 * math.log(tail * _SMALL_PART))
-        corrections = 0.0 if self.factor.exact else absolute
+        moved = norm * float(self.factor.levels[-1])
+        rounded = _ROUNDED_SIGMA * moved * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
 
 
@@ -189,6 +201,10 @@ class TreeNoise(KeyNoise):
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
 
+    def largest_step(self, step: int) -> int:
+        """Return `step`: `exceeded` is about all steps."""
+        return step
+
 
 def tree_nodes(horizon: int) -> int:
     """Return in how many nodes of `TreeNoise` one step is."""
@@ -196,9 +212,14 @@ def tree_nodes(horizon: int) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _cumulated(factor: Factor, span: int | None) -> tuple[Floats, Floats]:
-    published = factor.published(span)
-    return np.cumsum(published**2), np.cumsum(np.abs(published))
+def _squares(factor: Factor, span: int | None) -> Floats:
+    return factor.squares(span)
+
+
+@functools.lru_cache(maxsize=256)
+def _levelled(sigma: float, level: float) -> WideGaussian:
+    """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
+    return WideGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
 
 
 def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:

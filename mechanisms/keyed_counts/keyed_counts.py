@@ -206,7 +206,8 @@ class KeyedCounts(Mechanism[KeyedState]):
     def error(self, step: int, beta: float, keys: int = 1, answer: str = "count") -> int:
         """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
         tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
-        return self._noise(answer).exceeded(step, checks.probability("beta", beta) / tests)
+        noise = self._noise(answer)
+        return noise.exceeded(noise.largest_step(step), checks.probability("beta", beta) / tests)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
@@ -230,7 +231,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         }
         if self.max_value is not None:
             numbers["sum_stddev"] = self.stddev(last, "sum")
-        text = sentences.accuracy(self.stddev(last), bound, found, beta, tests)
+        largest = self.stddev(self._noise("count").largest_step(last))
+        text = sentences.accuracy(self.stddev(last), largest, bound, found, beta, tests)
         return Accuracy(error=float(found or bound), failure_probability=beta, sentence=text, numbers=numbers)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
