@@ -16,6 +16,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.sums import NoiseSum
+from privstream.mechanisms.noise.tail_bounds import log_moment, minimal_bound
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from privstream.mechanisms.privacy.gaussian_curve import SMOOTHING
 from scipy import special
@@ -26,6 +27,8 @@ _ROUNDING_VARIANCE = 1 / 12
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+_COARSE = 0.03  # relative, to which norms are rounded up where each one needs a bound of its own
+_LEAST_NORM = 1e-3
 
 
 class KeyNoise(ABC):
@@ -57,8 +60,20 @@ class KeyNoise(ABC):
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
 
     @abstractmethod
+<<<<<<< HEAD
     def largest_step(self, step: int) -> int:
         """Return at which of steps 1 .. `step` the noise is largest."""
+=======
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return the same for sums of the noise of several keys at `step`, each times a coefficient of at most 1.
+
+        Args:
+            step: 1, 2, ..
+            tail: the probability, in (0, 0.1].
+            norms: L2 norms of the coefficients, shape (n,).
+            absolute: their L1 norms, shape (n,).
+        """
+>>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
 
 
 @dataclass(frozen=True)
@@ -148,10 +163,26 @@ class ToeplitzNoise(KeyNoise):
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
+<<<<<<< HEAD
         moved = norm * float(self.factor.levels[-1])
         rounded = _ROUNDED_SIGMA * moved * math.sqrt(-2 * math.log(tail * _SMALL_PART))
         corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
+=======
+        rounded = norm * _rounded(tail)
+        corrections = 0.0 if self.factor.exact else absolute
+>>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
+
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
+        square, corrections = self._sums(step)
+        if isinstance(self.law, DiscreteLaplace):
+            return _laplace_sums(self.law, round(square), tail, norms)
+        spread = math.sqrt(square) * norms
+        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + _rounded(tail)
+        if self.factor.exact:
+            return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
+        return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
 
 
 @dataclass(frozen=True)
@@ -201,9 +232,15 @@ class TreeNoise(KeyNoise):
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
 
+<<<<<<< HEAD
     def largest_step(self, step: int) -> int:
         """Return `step`: `exceeded` is about all steps."""
         return step
+=======
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return bounds for sums over keys, at any step up to the horizon."""
+        return _laplace_sums(self.law, self._most_nodes, tail, norms)
+>>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
 
 
 def tree_nodes(horizon: int) -> int:
@@ -229,7 +266,33 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
+<<<<<<< HEAD
 def _labels(keys: Words, low: int | Words) -> Words:
+=======
+def _laplace_sums(law: DiscreteLaplace, number: int, tail: float, norms: Floats) -> Floats:
+    """Return z that sums of coefficients, at most 1, times the sum of so many noises exceed with probability `tail`."""
+    steps = np.ceil(np.log(np.maximum(norms, _LEAST_NORM)) / math.log1p(_COARSE))  # few bounds, for rounded norms
+    distinct, places = np.unique(steps, return_inverse=True)
+    bounds = [_laplace_sum(law, number, tail, math.exp(step * math.log1p(_COARSE))) for step in distinct.tolist()]
+    return np.array(bounds)[places]
+
+
+@functools.lru_cache(maxsize=4096)
+def _laplace_sum(law: DiscreteLaplace, number: int, tail: float, norm: float) -> float:
+    largest = np.array([min(1.0, norm)])
+    times = number * (norm / float(largest[0])) ** 2
+    return minimal_bound(
+        lambda rate: times * float(log_moment(law, rate, largest)[0]), law, float(largest[0]), -math.log(tail)
+    )
+
+
+def _rounded(tail: float) -> float:
+    """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
+    return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+
+
+def _labels(keys: Words, low: int) -> Words:
+>>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
     labels = np.empty((len(keys), 2), np.uint64)
     labels[:, 0] = keys
     labels[:, 1] = low
