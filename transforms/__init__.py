@@ -13,6 +13,7 @@ from privstream.transforms.histograms.continual_histogram import ContinualHistog
 from privstream.transforms.histograms.threshold_flags import ThresholdFlags
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
+from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
 from privstream.transforms.queries.private_queries import PrivateQueries
 from privstream.transforms.rows import (
     Alert,
@@ -26,6 +27,7 @@ from privstream.transforms.rows import (
     Measurement,
     NearestPoints,
     PredecessorQuery,
+    QuantileEstimate,
     QueryAnswer,
     RangeCount,
     RangeQuery,
@@ -50,10 +52,12 @@ __all__ = [
     "Measurement",
     "MeasurementAlerts",
     "NearestPoints",
+    "NumericQuantiles",
     "PredecessorQueries",
     "PredecessorQuery",
     "PrivateQueries",
     "Published",
+    "QuantileEstimate",
     "QueryAnswer",
     "RangeCount",
     "RangeCounts",

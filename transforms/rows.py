@@ -213,6 +213,31 @@ registry.register_coder(KeyCount, RowCoder)
 registry.register_coder(KeySum, RowCoder)
 
 
+class QuantileEstimate(NamedTuple):
+    """A quantile of the values in a window, in the last windows or since the start, and what it is for certain.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        quantile: which part of all values is at most as large; 0.5 for the median.
+        estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
+        lower, upper: an interval that contains the true quantile, with probability 1 - beta for all rows of the stream
+            together; from the least to the largest value where there are too few values.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    quantile: float
+    estimate: float
+    lower: float
+    upper: float
+
+
+registry.register_coder(QuantileEstimate, RowCoder)
+
+
 class HistogramEstimate(NamedTuple):
     """One number of a live histogram, at the end of a window: counts are those of all windows so far.
 

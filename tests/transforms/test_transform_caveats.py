@@ -34,6 +34,7 @@ PERSON = {"unit": "user", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 ABOUT = LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
+NUMERIC = {"low": 0, "high": 10, "resolution": 8}
 PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 
 # For each transform: arguments, and what applies beside keyed noise; a pair where the two relations differ.
@@ -96,6 +97,10 @@ EXAMPLES = {
         (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
         (WINDOWS | MOVES | {"unit": "event"}, ()),
         (WINDOWS | MOVES | {"unit": "event"} | TWO, (events_hashed,)),
+    ],
+    "NumericQuantiles": [
+        (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
+        (WINDOWS | NUMERIC | {"unit": "event"}, ()),
     ],
     "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
