@@ -60,12 +60,12 @@ class KeyNoise(ABC):
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
 
     @abstractmethod
-<<<<<<< HEAD
     def largest_step(self, step: int) -> int:
         """Return at which of steps 1 .. `step` the noise is largest."""
-=======
+
+    @abstractmethod
     def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return the same for sums of the noise of several keys at `step`, each times a coefficient of at most 1.
+        """Return the same as `exceeded` for sums of the noise of several keys, each times a coefficient of at most 1.
 
         Args:
             step: 1, 2, ..
@@ -73,7 +73,6 @@ class KeyNoise(ABC):
             norms: L2 norms of the coefficients, shape (n,).
             absolute: their L1 norms, shape (n,).
         """
->>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
 
 
 @dataclass(frozen=True)
@@ -163,25 +162,21 @@ class ToeplitzNoise(KeyNoise):
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
-<<<<<<< HEAD
         moved = norm * float(self.factor.levels[-1])
-        rounded = _ROUNDED_SIGMA * moved * math.sqrt(-2 * math.log(tail * _SMALL_PART))
         corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
-=======
-        rounded = norm * _rounded(tail)
-        corrections = 0.0 if self.factor.exact else absolute
->>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
+        rounded = moved * _rounded(tail)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
 
     def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
         """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
-        square, corrections = self._sums(step)
+        square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
             return _laplace_sums(self.law, round(square), tail, norms)
-        spread = math.sqrt(square) * norms
-        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + _rounded(tail)
+        spread, moved = math.sqrt(square) * norms, float(self.factor.levels[-1])
+        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + moved * _rounded(tail)
         if self.factor.exact:
             return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
+        corrections = moved * math.sqrt(square * step)
         return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
 
 
@@ -232,15 +227,13 @@ class TreeNoise(KeyNoise):
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
 
-<<<<<<< HEAD
     def largest_step(self, step: int) -> int:
         """Return `step`: `exceeded` is about all steps."""
         return step
-=======
+
     def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
         """Return bounds for sums over keys, at any step up to the horizon."""
         return _laplace_sums(self.law, self._most_nodes, tail, norms)
->>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
 
 
 def tree_nodes(horizon: int) -> int:
@@ -266,9 +259,6 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
-<<<<<<< HEAD
-def _labels(keys: Words, low: int | Words) -> Words:
-=======
 def _laplace_sums(law: DiscreteLaplace, number: int, tail: float, norms: Floats) -> Floats:
     """Return z that sums of coefficients, at most 1, times the sum of so many noises exceed with probability `tail`."""
     steps = np.ceil(np.log(np.maximum(norms, _LEAST_NORM)) / math.log1p(_COARSE))  # few bounds, for rounded norms
@@ -291,8 +281,7 @@ def _rounded(tail: float) -> float:
     return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
 
 
-def _labels(keys: Words, low: int) -> Words:
->>>>>>> c6262d1 (Quantiles of numbers as a mechanism: noisy counts of a tree over public bins, made consistent, with intervals that hold)
+def _labels(keys: Words, low: int | Words) -> Words:
     labels = np.empty((len(keys), 2), np.uint64)
     labels[:, 0] = keys
     labels[:, 1] = low

@@ -20,9 +20,11 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
     unread = getattr(arguments, "unit", None) in spec.units_without_users
     if not unread and not arguments.user_field:
         raise ValueError("user_field must not be empty")
+    if spec.item and not arguments.item_field:
+        raise ValueError("item_field must not be empty")
     return FieldMapping(
         user="" if unread else arguments.user_field,
-        item=arguments.item_field,
+        item=arguments.item_field if spec.item else "",
         time=arguments.time_field,
         stream=stream,
         value=_value_field(spec, arguments),

@@ -72,20 +72,24 @@ def span(text: str) -> str | float:
         raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
 
 
+def numbers(text: str) -> list[float]:
+    """Return the numbers of a list.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError("must be numbers with commas between them") from None
+
+
 def number_or_path(text: str) -> int | str:
     """Return a whole number, or the text of a path."""
     try:
         return int(text)
     except ValueError:
         return text
-
-
-def epsilons(text: str) -> list[float]:
-    """Return one epsilon or several."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError("must be numbers with commas between them") from None
 
 
 KINDS: Mapping[str, Kind] = {
@@ -105,7 +109,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "tuple[str, ...]": Kind("A,B,..", comma_separated),
     "tuple[str | Monotone, ...]": Kind("A,B,..", comma_separated),
-    "epsilons": Kind("X[,X..]", epsilons),
+    "tuple[float, ...]": Kind("X,Y,..", numbers),
+    "epsilons": Kind("X[,X..]", numbers),
 }
 """The types that arguments of transforms have, but for None."""
 
@@ -138,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = KINDS[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
-    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     if not any(default is without for without in (REQUIRED, None, False)):
         text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
     if kind.metavar is None:

@@ -73,6 +73,13 @@ def over(name: str, value: Any) -> Any:
         raise ValueError(f"{name} {error}, got {value!r}") from None
 
 
+def numbers(name: str, values: Any) -> tuple[Any, ...]:
+    """Return a list of numbers."""
+    if not isinstance(values, list):
+        raise TypeError(f"{name} must be a list of numbers, got {type(values).__name__}")
+    return tuple(number(name, value) for value in values)
+
+
 def texts(name: str, values: Any) -> tuple[str, ...]:
     """Return a list of texts; an integer is its decimal text, as in events."""
     if not isinstance(values, list):
@@ -133,6 +140,7 @@ READINGS: Mapping[str, Reading] = {
     "Domain": Reading(str | list[str], domain),
     "tuple[AlertRule, ...]": Reading(str | list[dict[str, Any]], rules),
     "Thresholds": Reading(int | str | dict[str, int], thresholds),
+    "tuple[float, ...]": Reading(list[float], numbers),
     "tuple[str, ...]": Reading(list[str], texts),
     "tuple[str | Monotone, ...]": Reading(list[str], texts),
 }

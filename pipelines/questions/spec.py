@@ -51,7 +51,7 @@ class QuestionSpec:
         title: what the rows are, in the plural.
         published: the counter of what was published.
         silence: why a run may publish nothing of usable events; without it, every run publishes something.
-        user, item: what these fields of events are.
+        user, item: what these fields of events are; the item is empty if none is read.
         value: what the number is that an event may have beside its item; empty if none is read.
         whole_values: whether it must be a whole number.
         values_with: the option with which it is read; empty if it is read always.

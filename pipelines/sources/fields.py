@@ -30,7 +30,7 @@ class FieldMapping:
 
     Attributes:
         user: name of the field with the person's identifier; "" for none: whose an event is is not read.
-        item: name of the field with the item.
+        item: name of the field with the item; "" for none.
         time: name of the field with the time.
         stream: name of the field with the stream; "" for none.
         value: name of the field with a number that an event has beside its item; "" for none.
@@ -56,8 +56,8 @@ class FieldMapping:
             field = getattr(self, option)
             if not isinstance(field, str):
                 raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
-            if not field and option not in ("user", "stream", "value"):
-                raise ValueError(f"{option}_field must not be empty")
+            if not field and option == "time":
+                raise ValueError("time_field must not be empty")
         named = [name for name in (self.user, self.item, self.time, self.stream, self.value) if name]
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time, stream and value must be different fields, got {', '.join(named)}")

@@ -18,7 +18,7 @@ COMMANDS = {
     "top-k": f"{CLOCK} --top 1 --epsilon 1 --domain domain",
     "alerts": f"{CLOCK} --epsilon 1 --rules rules",
     "histogram": f"{CLOCK} --epsilon 1 --domain domain",
-    "quantiles": f"{CLOCK} --epsilon 1 --domain domain",
+    "quantiles": f"{CLOCK} --epsilon 1 --delta 1e-6 --max_contributions 2 --low 0 --high 9",
     "flags": f"{CLOCK} --epsilon 1 --domain domain --thresholds 5",
     "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
     "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
@@ -69,6 +69,7 @@ VALUES = {
     "quantiles": "0.5",
     "queries": "max",
     "quiet": "2",
+    "resolution": "20",
     "run_id": "another",
     "selection": "first",
     "separator": ",",
@@ -97,6 +98,7 @@ OF_COMMANDS = {
         "horizon": "9 --start 2024-01-01 --over start",
         "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
     },
+    "quantiles": {"over": "2h", "value_field": "number", "scale": "log --low 1", "max_contributions": "3"},
     "top-k": {"unit": "person_in_window"},
     "cardinality": {"unit": "event"},
     "predecessor": {"delta": "1e-6 --delete_values out"},
@@ -122,7 +124,16 @@ CASES = [
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with one file of everything."""
-    event = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z", "who": "6", "thing": "b", "land": "a"}
+    event = {
+        "user": "5",
+        "item": "a",
+        "time": "2024-01-01T00:00:01Z",
+        "who": "6",
+        "thing": "b",
+        "land": "a",
+        "value": 3,
+        "number": 4,
+    }
     files = {
         "events.jsonl": json.dumps(event | {"when": "2024-01-01T00:00:02Z"}),
         "domain": "a\nb\nc",

@@ -17,7 +17,7 @@ COMMANDS = {
     "top-k": f"{CLOCK} --top 2 --epsilon 1 --domain domain",
     "alerts": f"{CLOCK} --epsilon 1 --rules rules",
     "histogram": f"{CLOCK} --epsilon 1 --domain domain",
-    "quantiles": f"{CLOCK} --epsilon 1 --domain domain",
+    "quantiles": f"{CLOCK} --epsilon 1 --delta 1e-6 --max_contributions 2 --low 0 --high 9",
     "flags": f"{CLOCK} --epsilon 1 --domain domain --thresholds 5",
     "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
     "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
@@ -30,7 +30,7 @@ PLANS = {
     "top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
     "alerts": "--epsilon 1 --rules 2 --windows 5",
     "histogram": "--epsilon 1 --categories 5 --windows 5",
-    "quantiles": "--epsilon 1 --categories 5 --windows 5",
+    "quantiles": "--epsilon 1 --delta 1e-6 --max_contributions 2 --windows 5",
     "flags": "--epsilon 1 --categories 5 --windows 5",
     "cardinality": "--epsilon 1 --windows 5 --max_updates 9",
     "ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 2",
@@ -70,7 +70,7 @@ OF_PEOPLE = {
     "--input other.csv": "--user_field must name a field of other.csv: no `user` there, only: item, time",
     "--input '*.csv' --user_field nobody": "--user_field must name a field of",
 }
-OF_EVENTS = {"histogram", "quantiles", "flags"}  # by default: they read no user then
+OF_EVENTS = {"histogram", "flags"}  # by default: they read no user then
 IN_TIME = {
     "--window 0": "window must be > 0 and a whole number of milliseconds",
     "--window 1w": "--window: must be a number of seconds, or a number with its unit, such as",
@@ -130,8 +130,18 @@ OWN = {
     },
     "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
     "quantiles": {
-        "--quantiles 2": "must have Q in (0, 1], got quantile:2",
-        "--quantiles ''": "--quantiles: must be texts with",
+        "--quantiles 2": "quantiles must be in (0, 1), got 2.0",
+        "--quantiles 0.9,0.5": "quantiles must increase, got 0.9, 0.5",
+        "--quantiles ''": "--quantiles: must be numbers with commas between them",
+        "--high 0": "high must be > low, got 0.0 <= 0.0",
+        "--high nan": "high must be finite, got nan",
+        "--scale log": "low must be > 0 with a log scale, got 0.0",
+        "--resolution 1": "resolution must be >= 2, got 1",
+        "--resolution 100000": "resolution must be <= 65536, got 100000",
+        "--max_contributions 0": "max_contributions must be >= 1, got 0",
+        "--unit event": "max_contributions must not be given when the unit is an event",
+        "--over 90m": "over must be a multiple of window, got 5400 > 3600 seconds",
+        "--value_field ''": "--value_field",
     },
     "flags": {
         "--thresholds 0": "thresholds must be >= 1, got 0",

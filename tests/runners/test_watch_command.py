@@ -46,7 +46,10 @@ COMMANDS = {
         ["alerts", "--users=4000", "--rules={}/rules"], [*ON_A_CLOCK, "--rules={}/rules", "--min_alerts=8"]
     ),
     "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
-    "quantiles": Watch(TRIPS, [*OF_TRIPS, "--quantiles=0.5,1"]),
+    "quantiles": Watch(
+        ["quantiles", "--users=2000"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value_field=item"],
+    ),
     "flags": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--thresholds={}/thresholds"]),
     "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
     "ranges": Watch(

@@ -7,6 +7,7 @@ from privstream.transforms import (
     ContinualHistogram,
     Domain,
     KeyedCounts,
+    NumericQuantiles,
     SetCardinality,
     ShiftingHeavyHitters,
     ThresholdFlags,
@@ -22,6 +23,7 @@ MADE = {
     "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | PETS),
     "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
     "counts": (KeyedCounts, {"delta": 1e-6, "max_contributions": 2}),
+    "quantiles": (NumericQuantiles, {"delta": 1e-6, "max_contributions": 2, "low": 0, "high": 9}),
     "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
     "histogram": (ContinualHistogram, PETS | PEOPLE),
     "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
@@ -34,7 +36,8 @@ def noise_of(made):
     if isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
-        drawn = {TopKWithGap: "_ranking_noise", KeyedCounts: "_counting_noise"}.get(type(made))
+        counting = dict.fromkeys((KeyedCounts, NumericQuantiles), "_counting_noise")
+        drawn = (counting | {TopKWithGap: "_ranking_noise"}).get(type(made))
         source = made._noise() if drawn is None else getattr(made, drawn)
     return source.derive("stream", "a").words(4)
 

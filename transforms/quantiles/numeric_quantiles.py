@@ -184,7 +184,7 @@ class NumericQuantiles(PrivateTransform):
             timer_offset=last,
             categories=categories,
             mechanism=self.mechanism,
-            noise=self.noise.derive("quantiles of numbers", self.steps.label, f"{sorted(self.streams)}"),
+            noise=self._counting_noise,
         )
         return apply_dofn(clocked, publish, QuantileEstimate)
 
@@ -201,3 +201,8 @@ class NumericQuantiles(PrivateTransform):
         bounded = apply_dofn(marked, BoundValues(**common, timer_offset=1, noise=noise), Keyed)
         limit = LimitRows(**common, timer_offset=2, limit=self.mechanism.contributions)
         return apply_dofn(bounded, limit, Keyed), 3
+
+    @property
+    def _counting_noise(self) -> NoiseSource:
+        """The noise of counts: a run with other windows or streams shares none of it."""
+        return self.noise.derive("quantiles of numbers", self.steps.label, f"{sorted(self.streams)}")
