@@ -146,9 +146,16 @@ class NumericQuantiles(PrivateTransform):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """What one person or event is promised, over the whole run and all streams."""
-        found = self.mechanism.guarantee
-        hashes = (people_hashed(self.mechanism.neighbouring),) if self._by_person else ()
-        return replace(found, public=("all parameters", "the windows"), caveats=(*found.caveats, *hashes))
+        found, most = self.mechanism.guarantee, self.mechanism.contributions
+        if not self._by_person:
+            return replace(found, public=("all parameters", "the windows"))
+        values = f"{most:,} value{'s' * (most > 1)}"
+        return replace(
+            found,
+            limits=(f"A person counts with at most {values} in the whole run, and with one in a window of a stream.",),
+            public=("all parameters", "the windows"),
+            caveats=(*found.caveats, people_hashed(self.mechanism.neighbouring)),
+        )
 
     @property
     def accuracy(self) -> Accuracy:
