@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -101,7 +102,8 @@ class StatusMonitor(ItemMonitor[StatusState]):
 
     def steps_up(self, count: int) -> float:
         """Return for how many steps on average an item stays up that always has so many people."""
-        return 1 / float(self.calibrated.end_probability(count))
+        end = float(self.calibrated.end_probability(count))
+        return 1 / end if end else math.inf
 
     def step(self, state: StatusState, holdings: Holdings, noise: NoiseSource) -> tuple[StatusState, StatusRows]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
