@@ -146,8 +146,8 @@ class StatusMonitor(ItemMonitor[StatusState]):
     def could_stay(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Return which items, if they are up, could stay so if `counts` (int64, all people, dropped or not) have them.
 
-        An item that `could_exceed` or `could_stay` has denied since it last could be up is down for certain. Leaving
-        out items that are down for certain and could not exceed changes no outcome of `step`.
+        An item can be up after a step only if it could exceed, or could be up before and could stay. Leaving out items
+        that could neither be up before a step nor exceed changes no outcome of it.
         """
         return np.asarray(counts >= self._end_thresholds(step, items, self._source(noise)))
 

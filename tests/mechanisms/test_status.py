@@ -56,8 +56,8 @@ def test_the_sum_is_the_integral_and_never_below_it(eta, epsilon, charges):
 
 
 @pytest.mark.parametrize("charges", [300, 8192])
-def test_many_charges_are_still_summed_exactly(charges):
-    """Rings by the exact law at 30 digits, from the last charge on: relative errors do not pile up."""
+def test_chances_of_many_rings_are_exact(charges):
+    """By the formula of the law of Borel and Tanner, at 30 digits."""
     eta = 1 / math.sqrt(30 * charges)
     curve = StatusCurve(eta=eta, charges=charges)
     with mpmath.workdps(30):
