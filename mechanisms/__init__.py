@@ -29,7 +29,9 @@ from privstream.mechanisms.histograms.query import (
 )
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.mechanisms.points.dynamic_points import Updates
@@ -90,6 +92,7 @@ __all__ = [
     "Sparse",
     "SparseVectorWithGap",
     "SquareRootToeplitzCounter",
+    "StatusMonitor",
     "ThresholdMonitor",
     "TopK",
     "UnknownHorizonCounter",

@@ -37,6 +37,7 @@ EXAMPLES = {
         (RUN | {"calibration": "paper"}, NUMBERS),
         (RUN | {"calibration": "clock", "count_share": 0.0}, NUMBERS),
     ],
+    "StatusMonitor": [(RUN, NUMBERS), (RUN | {"domain_size": 9}, NUMBERS)],
     "BinaryTreeCounter": [(COLUMNS, EXACT)],
     "BottomUpTreeCounter": [(COLUMNS, EXACT)],
     "KaryTreeCounter": [(COLUMNS, EXACT)],

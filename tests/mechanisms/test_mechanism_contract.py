@@ -41,6 +41,7 @@ from privstream.mechanisms import (
     Sparse,
     SparseVectorWithGap,
     SquareRootToeplitzCounter,
+    StatusMonitor,
     ThresholdMonitor,
     UnknownHorizonCounter,
     Updates,
@@ -143,6 +144,7 @@ EXAMPLES = {
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
     ),
+    StatusMonitor: Example(StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings),
     BinaryTreeCounter: Example(BinaryTreeCounter(**COLUMNS, horizon=20), column_sums),
     BottomUpTreeCounter: Example(BottomUpTreeCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     KaryTreeCounter: Example(KaryTreeCounter(**COLUMNS, horizon=20), column_sums),
