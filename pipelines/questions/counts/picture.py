@@ -16,7 +16,7 @@ from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, w
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
 
-MOST_LINES = 60
+MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
 
