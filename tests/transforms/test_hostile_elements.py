@@ -147,7 +147,7 @@ def first_of(pair: tuple[Any]) -> Any:
 
 @some_quick(
     "kind",
-    [kind for kind in ARGUMENTS if kind not in (MeasurementAlerts, PrivateQueries)],
+    [kind for kind in ARGUMENTS if kind not in (MeasurementAlerts, NumericQuantiles, PrivateQueries)],  # no pairs
     ShiftingHeavyHitters,
     SetCardinality,
 )
