@@ -39,14 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _beyond_quick_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Of the cases of each test, all but the first, the middle one and the last."""
+    """Of the cases of each test, all but the first and the last."""
     cases = defaultdict(list)
     for item in items:
         if not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for found in cases.values():
-        quick = {0, len(found) // 2, len(found) - 1}
-        yield from (item for place, item in enumerate(found) if place not in quick)
+        yield from found[1:-1]
 
 
 def pytest_collection_finish() -> None:

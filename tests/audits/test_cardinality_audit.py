@@ -109,6 +109,7 @@ class TestExactLaw:
             assert abs(found.count(key) / RUNS - 1.3 * probability) > 6.5 * spread or probability < 0.02
 
     @pytest.mark.parametrize("rounds", [1, 2])
+    @pytest.mark.slow
     def test_no_transcript_loses_more_than_epsilon(self, rounds):
         epsilon, worst = 6.0, 0.0
         made = algorithm(rounds, epsilon)

@@ -113,6 +113,7 @@ def test_root_and_leaf_lose_epsilon_together_and_no_more(shifts, duplicates):
 
 
 @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+@pytest.mark.slow
 def test_gaussian_noise_is_for_the_longest_shift(shifts, duplicates):
     mechanism = mechanism_for(duplicates, 1e-6)
     shift = math.sqrt(shifts[duplicates, 1e-6][1]) / mechanism._noise.epoch(0).law.sigma
@@ -123,6 +124,7 @@ def test_gaussian_noise_is_for_the_longest_shift(shifts, duplicates):
 
 class TestBrokenNoiseFalls:
     @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
+    @pytest.mark.slow
     def test_one_level_of_intervals_forgotten(self, shifts, duplicates):
         assert loss(shifts, duplicates, levels=1) > 1.4
 

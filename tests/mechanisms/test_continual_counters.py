@@ -309,6 +309,7 @@ class TestReferences:
             assert published[t, 0] == (sum(u) + unit // 2) // unit
 
     @pytest.mark.parametrize("horizon", [100, 3000])
+    @pytest.mark.slow
     def test_buffers_round_less_than_the_noise_pays_for(self, horizon):
         """Given what is published, one row shifts the noise by no more than Theorem 4 of the proofs allows."""
         counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=horizon)

@@ -107,6 +107,7 @@ def test_laplace_table_is_exact(scale):
 
 
 @pytest.mark.parametrize("scale", [0.01, 3.0, 5000.0, 1e9, 1e12])
+@pytest.mark.slow
 def test_geometric_digits_are_exact(scale):
     leading, *digits = discrete._geometric_tables(Fraction(scale), two_sided=False)
     unit = 8192 ** len(digits)

@@ -41,6 +41,7 @@ def test_fewer_queries_than_top():
 
 
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
+@pytest.mark.slow
 def test_gaps_are_unbiased_with_the_stated_variance(noise_law):
     runs = 2000
     mechanism = HybridSparseVector(epsilon=1.0, top=4, threshold=20_000, integer=True, noise_law=noise_law)

@@ -43,6 +43,7 @@ def test_as_many_queries_as_top_are_enough():
         HybridNoisyTopK(epsilon=2.0, top=2).select([5], SeededNoise(1))
 
 
+@pytest.mark.slow
 def test_estimates_are_unbiased_with_the_stated_variance():
     runs = 2000
     mechanism = HybridNoisyTopK(epsilon=1.0, top=4, threshold=40_000, integer=True, monotone=True)

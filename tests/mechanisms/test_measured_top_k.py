@@ -64,6 +64,7 @@ def composed_delta(mechanism):
         (200, 3, 4, DiscreteGaussian),
     ],
 )
+@pytest.mark.slow
 def test_with_delta_there_is_less_noise_and_what_dp_accounting_composes_is_within_the_budget(releases, items, top, law):
     common = {"epsilon": 1.0, "top": top, "releases": releases, "items_per_release": items, "measure_share": 0.5}
     mechanism, pure = MeasuredTopK(delta=1e-6, **common), MeasuredTopK(**common)
@@ -84,6 +85,7 @@ def test_a_sigma_that_cannot_be_drawn_is_never_lowered(monkeypatch):
     assert isinstance(mechanism.measurement, DiscreteLaplace)
 
 
+@pytest.mark.slow
 def test_a_replaced_person_is_one_removed_and_one_added():
     common = {"epsilon": 1.0, "delta": 1e-6, "top": 4, "items_per_release": 2}
     replaced = MeasuredTopK(releases=30, neighbouring="replace_one", **common)

@@ -58,6 +58,7 @@ def plain_run(mechanism, counts, queries, noise):
     epsilon=st.sampled_from([0.5, 20.0, 5000.0]),
     cuts=st.lists(st.integers(0, 40), max_size=3),
 )
+@pytest.mark.slow
 def test_same_as_one_query_at_a_time(seed, size, integer, epsilon, cuts):
     mechanism = OnlineMultiplicativeWeights(
         epsilon=epsilon, domain_size=size, records=10_000, alpha=0.35, integer=integer

@@ -57,6 +57,7 @@ def test_noise_is_as_stated(noise_law, integer):
 
 
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
+@pytest.mark.slow
 def test_gap_follows_the_difference_of_two_noises(noise_law):
     """Two queries far apart: the gap is their difference plus the difference of two discrete noises."""
     runs, law = 4000, (Geometric if noise_law == "exponential" else DiscreteLaplace)

@@ -71,6 +71,7 @@ class TestWalk:
 
     @settings(max_examples=50, deadline=None)
     @given(tree=marks(), group=st.integers(1, 4))
+    @pytest.mark.slow
     def test_mirrored(self, tree, group):
         def turn(numbers):
             return {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in numbers}

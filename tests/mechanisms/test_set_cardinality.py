@@ -168,6 +168,7 @@ def slow_gap_changes(mechanism, changes, noise):
 class TestSparse:
     @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("sparse")])
     @some_quick("seed", range(4), 0)
+    @pytest.mark.slow
     def test_against_the_slow_reference(self, name, seed):
         mechanism, changes = make(name), comings_and_goings(2500, seed, size=300)
         state, published = run(mechanism, changes, seed)

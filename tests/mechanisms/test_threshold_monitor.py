@@ -444,6 +444,7 @@ def test_noisy_counts_have_the_law_of_the_discrete_gaussian():
     assert np.std(noise) == pytest.approx(monitor.count_stddev, rel=0.05)
 
 
+@pytest.mark.slow
 def test_noise_of_counts_depends_on_the_count():
     """A replay of the same data repeats the answer; other data draws fresh noise, and exposes no exact difference."""
     monitor = replace(UNKNOWN, items_per_step=1, epsilon=2.0)

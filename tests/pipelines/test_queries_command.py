@@ -212,6 +212,7 @@ class TestPlan:
             known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
         )
 
+    @pytest.mark.slow
     def test_finds_the_epsilon_for_an_error(self, capsys):
         (epsilon,) = self.plan(capsys, "--error", "150000")["epsilons"].values()
         found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]

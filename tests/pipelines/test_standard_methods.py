@@ -44,6 +44,7 @@ def test_the_histogram_gets_the_least_noise_that_is_private(neighbouring: str) -
     assert delta(sigma * 0.999) > 1e-6
 
 
+@pytest.mark.slow
 def test_sparse_finds_what_it_is_said_to_find() -> None:
     """All goes well with probability 1 - beta; with half of the planned counts it does not."""
     tests, hits, runs, beta = 200, 4, 2000, 0.2

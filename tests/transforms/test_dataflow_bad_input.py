@@ -139,6 +139,7 @@ def test_nulls_of_arrow_batches_are_set_aside_and_the_other_rows_count(column):
     assert results.counters["privstream:events"] == 60
 
 
+@pytest.mark.slow
 def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
     made = transform("plain")
     events = [(f"u{i % 500}", ITEM, START * SECOND + i, "") for i in range(5_000)]
