@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,11 +41,13 @@ class KeyNoise(ABC):
         """Numbers that a key has to remember from one step to the next."""
 
     @abstractmethod
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
 
-        The noise that is first used at this step is bound to the true totals, so that a repetition with other data
-        draws it afresh.
+        The noise that is first used at this step is bound to facts about the keys, each int64 (keys,), so that a
+        repetition in which one of them is another draws it afresh.
         """
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
@@ -98,9 +101,11 @@ class ToeplitzNoise(KeyNoise):
             return self.factor.rows
         return self.factor.rows + 1 + (self.span or 0)
 
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of one step."""
-        return self._correlated(self._law(step).draw(source, source.bind(_labels(keys, step), totals)), memory, step)
+        return self._correlated(self._law(step).draw(source, _bound(source, _labels(keys, step), facts)), memory, step)
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
         """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
@@ -110,7 +115,8 @@ class ToeplitzNoise(KeyNoise):
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
             steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
             labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
-            drawn = self._law(start).draw(source, source.bind(labels, np.zeros(len(labels), np.int64)))
+            nothing = [np.zeros(len(labels), np.int64)] * (1 if self.span is None else 2)
+            drawn = self._law(start).draw(source, _bound(source, labels, nothing))
             for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
                 self._correlated(values, memory, step)
             start += len(steps)
@@ -196,7 +202,9 @@ class TreeNoise(KeyNoise):
 
     rows = 0
 
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
         base, position, noise = best_base(self.horizon), 0, np.zeros(len(keys), np.int64)
         numbers = digits(base, step)
@@ -279,6 +287,13 @@ def _laplace_sum(law: DiscreteLaplace, number: int, tail: float, norm: float) ->
 def _rounded(tail: float) -> float:
     """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
     return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+
+
+def _bound(source: NoiseSource, labels: Words, facts: Sequence[Integers]) -> Words:
+    """Return labels that depend on all facts."""
+    for fact in facts:
+        labels = source.bind(labels, fact)
+    return labels
 
 
 def _labels(keys: Words, low: int | Words) -> Words:

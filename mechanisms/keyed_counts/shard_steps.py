@@ -43,13 +43,14 @@ class ShardSteps:
             source: noise of this run.
         """
         waiting, counted = state.waiting.copy(), state.counted.copy()
+        for step in range(state.step + 1, given.step if self._rows else 0):
+            _forget_oldest(counted, step - 1, step)
+            self._noises(counted, step, source)
         for table in (waiting, counted):
             _forget_oldest(table, state.step, given.step)
-        for step in range(state.step + 1, given.step if self._rows else 0):
-            self._noises(counted, step, source)
         waiting, counted = self._added(waiting, counted, given, values, source)
         answers = self._noises(counted, given.step, source)
-        answers += counted.recent.sum(axis=0) if len(counted.recent) else counted.totals
+        answers += counted.answers
         chosen = self._chosen(counted, answers[0], given.step)
         counted.published[:] |= chosen
         following = self.start(NO_KEYS, given.step) if self._windows_alone else KeyedState(given.step, waiting, counted)
@@ -105,7 +106,8 @@ class ShardSteps:
         for answer, noise in enumerate(self.law.noises):
             memory = table.memory[first : first + noise.rows]
             own = source.derive(ANSWERS[answer])
-            noises[answer] = noise.advance(memory, step, table.keys, table.totals[answer], own)
+            facts = [table.answers[answer], *([table.totals[answer]] if len(table.recent) > 1 else [])]
+            noises[answer] = noise.advance(memory, step, table.keys, facts, own)
             first += noise.rows
         return noises
 

@@ -182,8 +182,27 @@ def test_a_key_that_comes_late_remembers_what_steps_one_by_one_leave(over, toget
     found, wanted = np.zeros((2, noise.rows, len(keys)))
     noise.remember(found, 31, keys, source)
     for step in range(1, 31):
-        noise.advance(wanted, step, keys, np.zeros(len(keys), np.int64), source)
+        noise.advance(wanted, step, keys, [np.zeros(len(keys), np.int64)] * (1 if noise.span is None else 2), source)
     assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    "options", [{"public_keys": True}, {"over": 3, "horizon": 9}, {"over": 3, "horizon": 9, "contributions": 50}]
+)
+def test_a_repetition_in_which_totals_agree_again_shows_no_exact_difference(options):
+    """One person counts in step 5 and not in step 2: at step 5 totals are the same and answers are not."""
+    mechanism, keys = made(**options), np.arange(300, dtype=np.uint64)
+
+    def fifth(now, later):
+        state = mechanism.initial_state(*([keys] if mechanism.public_keys else []))
+        for step, more in ((1, 0), (2, now), (5, later)):
+            counts = np.full(len(keys), 10**4 + more)
+            state, rows = mechanism.step(state, KeyedStep(step=step, keys=keys, counts=counts), SeededNoise(3))
+        return rows.counts
+
+    differences = fifth(0, 1) - fifth(1, 0)
+    assert fifth(0, 1).tolist() == fifth(0, 1).tolist()
+    assert len(np.unique(differences)) > 3
 
 
 @pytest.mark.parametrize("people", [1, 5])

@@ -174,7 +174,7 @@ def test_bounds_of_sums_hold_and_are_not_loose(fields):
     (noise,) = KeyedCounts(**({"epsilon": 0.2, "delta": 1e-6, "public_keys": True} | fields)).law.noises
     keys, memory = np.arange(2 * pairs, dtype=np.uint64), np.zeros((noise.rows, 2 * pairs))
     for step in range(1, 1 + fields.get("horizon", 1)):
-        drawn = noise.advance(memory, step, keys, np.zeros(2 * pairs, np.int64), SeededNoise(8))
+        drawn = noise.advance(memory, step, keys, [np.zeros(2 * pairs, np.int64)], SeededNoise(8))
     sums = drawn.reshape(-1, 2) @ weights
     (bound,) = noise.sums_exceeded(step, tail, np.array([np.linalg.norm(weights)]), np.array([1.5]))
     for side in (sums, -sums):

@@ -31,7 +31,7 @@ def normalise(values, **options):
         pa.array([b"5", b"7.0"], pa.binary()),
         pa.array(["5", "7"]).dictionary_encode(),
     ],
-    ids=repr,
+    ids=lambda values: str(values.type) if isinstance(values, pa.Array) else repr(values),
 )
 def test_numbers_in_any_usual_form(values):
     batch, refusals = normalise(values, whole=True)

@@ -22,7 +22,7 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.histograms.events import LISTED, Categories, CountEvents
 from privstream.transforms.histograms.people import LimitRows, SplitRows
 from privstream.transforms.quantiles.publishing import PublishQuantiles
-from privstream.transforms.quantiles.values import BoundValues, SortIntoBins, bin_names
+from privstream.transforms.quantiles.values import LAST_PLACE, BoundValues, SortIntoBins, bin_names
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.public_clock import WithClock
@@ -125,6 +125,9 @@ class NumericQuantiles(PrivateTransform):
             raise ValueError("max_contributions must not be given when the unit is an event")
         if unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
+        limit = 1 if max_contributions is None else checks.integer("max_contributions", max_contributions, minimum=1)
+        if limit > LAST_PLACE:
+            raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
         self.mechanism = Mechanism(
             epsilon=epsilon,
             delta=delta,
@@ -135,9 +138,7 @@ class NumericQuantiles(PrivateTransform):
             quantiles=quantiles,
             over=span,
             horizon=self.steps.count,
-            contributions=1
-            if max_contributions is None
-            else checks.integer("max_contributions", max_contributions, minimum=1),
+            contributions=limit,
             unit=unit,
             neighbouring=neighbouring,
             beta=beta,

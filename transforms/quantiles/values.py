@@ -20,6 +20,9 @@ from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
+LAST_PLACE = 65_535
+"""Of the streams in which a person has a value: so many values of one person may count, at most."""
+
 
 def bin_names(bins: Bins) -> Domain:
     """Return names of bins as a list of items, which is in the order of bins."""
@@ -74,7 +77,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         order = np.lexsort((events.items, events.times, lots, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
         users, lots = events.users[rows], lots[rows]
-        places = place_in_run(users, np.lexsort((streams[rows], lots, users))).astype(np.uint16)
+        places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
         self.left_out.inc(len(events.users) - len(rows))
         yield key.shard.to_bytes(4, "big"), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
 
