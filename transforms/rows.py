@@ -7,9 +7,11 @@ from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
 
+STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
+
 
 class HeavyHitter(NamedTuple):
-    """An item that many people had in a window.
+    """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -17,8 +19,12 @@ class HeavyHitter(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who had the item and were charged for this report, plus integer noise; with the method
-            "counts", which charges nobody, of all who had it within their limits. 0 if the run publishes no counts.
-        count_stddev: standard deviation of that noise; 0 likewise.
+            "counts", which charges nobody, of all who had it within their limits. 0 without a count: if the run
+            publishes none, and with the method "status" while an item continues.
+        count_stddev: standard deviation of that noise; 0 without a count.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
+            first window in which the item is no longer up; with other methods such a window has no row.
     """
 
     stream: str
@@ -27,6 +33,8 @@ class HeavyHitter(NamedTuple):
     item: str
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
+    since: Timestamp
+    status: str
 
 
 registry.register_coder(HeavyHitter, RowCoder)
