@@ -37,9 +37,6 @@ class HeavyHitter(NamedTuple):
     status: str
 
 
-registry.register_coder(HeavyHitter, RowCoder)
-
-
 class Alert(NamedTuple):
     """A rule that was met in a window, judged by numbers with noise.
 
@@ -129,10 +126,6 @@ class QueryAnswer(NamedTuple):
     measurements_left: int
 
 
-registry.register_coder(Alert, RowCoder)
-registry.register_coder(QueryAnswer, RowCoder)
-
-
 class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
@@ -156,9 +149,6 @@ class RankedItem(NamedTuple):
     gap: int
     estimate: float
     error_bound: float
-
-
-registry.register_coder(RankedItem, RowCoder)
 
 
 class KeyCount(NamedTuple):
@@ -217,10 +207,6 @@ class KeySum(NamedTuple):
     mean_error_bound: float
 
 
-registry.register_coder(KeyCount, RowCoder)
-registry.register_coder(KeySum, RowCoder)
-
-
 class QuantileEstimate(NamedTuple):
     """A quantile of the values in a window, in the last windows or since the start, and what it is for certain.
 
@@ -241,9 +227,6 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
-
-
-registry.register_coder(QuantileEstimate, RowCoder)
 
 
 class HistogramEstimate(NamedTuple):
@@ -269,9 +252,6 @@ class HistogramEstimate(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(HistogramEstimate, RowCoder)
-
-
 class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
@@ -295,9 +275,6 @@ class CategoryFlag(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(CategoryFlag, RowCoder)
-
-
 class CardinalityEstimate(NamedTuple):
     """How many people are in a set at the end of a window.
 
@@ -316,9 +293,6 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-
-
-registry.register_coder(CardinalityEstimate, RowCoder)
 
 
 class RangeQuery(NamedTuple):
@@ -403,7 +377,20 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(RangeQuery, RowCoder)
-registry.register_coder(RangeCount, RowCoder)
-registry.register_coder(PredecessorQuery, RowCoder)
-registry.register_coder(NearestPoints, RowCoder)
+for row_type in (
+    HeavyHitter,
+    Alert,
+    QueryAnswer,
+    RankedItem,
+    KeyCount,
+    KeySum,
+    QuantileEstimate,
+    HistogramEstimate,
+    CategoryFlag,
+    CardinalityEstimate,
+    RangeQuery,
+    RangeCount,
+    PredecessorQuery,
+    NearestPoints,
+):
+    registry.register_coder(row_type, RowCoder)
