@@ -7,9 +7,11 @@ from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
 
+STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
+
 
 class HeavyHitter(NamedTuple):
-    """An item that many people had in a window.
+    """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
@@ -17,8 +19,12 @@ class HeavyHitter(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who had the item and were charged for this report, plus integer noise; with the method
-            "counts", which charges nobody, of all who had it within their limits. 0 if the run publishes no counts.
-        count_stddev: standard deviation of that noise; 0 likewise.
+            "counts", which charges nobody, of all who had it within their limits. 0 without a count: if the run
+            publishes none, and with the method "status" while an item continues.
+        count_stddev: standard deviation of that noise; 0 without a count.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
+            first window in which the item is no longer up; with other methods such a window has no row.
     """
 
     stream: str
@@ -27,9 +33,8 @@ class HeavyHitter(NamedTuple):
     item: str
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
-
-
-registry.register_coder(HeavyHitter, RowCoder)
+    since: Timestamp
+    status: str
 
 
 class Alert(NamedTuple):
@@ -121,10 +126,6 @@ class QueryAnswer(NamedTuple):
     measurements_left: int
 
 
-registry.register_coder(Alert, RowCoder)
-registry.register_coder(QueryAnswer, RowCoder)
-
-
 class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
@@ -148,9 +149,6 @@ class RankedItem(NamedTuple):
     gap: int
     estimate: float
     error_bound: float
-
-
-registry.register_coder(RankedItem, RowCoder)
 
 
 class KeyCount(NamedTuple):
@@ -209,10 +207,6 @@ class KeySum(NamedTuple):
     mean_error_bound: float
 
 
-registry.register_coder(KeyCount, RowCoder)
-registry.register_coder(KeySum, RowCoder)
-
-
 class QuantileEstimate(NamedTuple):
     """A quantile of the values in a window, in the last windows or since the start, and what it is for certain.
 
@@ -233,9 +227,6 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
-
-
-registry.register_coder(QuantileEstimate, RowCoder)
 
 
 class HistogramEstimate(NamedTuple):
@@ -261,9 +252,6 @@ class HistogramEstimate(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(HistogramEstimate, RowCoder)
-
-
 class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
@@ -287,9 +275,6 @@ class CategoryFlag(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(CategoryFlag, RowCoder)
-
-
 class CardinalityEstimate(NamedTuple):
     """How many people are in a set at the end of a window.
 
@@ -308,9 +293,6 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-
-
-registry.register_coder(CardinalityEstimate, RowCoder)
 
 
 class RangeQuery(NamedTuple):
@@ -395,7 +377,20 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(RangeQuery, RowCoder)
-registry.register_coder(RangeCount, RowCoder)
-registry.register_coder(PredecessorQuery, RowCoder)
-registry.register_coder(NearestPoints, RowCoder)
+for row_type in (
+    HeavyHitter,
+    Alert,
+    QueryAnswer,
+    RankedItem,
+    KeyCount,
+    KeySum,
+    QuantileEstimate,
+    HistogramEstimate,
+    CategoryFlag,
+    CardinalityEstimate,
+    RangeQuery,
+    RangeCount,
+    PredecessorQuery,
+    NearestPoints,
+):
+    registry.register_coder(row_type, RowCoder)

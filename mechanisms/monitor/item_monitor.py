@@ -128,6 +128,8 @@ class ItemMonitor(Mechanism[State]):
 
     def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
         """Return the first step in [first, end) at which some item is a hit even if nobody has it."""
+        if self.domain_size is None:
+            return None
         source = self._source(noise).derive("absent hits")
         for start in range(first, end, SCAN):
             steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)

@@ -151,6 +151,25 @@ class StatusMonitor(ItemMonitor[StatusState]):
         """
         return np.asarray(counts >= self._end_thresholds(step, items, self._source(noise)))
 
+    def may_be_up(
+        self, step: int, before: np.ndarray, items: np.ndarray, counts: np.ndarray, noise: NoiseSource
+    ) -> np.ndarray:
+        """Return all items, uint64, increasing, that can be up after a step, and perhaps others.
+
+        Args:
+            step: the step.
+            before: uint64, increasing: all items that can be up before it, and perhaps others.
+            items: uint64, increasing: those that somebody has.
+            counts: int64: how many people, dropped or not, have each of them.
+            noise: of the stream.
+        """
+        absent = self._absent_hits(step, self._source(noise))
+        rising = np.union1d(items[self.could_exceed(step, items, counts, noise)], absent)
+        had = np.zeros(len(before), np.int64)
+        found = np.isin(before, items)
+        had[found] = counts[np.searchsorted(items, before[found])]
+        return np.union1d(rising, before[self.could_stay(step, before, had, noise)])
+
     def _end_thresholds(self, step: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
         """Draw the hidden thresholds below which items that are up go down, one per item, int64."""
         return self.calibrated.draw_end_thresholds(source.derive("end threshold", step), items)

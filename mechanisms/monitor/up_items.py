@@ -32,9 +32,13 @@ class UpItems:
 
     def with_started(self, items: Words, step: int) -> Self:
         """Return these and further items, uint64 (m,), that go up at `step`."""
-        both = np.concatenate([self.items, items])
-        order = np.argsort(both, kind="stable")
-        return type(self)(both[order], np.append(self.since, np.full(len(items), step, np.int64))[order])
+        return self.joined(type(self)(items, np.full(len(items), step, np.int64)))
+
+    def joined(self, others: Self) -> Self:
+        """Return these and others, none of which is among these."""
+        items = np.concatenate([self.items, others.items])
+        order = np.argsort(items, kind="stable")
+        return type(self)(items[order], np.append(self.since, others.since)[order])
 
     def without(self, items: Words) -> Self:
         """Return these without some that went down."""

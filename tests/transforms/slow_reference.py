@@ -54,7 +54,20 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         for step in range(steps.first, steps.end):
             for stream in transform.streams or ("",):
                 kept.setdefault(step, {}).setdefault(stream, {})
-    return sorted(decide(transform, kept, names))
+    if transform.method == "status":
+        return sorted(follow(transform, kept, names))
+    return with_streaks(decide(transform, kept, names), transform.steps.period)
+
+
+def with_streaks(rows: list[HeavyHitter], period: int) -> list[HeavyHitter]:
+    """Let a report go on that was there one window before."""
+    since: dict[tuple, Timestamp] = {}
+    found = []
+    for row in sorted(rows, key=lambda row: row.window_start):
+        first = since.get((row.stream, row.item, row.window_start.micros - period))
+        found.append(row if first is None else row._replace(since=first, status="continues"))
+        since[row.stream, row.item, row.window_start.micros] = found[-1].since
+    return sorted(found)
 
 
 def bounded(transform, stream: str, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
@@ -102,18 +115,7 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
         state = monitor.initial_state()
         noise = transform.noise.derive("stream", stream)
         for step in sorted(step for step in kept if stream in kept[step]):
-            table = [
-                (person, item, rank)
-                for person, items in sorted(kept[step][stream].items())
-                for rank, item in enumerate(items)
-            ]
-            held = Holdings(
-                step=step,
-                users=np.array([row[0] for row in table], np.uint64),
-                items=np.array([row[1] for row in table], np.uint64),
-                ranks=np.array([row[2] for row in table], np.uint16),
-            )
-            state, hits = monitor.step(state, held, noise)
+            state, hits = monitor.step(state, held_by(kept[step][stream], step), noise)
             counts = hits.counts.tolist() or [0] * len(hits.items)
             start = step * transform.steps.period
             rows += [
@@ -124,9 +126,50 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                     item=names[item],
                     count=count,
                     count_stddev=monitor.count_stddev,
+                    since=Timestamp(micros=start),
+                    status="started",
                 )
                 for item, count in zip(hits.items.tolist(), counts, strict=True)
             ]
+    return rows
+
+
+def held_by(people: dict[int, list[int]], step: int) -> Holdings:
+    """Write as columns who has what."""
+    table = [(person, item, rank) for person, items in sorted(people.items()) for rank, item in enumerate(items)]
+    return Holdings(
+        step=step,
+        users=np.array([row[0] for row in table], np.uint64),
+        items=np.array([row[1] for row in table], np.uint64),
+        ranks=np.array([row[2] for row in table], np.uint16),
+    )
+
+
+def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Run one status monitor per stream over all windows of the run; long enough, where it has no bounds."""
+    monitor, steps, rows = transform.answer.monitor, transform.steps, []
+    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
+        state, noise = monitor.initial_state(), transform.noise.derive("stream", stream)
+        step = min(kept) if steps.first is None else steps.first
+        while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
+            state, found = monitor.step(state, held_by(kept.get(step, {}).get(stream, {}), step), noise)
+            start = Timestamp(micros=step * steps.period)
+            counts = found.counts.tolist() or [0] * len(found.items)
+            columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+            rows += [
+                HeavyHitter(
+                    stream=stream,
+                    window_start=start,
+                    window_end=Timestamp(micros=start.micros + steps.size),
+                    item=names[item],
+                    count=count,
+                    count_stddev=0.0 if status == 1 else monitor.count_stddev,
+                    since=Timestamp(micros=since * steps.period),
+                    status=("started", "continues", "ended")[status],
+                )
+                for item, count, since, status in zip(*columns, strict=True)
+            ]
+            step += 1
     return rows
 
 
@@ -149,7 +192,7 @@ def count(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
             begin = step * transform.steps.period
             ends = Timestamp(micros=begin), Timestamp(micros=begin + transform.steps.size)
             rows += [
-                HeavyHitter(stream, *ends, names[key], noisy, found.count_stddev)
+                HeavyHitter(stream, *ends, names[key], noisy, found.count_stddev, ends[0], "started")
                 for key, noisy in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
                 if noisy >= transform.answer.threshold
             ]

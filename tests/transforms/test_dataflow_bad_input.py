@@ -151,7 +151,7 @@ def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
 
 @pytest.mark.slow
 def test_items_of_any_text_and_size():
-    made = ShiftingHeavyHitters(**{**BASE, "items_per_step": 4})
+    made = ShiftingHeavyHitters(**{**BASE, "items_per_step": 4, "max_hits": 4})
     items = ["\u2028\x00 ä\U0001f600", "x" * 1_000_000, "\u202eabc", " "]
     events = [(f"user \U0001f600 {i}", item, START * SECOND, "") for i in range(40) for item in items]
     results = run(made, [at(*event[:3]) for event in events])

@@ -18,21 +18,52 @@ def made(**given):
 
 
 @pytest.mark.parametrize(
-    ("max_hits", "before", "after"), [(4, 50, 70), pytest.param(16, 100, 150, marks=pytest.mark.slow)]
+    ("max_hits", "before", "after"), [(4, 50, 70), pytest.param(16, 100, 160, marks=pytest.mark.slow)]
 )
-def test_auto_takes_counts_for_few_windows_of_a_person_and_the_clock_for_many(max_hits, before, after):
+def test_auto_takes_counts_for_few_windows_of_a_person_and_statuses_for_many(max_hits, before, after):
     few, many = (made(max_hits=max_hits, horizon=windows) for windows in (before, after))
-    assert (few.method, many.method) == ("counts", "clock")
+    assert (few.method, many.method) == ("counts", "status")
+
+
+def test_auto_takes_no_method_with_which_items_fade_though_it_detects_smaller_ones():
+    clock, status = (made(horizon=1000, method=method) for method in ("clock", "status"))
+    assert clock.detection_threshold < status.detection_threshold
+    assert (clock.answer.lasting, status.answer.lasting, made(horizon=1000).method) == (4, None, "status")
+    assert "the same people have in more than 4 windows fades" in clock.accuracy.sentence
+    assert made(horizon=4, method="clock").answer.lasting is None
+    assert made(horizon=4, method="clock", items_per_step=2).answer.lasting == 4
+    assert made(horizon=1000, participation_cap=4, start=0, method="clock").answer.lasting is None
+
+
+@pytest.mark.parametrize("method", ["status", "clock"])
+def test_a_person_counts_with_no_more_items_than_there_are_charges(method):
+    with pytest.raises(ValueError, match=r"^max_hits must be >= items_per_step, got 4 < 5: a person counts"):
+        made(horizon=1000, items_per_step=5, method=method)
+    assert made(horizon=1000, items_per_step=5).method == "counts"  # it charges nobody
+    with pytest.raises(ValueError, match="max_hits must be >= items_per_step"):
+        made(start=0, items_per_step=5)
+
+
+def test_what_is_said_of_ends_holds():
+    """An item with the detection threshold stays; one of few people ends at once, and one in between after a while."""
+    status = made(horizon=1000, method="status")
+    numbers, calibrated = status.accuracy.numbers, status.answer.monitor.calibrated
+    items, noise = np.arange(1000, dtype=np.uint64), SeededNoise(22)
+    ends = [calibrated.draw_end_thresholds(noise.derive("end", window), items) for window in range(20)]
+    assert all(np.all(end <= status.detection_threshold) for end in ends)
+    assert np.mean([np.mean(end > numbers["ends_with"]) for end in ends]) == pytest.approx(0.95, abs=0.01)
+    ended = np.mean([np.mean(end > numbers["between"]) for end in ends])
+    assert ended == pytest.approx(1 / numbers["windows_between"], abs=0.005)
 
 
 def test_what_a_person_may_contribute_decides_and_not_how_long_the_run_is():
     assert made(horizon=10_000, start=0, participation_cap=7).method == "counts"
-    assert made(horizon=7, items_per_step=100).method == "clock"
+    assert made(horizon=20, items_per_step=20, max_hits=20).method == "status"
     assert made(start=0, end=7 * 3600).method == "counts"  # the clock does not need the end, nor use it
 
 
 def test_counts_need_a_bound_on_windows():
-    assert made(start=0).method == "clock"
+    assert made(start=0).method == "status"
     with pytest.raises(ValueError, match="horizon, end or participation_cap must be given for counts"):
         made(start=0, method="counts")
 

@@ -29,7 +29,9 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.publishing import clock_name, on_clock
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.heavy_hitters.by_counts import count_holders
+from privstream.transforms.heavy_hitters.status_pruning import by_shard
 from privstream.transforms.timing.public_clock import SEED
+from privstream.transforms.timing.window_ends import ONE_KEY, PublishAtEnds, under_one_key
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -240,8 +242,11 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "BoundAcrossWindows": [],
     "PruneItems": [],
     "MonitorStream": [],
+    "PruneDownItems": [by_shard],
+    "DecideStatuses": [],
     "PublishWindows": [count_holders],
     "PublishCounts": [count_holders, on_clock],
+    "PublishAtEnds": [],
 }
 
 
@@ -266,10 +271,11 @@ class Chain:
         self.watermark = -(2**62)
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
-        if "PublishCounts" in self.fns:
-            shards = range(self.transform.shards)
-            clocks = [clock_name(stream, shard) for stream in self.transform.streams or ("",) for shard in shards]
-            self.stages[-1].feed([(clock.encode(), SEED) for clock in clocks])
+        shards = range(self.transform.shards)
+        clocks = [clock_name(stream, shard) for stream in self.transform.streams or ("",) for shard in shards]
+        for stage in self.stages:
+            names = {"PublishCounts": clocks, "PublishAtEnds": [ONE_KEY]}.get(type(stage.fn).__name__, [])
+            stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds, stream) in batches of any size and order."""
@@ -303,6 +309,8 @@ class Chain:
                 elements = stage.take()
                 for function in BETWEEN[type(following.fn).__name__]:
                     elements = [function(element) for element in elements]
+                if isinstance(following.fn, PublishAtEnds):
+                    elements = [under_one_key(row, following.fn.coder, following.fn.steps) for row in elements]
                 following.feed(elements)
 
     def _decision(self, key: bytes) -> int:

@@ -22,6 +22,7 @@ COMMON = {
     "method": "clock",
 }
 NO_COUNTS = {"count_share": 0.0}
+STATUS = {"method": "status"}
 COUNTS = {"method": "counts", "epsilon": 3.0}
 CONFIGURATIONS = {
     "plain": {},
@@ -55,6 +56,23 @@ CONFIGURATIONS = {
         "max_hits": 1,
         **NO_COUNTS,
     },
+    "status": STATUS,
+    "status, replace one": {"neighbouring": "replace_one", "shards": 1, **STATUS},
+    "status, sliding": {"period": 4, "selection": "first", **STATUS, **NO_COUNTS},
+    "status, many items": {"items_per_step": 3, "max_hits": 4, **STATUS},
+    "status, streams": {"streams_per_person": 2, **STATUS, **NO_COUNTS},
+    "status, capped": {"participation_cap": 3, "max_hits": 3, "items_per_step": 2, **STATUS},
+    "status, no start": {"start": None, "horizon": 3, "period": 5, **STATUS, **NO_COUNTS},
+    "status, no bound": {"horizon": None, **STATUS},
+    "status, known domain": {"domain": Domain(ITEMS[:4]), "items_per_step": 2, "beta": 0.9, **STATUS},
+    "status, known domain, streams": {
+        "domain": Domain(ITEMS[:3]),
+        "streams": ("s", "t", "never seen"),
+        "streams_per_person": 2,
+        "beta": 0.9,
+        **STATUS,
+    },
+    "status, listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **STATUS},
     "counts": COUNTS,
     "counts, many items": {"items_per_step": 3, "neighbouring": "replace_one", **COUNTS},
     "counts, sliding": {"period": 4, "selection": "first", **COUNTS},

@@ -24,7 +24,7 @@ from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds
+from privstream.transforms.timing.window_ends import AtWindowEnds, Follow
 
 SHARD_DIGITS = 4
 REPLAYED = 64  # steps that are counted again at most when a state is restored
@@ -54,6 +54,11 @@ class KeyPublisher:
     def row_type(self) -> type:
         """What rows are."""
         return KeyCount if self.mechanism.max_value is None else KeySum
+
+    @property
+    def follow(self) -> Follow | None:
+        """How rows depend on those of the window before, if they do."""
+        return None
 
     def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
         """Run one step of one shard of keys."""
@@ -267,8 +272,13 @@ def publish_counts(
     else:
         last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
     rows = apply_dofn(counted, last, publisher.row_type)
-    if clocked and publisher.choose is None:
+    if clocked and publisher.choose is None and publisher.follow is None:
         return rows
-    choose = publisher.choose or list
-    at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1, choose=choose)
+    at_ends = AtWindowEnds(
+        publisher.steps,
+        publisher.row_type,
+        timer_offset=timer_offset + 1,
+        choose=publisher.choose or list,
+        follow=publisher.follow,
+    )
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

@@ -18,8 +18,10 @@ from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names,
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.heavy_hitters.streaks import with_streaks
+from privstream.transforms.rows import STARTED, HeavyHitter
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import Follow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,15 @@ class ByCounts:
         """
         needed = self.counts.threshold(1)
         return self.error + 1 if needed is None else needed
+
+    @property
+    def lasting(self) -> None:
+        """None: reports charge nobody, so the same people count in all windows that they may take part in."""
+
+    @property
+    def remarks(self) -> str:
+        """What a reader of rows must know beside the detection threshold."""
+        return "Counts leave out what people have beyond these limits."
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report, the same in every window.
@@ -125,9 +136,14 @@ class HitterPublisher(KeyPublisher):
         """What rows are."""
         return HeavyHitter
 
+    @property
+    def follow(self) -> Follow:
+        """A report goes on that was there in the window before."""
+        return with_streaks
+
     def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
         start, end = self.steps.bounds(step)
         heavy = np.flatnonzero(found.counts >= self.threshold)
         for item, count in zip(self.texts(found.keys[heavy], names), found.counts[heavy].tolist(), strict=True):
-            yield HeavyHitter(stream, start, end, item, count, found.count_stddev)
+            yield HeavyHitter(stream, start, end, item, count, found.count_stddev, start, STARTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
@@ -28,12 +29,13 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
+from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import choose_method
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 CALIBRATIONS = {"clock": "clock", "target_charging": "target_charging", "kaplan_mansour_stemmer": "paper"}
-"""Of the monitor, for the methods that are one."""
+"""Of the threshold monitor, for the methods that are one."""
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -42,6 +44,8 @@ LATER = 1000
 
 class ShiftingHeavyHitters(PrivateTransform):
     """Report the items that many people have in each window; one guarantee protects each person over the whole run.
+
+    A row says since when its item has been reported, and whether it has just started, continues or has ended.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
     or Arrow record batches with these columns. A time is a Beam Timestamp, a datetime, an Arrow timestamp, or a number
@@ -54,7 +58,7 @@ class ShiftingHeavyHitters(PrivateTransform):
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
         Enforced: each person counts with at most `items_per_step` items per window, takes part in at most `horizon`
-        windows (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream
+        windows (counted from the public `start`, or else per person), is charged at most `max_hits` times per stream
         (not with the method "counts") and appears in at most `streams_per_person` streams. Public: all arguments but
         `noise`.
 
@@ -69,9 +73,10 @@ class ShiftingHeavyHitters(PrivateTransform):
             more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
             (number of people).
-        max_hits: number of reports that one person is charged for in one stream, 1 to 65,535. A reported item charges
-            the people who have it; after the last charge a person no longer counts. The method "counts" charges nobody
-            for reports.
+        max_hits: number of times that one person is charged in one stream, 1 to 65,535. With the method "status" an
+            item charges the people who have it when it starts and when it ends; with other methods that charge people,
+            in every window in which it is reported. After the last charge a person no longer counts. It must not be
+            less than `items_per_step`. The method "counts" charges nobody.
         window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
@@ -90,16 +95,19 @@ class ShiftingHeavyHitters(PrivateTransform):
             tested in every window, whether anybody has it or not.
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
-        method: method that finds the items; "auto" takes the one with the smallest `detection_threshold`, in the last
-            window if thresholds rise. "clock" and "target_charging" test all items and spend budget only on those that
-            are reported; "kaplan_mansour_stemmer" is the published algorithm. "counts" publishes the noisy counts that
-            reach a threshold: it needs `horizon`, `end` or `participation_cap`, since the budget pays for every window
-            that a person may take part in. It is best where these are few.
+        method: method that finds the items. "status" reports an item from the window in which it starts to the one in
+            which it ends, and spends budget on these two. "clock" and "target_charging" spend budget on every report,
+            so that an item fades that the same people have in more than `max_hits` windows; "kaplan_mansour_stemmer" is
+            the published algorithm. "counts" publishes the noisy counts that reach a threshold: it needs `horizon`,
+            `end` or `participation_cap`, since the budget pays for every window that a person may take part in. It is
+            best where these are few. "auto" takes the method with the smallest `detection_threshold`, in the last
+            window if thresholds rise, of those with which no item fades.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
         count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count. The method
-            "counts" has no such share: all of its noise is on counts.
+            "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
+            noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
 
     Raises:
@@ -110,7 +118,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
         ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
-    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "counts", docs/proofs/keyed_counts.md.
+    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "status", docs/proofs/status_monitor.md; for
+    "counts", docs/proofs/keyed_counts.md.
     """
 
     def __init__(
@@ -132,7 +141,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         domain: Domain | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        method: Literal["auto", "clock", "target_charging", "kaplan_mansour_stemmer", "counts"] = "auto",
+        method: Literal["auto", "status", "clock", "target_charging", "kaplan_mansour_stemmer", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
@@ -188,20 +197,41 @@ class ShiftingHeavyHitters(PrivateTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
-        makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
-            name: partial(self._by_monitor, monitor, calibration) for name, calibration in CALIBRATIONS.items()
-        }
         windows = steps.count or horizon
         in_streams = None if windows is None else windows * monitor.streams_per_person
-        taken_part = [limit for limit in (participation_cap, in_streams) if limit is not None]
-        makers["counts"] = partial(self._by_counts, monitor, min(taken_part, default=None))
+        of_stream, of_all = (_least(participation_cap, limit) for limit in (windows, in_streams))
+        makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
+            "status": partial(self._by_status, monitor, of_stream),
+            **{name: partial(self._by_tests, monitor, of_stream, kind) for name, kind in CALIBRATIONS.items()},
+            "counts": partial(self._by_counts, monitor, of_all),
+        }
         last = steps.count or 1  # thresholds may rise
-        self.method, self.answer = choose_method(method, makers, lambda made: made.detection_threshold(last))
 
-    def _by_monitor(self, monitor: ThresholdMonitor, calibration: str) -> ByMonitor:
-        """Return a method that tests items."""
-        return ByMonitor(
-            monitor=replace(monitor, calibration=calibration),
+        def worse(made: ByMonitor | ByCounts) -> tuple[bool, int]:
+            """Return what "auto" wants little of."""
+            return made.lasting is not None, made.detection_threshold(last)
+
+        self.method, self.answer = choose_method(method, makers, worse)
+
+    def _by_status(self, monitor: ThresholdMonitor, windows: int | None) -> ByMonitor:
+        """Return the method that charges people for changes."""
+        common = {field.name: getattr(monitor, field.name) for field in fields(monitor) if field.name != "calibration"}
+        return self._by_monitor(ByStatus, StatusMonitor(**common), windows)
+
+    def _by_tests(self, monitor: ThresholdMonitor, windows: int | None, calibration: str) -> ByMonitor:
+        """Return a method that charges people for every report."""
+        return self._by_monitor(ByMonitor, replace(monitor, calibration=calibration), windows)
+
+    def _by_monitor(self, kind: type[ByMonitor], monitor: Any, windows: int | None) -> ByMonitor:
+        """Return a method that tests items, where a person may take part in so many windows of a stream."""
+        if monitor.max_hits < monitor.items_per_step:
+            raise ValueError(
+                f"max_hits must be >= items_per_step, got {monitor.max_hits} < {monitor.items_per_step}: a person "
+                "counts with no more items than there are charges left"
+            )
+        return kind(
+            monitor=monitor,
+            windows=windows,
             steps=self.steps,
             noise=self.noise,
             domain=self._tested_domain,
@@ -276,7 +306,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             failure_probability=self.beta,
             sentence=f"With probability {1 - self.beta:g}, every item that at least {first:,} people have "
             f"in a window{stream}, all of them within their limits, is reported: in {self.tests:,} tests together, "
-            f"each of one item in one window.{rising if later > first else ''}",
+            f"each of one item in one window.{rising if later > first else ''} {self.answer.remarks}",
             numbers={"detection_threshold": first, "tests": self.tests, **self.answer.numbers},
         )
 
@@ -336,3 +366,8 @@ class ShiftingHeavyHitters(PrivateTransform):
             )
             held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+def _least(*limits: int | None) -> int | None:
+    """Return the least of the limits that there are."""
+    return min((limit for limit in limits if limit is not None), default=None)
