@@ -45,14 +45,14 @@ def in_own_process(run: Callable[..., None], *arguments: Any) -> Cost:
 def _measure(run: Callable[..., None], arguments: tuple[Any, ...]) -> Cost:
     logging.disable(logging.WARNING)
     gc.collect()
-    start_megabytes = _megabytes("VmRSS")
+    start_megabytes = megabytes("VmRSS")
     cpu, wall = time.process_time(), time.perf_counter()
     run(*arguments)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Cost(cpu, wall, _megabytes("VmHWM"), start_megabytes)
+    return Cost(cpu, wall, megabytes("VmHWM"), start_megabytes)
 
 
-def _megabytes(field: str) -> int:
+def megabytes(field: str) -> int:
     """Return a field of Linux's account of this process; elsewhere the most that it has ever used."""
     if STATUS.exists():
         found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)

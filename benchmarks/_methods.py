@@ -12,7 +12,8 @@ import numpy as np
 from _standard_methods import histogram_per_step, sparse
 from _streams import Step
 from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.continuous import Gaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress

@@ -33,7 +33,7 @@ TABLES = {
     ),
     "docs/beam_yaml.md": table(
         ("transform", "its keys are the options of", "fields of its rows"),
-        *((f"`{name}`", f"`privstream {to.spec.word}`", code(to.fields)) for name, to in reversed(TRANSFORMS.items())),
+        *((f"`{name}`", f"`privstream {to.spec.word}`", code(to.fields)) for name, to in TRANSFORMS.items()),
     ),
 }
 

@@ -29,8 +29,11 @@ from privstream.mechanisms.histograms.query import (
 )
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
+from privstream.mechanisms.numeric_quantiles.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
@@ -47,6 +50,7 @@ __all__ = [
     "AboveThreshold",
     "AdaptiveSparseVector",
     "BinaryTreeCounter",
+    "BinnedStep",
     "BottomUpTreeCounter",
     "BufferedToeplitzCounter",
     "ColumnFlags",
@@ -73,12 +77,14 @@ __all__ = [
     "Neighbours",
     "NoiseSource",
     "NoisyTopK",
+    "NumericQuantiles",
     "NumericSparse",
     "OnlineMultiplicativeWeights",
     "PredecessorStep",
     "PrivacyGuarantee",
     "PrivacyUnit",
     "Quantile",
+    "QuantileRows",
     "RangeCounter",
     "RangeStep",
     "SeededNoise",
@@ -86,6 +92,7 @@ __all__ = [
     "Sparse",
     "SparseVectorWithGap",
     "SquareRootToeplitzCounter",
+    "StatusMonitor",
     "ThresholdMonitor",
     "TopK",
     "UnknownHorizonCounter",

@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.monitor.target_charging import ResponseCurve
 from privstream.mechanisms.privacy.accounting import (
     SUM_ERROR,
@@ -40,6 +41,7 @@ CURVES: Mapping[str, type] = {
         GaussianCurve,
         CountCurve,
         ClockCurve,
+        StatusCurve,
         ResponseCurve,
         PureComposition,
     )

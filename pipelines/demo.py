@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     verdict = judge(rows, truth, threshold)
     console.print(_table(rows, truth, verdict))
     console.print(Text(verdict.sentence(threshold), style="bold"))
-    published = {key(row) for row in rows}
+    published = {*verdict.found, *verdict.below, *verdict.false}
     near = sum(threshold // 2 <= row.holders < threshold and key(row) not in published for row in truth)
     console.print(
         f"{near:,} items that {threshold // 2:,} to {threshold - 1:,} people had were not reported; the guarantee "
@@ -155,7 +155,8 @@ def _table(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], verdict: V
     missed: dict[int, list[Text]] = defaultdict(list)
     for names, style in ((verdict.found, FOUND), (verdict.below, BELOW), (verdict.false, FALSE)):
         for name in names:
-            text = f"{name.item} {counts[name].count:,} ({holders.get(name, 0):,})"
+            count = f"{counts[name].count:,}" if counts[name].count_stddev else "-"
+            text = f"{name.item} {count} ({holders.get(name, 0):,})"
             found[_start(name)].append(Text(text, style=style))
     for name in verdict.missed:
         missed[_start(name)].append(Text(f"{name.item} ({holders[name]:,})", style=MISSED))

@@ -4,6 +4,7 @@ from privstream.transforms.alerts.measurement_alerts import MeasurementAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
+from privstream.transforms.counts.keyed_counts import KeyedCounts
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import Published
@@ -12,6 +13,7 @@ from privstream.transforms.histograms.continual_histogram import ContinualHistog
 from privstream.transforms.histograms.threshold_flags import ThresholdFlags
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
+from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
 from privstream.transforms.queries.private_queries import PrivateQueries
 from privstream.transforms.rows import (
     Alert,
@@ -19,10 +21,13 @@ from privstream.transforms.rows import (
     CategoryFlag,
     HeavyHitter,
     HistogramEstimate,
+    KeyCount,
+    KeySum,
     LinearQuery,
     Measurement,
     NearestPoints,
     PredecessorQuery,
+    QuantileEstimate,
     QueryAnswer,
     RangeCount,
     RangeQuery,
@@ -40,14 +45,19 @@ __all__ = [
     "Domain",
     "HeavyHitter",
     "HistogramEstimate",
+    "KeyCount",
+    "KeySum",
+    "KeyedCounts",
     "LinearQuery",
     "Measurement",
     "MeasurementAlerts",
     "NearestPoints",
+    "NumericQuantiles",
     "PredecessorQueries",
     "PredecessorQuery",
     "PrivateQueries",
     "Published",
+    "QuantileEstimate",
     "QueryAnswer",
     "RangeCount",
     "RangeCounts",

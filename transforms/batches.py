@@ -88,12 +88,13 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class EventBatch:
-    """Events of one key: int64 microseconds beside the hashes of person and item."""
+    """Events of one key: int64 microseconds beside the hashes of person and item, and float64 values if they count."""
 
     users: np.ndarray
     items: np.ndarray
     times: np.ndarray
     names: Names
+    values: np.ndarray | None = None
 
     @classmethod
     def join(cls, parts: Sequence[EventBatch]) -> EventBatch:
@@ -103,17 +104,19 @@ class EventBatch:
             items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
             times=np.concatenate([np.empty(0, np.int64), *(part.times for part in parts)]),
             names=Names.union([part.names for part in parts]),
+            values=_joined([part.values for part in parts]),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class HolderBatch:
-    """Who holds what in one key, with the rank of each item among the person's items (uint16)."""
+    """Who holds what in one key, with the rank of each item among the person's items (uint16), and perhaps a value."""
 
     users: np.ndarray
     items: np.ndarray
     ranks: np.ndarray
     names: Names
+    values: np.ndarray | None = None
 
     @classmethod
     def join(cls, parts: Sequence[HolderBatch]) -> HolderBatch:
@@ -123,21 +126,66 @@ class HolderBatch:
             items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
             ranks=np.concatenate([np.empty(0, np.uint16), *(part.ranks for part in parts)]),
             names=Names.union([part.names for part in parts]),
+            values=_joined([part.values for part in parts]),
         )
 
     def take(self, rows: np.ndarray) -> HolderBatch:
         """Keep some rows, and the names that they need."""
         items = self.items[rows]
         names = self.names.select(np.unique(items)) if len(self.names.items) else self.names
-        return HolderBatch(self.users[rows], items, self.ranks[rows], names)
+        values = None if self.values is None else self.values[rows]
+        return HolderBatch(self.users[rows], items, self.ranks[rows], names, values)
 
 
-Batch = TypeVar("Batch", EventBatch, HolderBatch)
+@dataclass(frozen=True, eq=False)
+class CountBatch:
+    """How many people have each item in one key: distinct items, and int64 counts.
+
+    Where they are needed, there are also int64 columns with how many of the people are `new`, who never had the item
+    before, and with the `sums` of their values.
+    """
+
+    items: np.ndarray
+    counts: np.ndarray
+    names: Names
+    new: np.ndarray | None = None
+    sums: np.ndarray | None = None
+
+    @classmethod
+    def join(cls, parts: Sequence[CountBatch]) -> CountBatch:
+        """Add counts up, item by item, in the order of items."""
+        items = np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)])
+        distinct, place = np.unique(items, return_inverse=True)
+
+        def total(name: str) -> np.ndarray | None:
+            column = _joined([getattr(part, name) for part in parts])
+            return None if column is None else totals(place, column, len(distinct))
+
+        counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
+        added = np.bincount(place, counts, len(distinct)).astype(np.int64)  # exact below 2^53
+        return cls(distinct, added, Names.union([part.names for part in parts]), total("new"), total("sums"))
 
 
-def encode(batch: EventBatch | HolderBatch) -> bytes:
-    """Encode a batch as bytes."""
+def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
+    """Return the sums, int64, of integers in groups 0 .. `number` - 1."""
+    found = np.zeros(number, np.int64)
+    np.add.at(found, groups, values)
+    return found
+
+
+def _joined(columns: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Put a column together that all batches have, or none."""
+    present = [column for column in columns if column is not None]
+    return np.concatenate(present) if present else None
+
+
+Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
+
+
+def encode(batch: EventBatch | HolderBatch | CountBatch) -> bytes:
+    """Encode a batch as bytes; a column that it does not have leaves no trace."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
+    columns = {name: column for name, column in columns.items() if column is not None}
     names = {f"names.{f.name}": getattr(batch.names, f.name) for f in fields(Names)}
     return pack(type(batch).__name__, 1, columns | names)
 
@@ -146,10 +194,10 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
     found: dict[str, Any] = unpack(kind.__name__, 1, data)
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
-    return kind(**{f.name: found[f.name] for f in fields(kind) if f.name != "names"}, names=names)
+    return kind(**{f.name: found[f.name] for f in fields(kind) if f.name in found}, names=names)
 
 
-def seal(key: StepKey, batch: HolderBatch) -> bytes:
+def seal(key: StepKey, batch: HolderBatch | CountBatch) -> bytes:
     """Encode a batch together with the key that it belongs to."""
     label = key.to_bytes()
     return len(label).to_bytes(4, "big") + label + encode(batch)
@@ -160,9 +208,9 @@ def sealed_key(record: bytes) -> StepKey:
     return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
 
 
-def unseal(record: bytes) -> HolderBatch:
+def unseal(kind: type[Batch], record: bytes) -> Batch:
     """Return the batch in what `seal` returned."""
-    return decode(HolderBatch, record[4 + int.from_bytes(record[:4], "big") :])
+    return decode(kind, record[4 + int.from_bytes(record[:4], "big") :])
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

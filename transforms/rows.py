@@ -7,18 +7,24 @@ from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
 
+STARTED, CONTINUES, ENDED = STATUSES = ("started", "continues", "ended")
+
 
 class HeavyHitter(NamedTuple):
-    """An item that many people had in a window.
+    """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item and were charged for this report, plus integer noise; 0 if the run
-            publishes no counts.
-        count_stddev: standard deviation of that noise; 0 likewise.
+        count: number of people who had the item and were charged for this report, plus integer noise; with the method
+            "counts", which charges nobody, of all who had it within their limits. 0 without a count: if the run
+            publishes none, and with the method "status" while an item continues.
+        count_stddev: standard deviation of that noise; 0 without a count.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
+            first window in which the item is no longer up; with other methods such a window has no row.
     """
 
     stream: str
@@ -27,9 +33,8 @@ class HeavyHitter(NamedTuple):
     item: str
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
-
-
-registry.register_coder(HeavyHitter, RowCoder)
+    since: Timestamp
+    status: str
 
 
 class Alert(NamedTuple):
@@ -46,8 +51,9 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the true gap is at least. For any one test, the probability of an alert with a wrong bound
             is at most the beta of the transform.
-        epsilon_spent: what this alert has cost, rounded up.
-        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
+        epsilon_spent: what this alert has cost, rounded up; 0 with the method "counts", which pays before the run.
+        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else;
+            0 with the method "counts".
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
             longer tested.
     """
@@ -120,10 +126,6 @@ class QueryAnswer(NamedTuple):
     measurements_left: int
 
 
-registry.register_coder(Alert, RowCoder)
-registry.register_coder(QueryAnswer, RowCoder)
-
-
 class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
@@ -149,7 +151,82 @@ class RankedItem(NamedTuple):
     error_bound: float
 
 
-registry.register_coder(RankedItem, RowCoder)
+class KeyCount(NamedTuple):
+    """How many people have an item: in a window, in the last windows, or since the start.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
+            negative where the list of items is public.
+        count_stddev: standard deviation of the noise.
+        error_bound: how far the count is from the truth at most, with probability 1 - beta for all items of the public
+            list, or for ten thousand, in all windows together; in one window where the run has no end.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count_stddev: float
+    error_bound: int
+
+
+class KeySum(NamedTuple):
+    """How many people have an item, and what their values add up to: the fields of `KeyCount`, and those of values.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        item: the item.
+        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
+            negative where the list of items is public.
+        count_stddev: standard deviation of the noise.
+        error_bound: how far the count is from the truth at most, as in `KeyCount`.
+        sum: sum of the values of these contributions, each clipped, plus integer noise.
+        sum_stddev: standard deviation of that noise.
+        mean: the sum divided by the count, within the limits of values.
+        mean_error_bound: how far the mean is from that of the clipped values at most, wherever counts and sums are
+            within their bounds.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count_stddev: float
+    error_bound: int
+    sum: int
+    sum_stddev: float
+    mean: float
+    mean_error_bound: float
+
+
+class QuantileEstimate(NamedTuple):
+    """A quantile of the values in a window, in the last windows or since the start, and what it is for certain.
+
+    Attributes:
+        stream: name of the stream, empty where there is but one.
+        window_start: first moment of the window.
+        window_end: first moment after the window.
+        quantile: which part of all values is at most as large; 0.5 for the median.
+        estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
+        lower, upper: an interval that contains the true quantile, with probability 1 - beta for all rows of the stream
+            together; from the least to the largest value where there are too few values.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    quantile: float
+    estimate: float
+    lower: float
+    upper: float
 
 
 class HistogramEstimate(NamedTuple):
@@ -175,9 +252,6 @@ class HistogramEstimate(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(HistogramEstimate, RowCoder)
-
-
 class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
@@ -201,9 +275,6 @@ class CategoryFlag(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(CategoryFlag, RowCoder)
-
-
 class CardinalityEstimate(NamedTuple):
     """How many people are in a set at the end of a window.
 
@@ -222,9 +293,6 @@ class CardinalityEstimate(NamedTuple):
     window_end: Timestamp
     estimate: int
     error_bound: int
-
-
-registry.register_coder(CardinalityEstimate, RowCoder)
 
 
 class RangeQuery(NamedTuple):
@@ -309,7 +377,20 @@ class NearestPoints(NamedTuple):
     error_bound: int
 
 
-registry.register_coder(RangeQuery, RowCoder)
-registry.register_coder(RangeCount, RowCoder)
-registry.register_coder(PredecessorQuery, RowCoder)
-registry.register_coder(NearestPoints, RowCoder)
+for row_type in (
+    HeavyHitter,
+    Alert,
+    QueryAnswer,
+    RankedItem,
+    KeyCount,
+    KeySum,
+    QuantileEstimate,
+    HistogramEstimate,
+    CategoryFlag,
+    CardinalityEstimate,
+    RangeQuery,
+    RangeCount,
+    PredecessorQuery,
+    NearestPoints,
+):
+    registry.register_coder(row_type, RowCoder)

@@ -8,8 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.factors import DEVIATIONS, LARGEST_HORIZON, BandedFactor, Factor, candidates
+from privstream.mechanisms.keyed_counts.factors import (
+    DEVIATIONS,
+    LARGEST_HORIZON,
+    BandedFactor,
+    BufferedFactor,
+    Factor,
+)
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, SlackCurve
@@ -164,14 +171,14 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, signed: bool, bou
     if not factor.exact:
         spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
         fraction = max(0, spare - largest.bit_length() + 1)
-        touched = bounds.persons * bounds.contributions * factor.horizon
+        touched = bounds.persons * bounds.contributions * float(factor.levels @ factor.levels)
         norm = math.ldexp(norm, fraction) + 2 * _CORRECTION * math.sqrt(touched)
     sigma = max(SMALLEST_SIGMA, math.sqrt((norm / shift) ** 2 + SMOOTHING))
     if factor.float_error(sigma) > _FLOATS:
         raise ValueError(f"horizon must be shorter for values up to {largest:,}, got {factor.horizon}")
     if bounds.span != 1:
-        norms = (np.linalg.norm(factor.published(bounds.span)), np.linalg.norm(factor.inverse))
-        _check_exact(DEVIATIONS * 2 * sigma * float(max(norms)), largest, bounds)
+        square = max(factor.squares(bounds.span).max(), factor.inverse @ factor.inverse)
+        _check_exact(DEVIATIONS * 2 * sigma * math.sqrt(square), largest, bounds)
     return ToeplitzNoise(factor, WideGaussian(sigma), fraction, bounds.span)
 
 
@@ -194,11 +201,20 @@ def best_factor(bounds: Bounds) -> Factor:
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
     bare = replace(bounds, min_people=None)
-    errors = {factor: _last_error(factor, bare) for factor in candidates(bounds.span, bounds.steps)}
+    errors = {factor: _last_error(factor, bare) for factor in _candidates(bounds)}
     enough = min(errors.values()) * _NEARLY
     return min((factor for factor, error in errors.items() if error <= enough), key=lambda factor: factor.rows)
 
 
+def _candidates(bounds: Bounds) -> list[Factor]:
+    """Return the factors that come into question."""
+    most = min(bounds.steps, 64 if bounds.span is None else bounds.span)
+    widths = sorted({1 << power for power in range(most.bit_length())} | {most})
+    bands: list[Factor] = [BandedFactor(bounds.steps, width) for width in widths]
+    if bounds.span is not None:
+        return bands
+    return [*bands, LevelledFactor(bounds.steps) if bounds.per_key == 1 else BufferedFactor(bounds.steps)]
+
+
 def _last_error(factor: Factor, bounds: Bounds) -> float:
-    published = factor.published(bounds.span)
-    return math.sqrt(float(published @ published)) * l2_norm(factor, False, bounds)
+    return math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, False, bounds)

@@ -25,9 +25,10 @@ _SUMS = 1e-9  # relative; norms are raised by it, for what floats round off
 
 @dataclass(frozen=True)
 class Factor(ABC):
-    """R, lower triangular Toeplitz with r_0 = 1 and no negative coefficient, over `horizon` steps.
+    """R, lower triangular Toeplitz with r_0 = 1 and no negative coefficient, over `horizon` steps, or R D.
 
-    w_t = z_t - rint(sum over i >= 1 of r_i w_(t-i)), in whole numbers: docs/proofs/keyed_counts.md, section 2.
+    w_t = z_t - rint(sum over i >= 1 of r_i d_(t-i) w_(t-i) / d_t), in whole numbers, d = 1 or the diagonal of D:
+    docs/proofs/keyed_counts.md, section 2.
     """
 
     horizon: int
@@ -66,8 +67,17 @@ class Factor(ABC):
     def _width(self) -> int:
         return self.horizon
 
+    @cached_property
+    def levels(self) -> Floats:
+        """By how much z is smaller at each step than sigma, >= 1."""
+        return np.ones(self.horizon)
+
+    def squares(self, span: int | None) -> Floats:
+        """Return the variance, at each step, of the noise on sums over the last `span` steps, or all, for sigma 1."""
+        return np.cumsum(self.published(span) ** 2)
+
     def published(self, span: int | None) -> Floats:
-        """Return the coefficients of the noise on sums over the last `span` steps, or over all."""
+        """Return the coefficients of the noise on such sums, from the last z to the first, for levels of 1."""
         sums = np.cumsum(self.inverse)
         if span is not None and span < self.horizon:
             sums[span:] -= sums[:-span].copy()
@@ -149,14 +159,19 @@ class BufferedFactor(Factor):
         return np.concatenate([[1.0], np.broadcast_to(rest, exponents.shape)])
 
     @cached_property
+    def modes(self) -> tuple[Floats, Floats]:
+        """The zeros of c(x), and their shares: 1 / c(x) is 1 + x times the sum of share / (1 - zero x)."""
+        poles, zeros, _ = zolotarev_factor(self.horizon, BUFFERS)
+        shares = [np.prod(zero - poles) / np.prod(zero - np.delete(zeros, j)) for j, zero in enumerate(zeros)]
+        return zeros, np.array(shares)
+
+    @cached_property
     def inverse(self) -> Floats:
         """The coefficients of 1 / c(x), in closed form."""
-        poles, zeros, _ = zolotarev_factor(self.horizon, BUFFERS)
         exponents = np.arange(self.horizon - 1, dtype=np.float64)
         rest = np.zeros(self.horizon - 1)
-        for j, zero in enumerate(zeros):
-            weight = float(np.prod(zero - poles) / np.prod(zero - np.delete(zeros, j)))
-            rest += weight * zero**exponents
+        for zero, share in zip(*self.modes, strict=True):
+            rest += share * zero**exponents
         return np.concatenate([[1.0], rest])
 
     def correct(self, values: Floats, memory: Floats, step: int) -> None:
@@ -168,13 +183,5 @@ class BufferedFactor(Factor):
         """Return the bound of docs/proofs/counters.md, section 4."""
         poles, _, weights = zolotarev_factor(self.horizon, BUFFERS)
         largest = DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)
-        lasting = np.minimum(1 / (1 - poles), self.horizon) + BUFFERS + 2
+        lasting = np.minimum(1 / (1 - poles), self.horizon) + BUFFERS + 4
         return float(weights @ (2.0**-52 * largest * lasting))
-
-
-def candidates(span: int | None, horizon: int) -> list[Factor]:
-    """Return the factors that come into question for sums over the last `span` windows, or over all."""
-    most = min(horizon, 64 if span is None else span)
-    widths = sorted({1 << power for power in range(most.bit_length())} | {most})
-    bands: list[Factor] = [BandedFactor(horizon, width) for width in widths]
-    return bands + ([BufferedFactor(horizon)] if span is None else [])

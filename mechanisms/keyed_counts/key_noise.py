@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,14 +17,19 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.sums import NoiseSum
+from privstream.mechanisms.noise.tail_bounds import log_moment, minimal_bound
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.privacy.gaussian_curve import SMOOTHING
 from scipy import special
 
 Integers = NDArray[np.int64]
 
 _ROUNDING_VARIANCE = 1 / 12
+_TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+_COARSE = 0.03  # relative, to which norms are rounded up where each one needs a bound of its own
+_LEAST_NORM = 1e-3
 
 
 class KeyNoise(ABC):
@@ -35,20 +41,41 @@ class KeyNoise(ABC):
         """Numbers that a key has to remember from one step to the next."""
 
     @abstractmethod
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
 
-        The noise that is first used at this step is bound to the true totals, so that a repetition with other data
-        draws it afresh.
+        The noise that is first used at this step is bound to facts about the keys, each int64 (keys,), so that a
+        repetition in which one of them is another draws it afresh.
         """
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
+        assert not self.rows
 
     @abstractmethod
     def variance(self, step: int) -> float:
-        """Return the variance of the noise at `step`; it is largest at the last step, or near it."""
+        """Return the variance of the noise at `step`."""
 
     @abstractmethod
     def exceeded(self, step: int, tail: float) -> int:
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
+
+    @abstractmethod
+    def largest_step(self, step: int) -> int:
+        """Return at which of steps 1 .. `step` the noise is largest."""
+
+    @abstractmethod
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return the same as `exceeded` for sums of the noise of several keys, each times a coefficient of at most 1.
+
+        Args:
+            step: 1, 2, ..
+            tail: the probability, in (0, 0.1].
+            norms: L2 norms of the coefficients, shape (n,).
+            absolute: their L1 norms, shape (n,).
+        """
 
 
 @dataclass(frozen=True)
@@ -57,7 +84,7 @@ class ToeplitzNoise(KeyNoise):
 
     Attributes:
         factor: R.
-        law: of z, in units of the grid; discrete Laplace only with R the identity.
+        law: of z where its level is 1, in units of the grid; discrete Laplace only with R the identity.
         fraction: fractional bits of the grid.
         span: number of steps, or None for all.
     """
@@ -74,9 +101,28 @@ class ToeplitzNoise(KeyNoise):
             return self.factor.rows
         return self.factor.rows + 1 + (self.span or 0)
 
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of one step."""
-        drawn = self.law.draw(source, source.bind(_labels(keys, step), totals))
+        return self._correlated(self._law(step).draw(source, _bound(source, _labels(keys, step), facts)), memory, step)
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
+        start = max(1, before - self.span) if self.span is not None and self.factor.exact else 1
+        together = max(1, _TOGETHER // max(1, len(keys)))
+        while self.rows and len(keys) and start < before:
+            same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
+            steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
+            labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
+            nothing = [np.zeros(len(labels), np.int64)] * (1 if self.span is None else 2)
+            drawn = self._law(start).draw(source, _bound(source, labels, nothing))
+            for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
+                self._correlated(values, memory, step)
+            start += len(steps)
+
+    def _correlated(self, drawn: Integers, memory: Floats, step: int) -> Integers:
+        """Return the noise of a step of which z has been drawn."""
         if not self.rows:
             return drawn
         values = drawn.astype(np.float64)
@@ -95,29 +141,49 @@ class ToeplitzNoise(KeyNoise):
         total: Floats = memory[0]
         return total
 
-    def _sums(self, step: int) -> tuple[float, float]:
-        """Return the sums of squares and of absolute values of the coefficients of the noise at `step`."""
-        squares, absolute = _cumulated(self.factor, self.span)
-        last = min(step, len(squares)) - 1
-        return float(squares[last]), float(absolute[last])
+    def _law(self, step: int) -> WideGaussian | DiscreteLaplace:
+        level = 1.0 if self.span == 1 else float(self.factor.levels[step - 1])
+        return self.law if isinstance(self.law, DiscreteLaplace) or level == 1 else _levelled(self.law.sigma, level)
+
+    def _square(self, step: int) -> float:
+        """Return the variance of the noise at `step` for sigma 1."""
+        squares = _squares(self.factor, self.span)
+        return float(squares[min(step, len(squares)) - 1])
+
+    def largest_step(self, step: int) -> int:
+        """Return at which of steps 1 .. `step` the noise is largest."""
+        return int(np.argmax(_squares(self.factor, self.span)[:step])) + 1
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
         rounding = _ROUNDING_VARIANCE if self.fraction else 0.0
-        return math.ldexp(self.law.variance, -2 * self.fraction) * self._sums(step)[0] + rounding
+        return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
 
     def exceeded(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
-        square, absolute = self._sums(step)
+        square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
             return _laplace_quantile(self.law, round(square), tail)
         norm = math.sqrt(square)
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
-        rounded = _ROUNDED_SIGMA * norm * math.sqrt(-2 * math.log(tail * _SMALL_PART))
-        corrections = 0.0 if self.factor.exact else absolute
+        moved = norm * float(self.factor.levels[-1])
+        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
+        rounded = moved * _rounded(tail)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
+
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
+        square = self._square(step)
+        if isinstance(self.law, DiscreteLaplace):
+            return _laplace_sums(self.law, round(square), tail, norms)
+        spread, moved = math.sqrt(square) * norms, float(self.factor.levels[-1])
+        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + moved * _rounded(tail)
+        if self.factor.exact:
+            return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
+        corrections = moved * math.sqrt(square * step)
+        return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
 
 
 @dataclass(frozen=True)
@@ -136,7 +202,9 @@ class TreeNoise(KeyNoise):
 
     rows = 0
 
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
         """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
         base, position, noise = best_base(self.horizon), 0, np.zeros(len(keys), np.int64)
         numbers = digits(base, step)
@@ -167,6 +235,14 @@ class TreeNoise(KeyNoise):
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
 
+    def largest_step(self, step: int) -> int:
+        """Return `step`: `exceeded` is about all steps."""
+        return step
+
+    def sums_exceeded(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
+        """Return bounds for sums over keys, at any step up to the horizon."""
+        return _laplace_sums(self.law, self._most_nodes, tail, norms)
+
 
 def tree_nodes(horizon: int) -> int:
     """Return in how many nodes of `TreeNoise` one step is."""
@@ -174,9 +250,14 @@ def tree_nodes(horizon: int) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _cumulated(factor: Factor, span: int | None) -> tuple[Floats, Floats]:
-    published = factor.published(span)
-    return np.cumsum(published**2), np.cumsum(np.abs(published))
+def _squares(factor: Factor, span: int | None) -> Floats:
+    return factor.squares(span)
+
+
+@functools.lru_cache(maxsize=256)
+def _levelled(sigma: float, level: float) -> WideGaussian:
+    """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
+    return WideGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
 
 
 def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
@@ -186,7 +267,36 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
-def _labels(keys: Words, low: int) -> Words:
+def _laplace_sums(law: DiscreteLaplace, number: int, tail: float, norms: Floats) -> Floats:
+    """Return z that sums of coefficients, at most 1, times the sum of so many noises exceed with probability `tail`."""
+    steps = np.ceil(np.log(np.maximum(norms, _LEAST_NORM)) / math.log1p(_COARSE))  # few bounds, for rounded norms
+    distinct, places = np.unique(steps, return_inverse=True)
+    bounds = [_laplace_sum(law, number, tail, math.exp(step * math.log1p(_COARSE))) for step in distinct.tolist()]
+    return np.array(bounds)[places]
+
+
+@functools.lru_cache(maxsize=4096)
+def _laplace_sum(law: DiscreteLaplace, number: int, tail: float, norm: float) -> float:
+    largest = np.array([min(1.0, norm)])
+    times = number * (norm / float(largest[0])) ** 2
+    return minimal_bound(
+        lambda rate: times * float(log_moment(law, rate, largest)[0]), law, float(largest[0]), -math.log(tail)
+    )
+
+
+def _rounded(tail: float) -> float:
+    """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
+    return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+
+
+def _bound(source: NoiseSource, labels: Words, facts: Sequence[Integers]) -> Words:
+    """Return labels that depend on all facts."""
+    for fact in facts:
+        labels = source.bind(labels, fact)
+    return labels
+
+
+def _labels(keys: Words, low: int | Words) -> Words:
     labels = np.empty((len(keys), 2), np.uint64)
     labels[:, 0] = keys
     labels[:, 1] = low

@@ -119,6 +119,11 @@ class KeyTable:
             np.zeros((rows, count)),
         )
 
+    @property
+    def answers(self) -> Integers:
+        """True answers, int64 (answers, k): of the last windows, or since the start."""
+        return self.recent.sum(axis=0) if len(self.recent) else self.totals
+
     def take(self, index: NDArray[Any]) -> KeyTable:
         """Return a copy of some keys, by a mask or by positions."""
         return KeyTable(*(np.ascontiguousarray(column[..., index]) for column in vars(self).values()))

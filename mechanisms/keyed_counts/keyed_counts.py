@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.keyed_counts.means import means_with_bounds
 from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS, ShardSteps
@@ -164,6 +164,16 @@ class KeyedCounts(Mechanism[KeyedState]):
             min_people=None if self.public_keys else self.min_people,
         )
 
+    @property
+    def needs_people(self) -> bool:
+        """Whether steps must state `people`: how many contribute to a key for the first time."""
+        return self.bounds.span != 1 and self.bounds.per_key > 1 and (self.bounds.min_people or 1) > 1
+
+    @property
+    def keeps_noise_from_data(self) -> bool:
+        """Whether noise is not bound to the data, so that a run must not be repeated on other data."""
+        return any(isinstance(noise, TreeNoise) for noise in self.law.noises)
+
     @cached_property
     def law(self) -> KeyLaw:
         """Noise and thresholds."""
@@ -196,7 +206,8 @@ class KeyedCounts(Mechanism[KeyedState]):
     def error(self, step: int, beta: float, keys: int = 1, answer: str = "count") -> int:
         """Return z such that the answers about so many keys are within z at all of steps 1 .. `step`, but with beta."""
         tests = 2 * checks.integer("keys", keys, minimum=1) * self._step_number(step)
-        return self._noise(answer).exceeded(step, checks.probability("beta", beta) / tests)
+        noise = self._noise(answer)
+        return noise.exceeded(noise.largest_step(step), checks.probability("beta", beta) / tests)
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
@@ -206,7 +217,8 @@ class KeyedCounts(Mechanism[KeyedState]):
     def accuracy(self, beta: float = 0.01, tests: int = 10_000) -> Accuracy:
         """Return what holds at the last step, from public parameters alone.
 
-        Its numbers are `stddev`, `threshold`, `detected_from` and `error_bound`, the last for `tests` keys at one step.
+        Its numbers are `stddev`, `threshold`, `detection_threshold` and `error_bound`, the last for `tests` keys at one
+        step, and `sum_stddev` if there are sums.
         """
         last = self.horizon or 1
         bound = self._noise("count").exceeded(last, checks.probability("beta", beta) / (2 * tests))
@@ -214,10 +226,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         numbers = {
             "stddev": self.stddev(last),
             "threshold": self.threshold(last),
-            "detected_from": found,
+            "detection_threshold": found,
             "error_bound": bound,
         }
-        text = sentences.accuracy(self.stddev(last), bound, found, beta, tests)
+        if self.max_value is not None:
+            numbers["sum_stddev"] = self.stddev(last, "sum")
+        largest = self.stddev(self._noise("count").largest_step(last))
+        text = sentences.accuracy(self.stddev(last), largest, bound, found, beta, tests)
         return Accuracy(error=float(found or bound), failure_probability=beta, sentence=text, numbers=numbers)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
@@ -274,11 +289,9 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _check_people(self, given: KeyedStep) -> None:
         """Refuse numbers of people that would let a key be considered with fewer people than are promised, or later."""
-        bounds = self.bounds
-        if bounds.span == 1 and given.people is not None:
+        if self.bounds.span == 1 and given.people is not None:
             raise ValueError("people must not be given for counts of one window: all of its contributions are theirs")
-        repeated = bounds.span != 1 and bounds.per_key > 1 and (bounds.min_people or 1) > 1
-        if repeated and given.people is None:
+        if self.needs_people and given.people is None:
             raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:

@@ -25,10 +25,12 @@ def limits(bounds: Bounds, unit: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def accuracy(stddev: float, bound: int, found: int | None, beta: float, tests: int) -> str:
-    """Return what holds at the last step, as a sentence."""
+def accuracy(stddev: float, largest: float, bound: int, found: int | None, beta: float, tests: int) -> str:
+    """Return what holds at the last step, as a sentence; `largest` is the largest standard deviation of all steps."""
     together = f"with probability {1 - beta:g} for {tests:,} keys at once"
     text = f"Counts have a standard deviation of {stddev:.3g}, and {together} an error of at most {bound:,}"
+    if largest > stddev:
+        text = f"At the last step c{text[1:]} (the standard deviation is up to {largest:.3g} before)"
     if found is None:
         return f"{text}."
     return f"{text}; keys are published, {together}, if at least {found:,} people have them."

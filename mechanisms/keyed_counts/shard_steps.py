@@ -43,13 +43,14 @@ class ShardSteps:
             source: noise of this run.
         """
         waiting, counted = state.waiting.copy(), state.counted.copy()
+        for step in range(state.step + 1, given.step if self._rows else 0):
+            _forget_oldest(counted, step - 1, step)
+            self._noises(counted, step, source)
         for table in (waiting, counted):
             _forget_oldest(table, state.step, given.step)
-        for step in range(state.step + 1, given.step if self._rows else 0):
-            self._noises(counted, step, source)
         waiting, counted = self._added(waiting, counted, given, values, source)
         answers = self._noises(counted, given.step, source)
-        answers += counted.recent.sum(axis=0) if len(counted.recent) else counted.totals
+        answers += counted.answers
         chosen = self._chosen(counted, answers[0], given.step)
         counted.published[:] |= chosen
         following = self.start(NO_KEYS, given.step) if self._windows_alone else KeyedState(given.step, waiting, counted)
@@ -92,10 +93,11 @@ class ShardSteps:
 
     def _remembering(self, table: KeyTable, step: int, source: NoiseSource) -> KeyTable:
         """Return keys that start to be counted at `step`, with the memory of the noise of all steps before."""
-        unseen = replace(table, totals=np.zeros_like(table.totals), memory=np.zeros((self._rows, len(table.keys))))
-        for before in range(1, step if self._rows and len(table.keys) else 0):
-            self._noises(unseen, before, source)
-        return replace(table, memory=unseen.memory)
+        memory, first = np.zeros((self._rows, len(table.keys))), 0
+        for answer, noise in enumerate(self.law.noises):
+            noise.remember(memory[first : first + noise.rows], step, table.keys, source.derive(ANSWERS[answer]))
+            first += noise.rows
+        return replace(table, memory=memory)
 
     def _noises(self, table: KeyTable, step: int, source: NoiseSource) -> Integers:
         """Return the noise of one step, int64 (answers, keys); the table's memory is brought up to date in place."""
@@ -104,7 +106,8 @@ class ShardSteps:
         for answer, noise in enumerate(self.law.noises):
             memory = table.memory[first : first + noise.rows]
             own = source.derive(ANSWERS[answer])
-            noises[answer] = noise.advance(memory, step, table.keys, table.totals[answer], own)
+            facts = [table.answers[answer], *([table.totals[answer]] if len(table.recent) > 1 else [])]
+            noises[answer] = noise.advance(memory, step, table.keys, facts, own)
             first += noise.rows
         return noises
 

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -124,12 +125,12 @@ class MonitorBudget:
             delta=self.hits_delta,
         )
 
-    def limits(self) -> tuple[str, ...]:
-        """Return sentences that say what each person is limited to."""
+    def limits(self, charged_for: str) -> tuple[str, ...]:
+        """Return sentences that say what each person is limited to, and for what they are charged."""
         streams = self.streams_per_person
         where = "" if streams == 1 else f" in each of at most {streams:,} streams"
         sentences = [
-            f"Each person is charged for at most {_many(self.max_hits, 'hit')}{where} and then no longer counted."
+            f"Each person is charged for at most {_many(self.max_hits, charged_for)}{where} and then no longer counted."
         ]
         if self.domain == "unknown" and self.tests_per_person is not None:
             sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}{where}.")
@@ -165,6 +166,9 @@ class Calibration(ABC):
     budget: MonitorBudget
     noise_scale: float
     count_sigma: float | None = None
+
+    charged_for: ClassVar[str] = "hit"
+    published: ClassVar[str] = "the items that were hits"
 
     @property
     def threshold(self) -> float:
@@ -240,8 +244,8 @@ class Calibration(ABC):
             neighbouring=self.budget.neighbouring,
             epsilon=self.budget.epsilon,
             delta=self.budget.delta,
-            limits=self.budget.limits(),
-            public=("all parameters", f"the steps, the items that were hits{counts}"),
+            limits=self.budget.limits(self.charged_for),
+            public=("all parameters", f"the steps, {self.published}{counts}"),
             adaptivity="The adversary may choose all data of each step knowing everything published before it.",
             proof=self.proof + ("; docs/proofs/noisy_counts.md" if counts else ""),
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),

@@ -16,7 +16,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
 from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, ROUNDING, PairCurve, excess, largest
+from privstream.mechanisms.privacy.accounting import (
+    LARGEST_EXPONENT,
+    ROUNDING,
+    PairCurve,
+    PrivacyCurve,
+    excess,
+    largest,
+)
 from scipy import special, stats
 
 LARGEST_ETA = 300.0
@@ -98,6 +105,11 @@ class ClockCalibration(Calibration):
             hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
             return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
 
+    @property
+    def reach(self) -> float:
+        """About the largest hidden threshold: beyond it a miss is less likely than a table can say."""
+        return self.threshold_at(1 << LAST_OCTAVE) + math.log(math.log(2) * WORD_BITS) / self.eta
+
     def threshold_law(self, *, step: int = 1) -> IntegerLaw:
         """Return the law of T given T >= 1, exact to 128 bits."""
         return _law(self, self.budget.octave(step))
@@ -114,7 +126,7 @@ class ClockCalibration(Calibration):
         return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
 
     @functools.cached_property
-    def hits_curve(self) -> ClockCurve:
+    def hits_curve(self) -> PrivacyCurve:
         """The privacy curve of hits and misses alone."""
         return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
 
@@ -136,6 +148,12 @@ def _survival(unit: Any, growth: Any) -> Callable[[int], Any]:
     return lambda k: mpmath.exp(-unit * (growth**k - 1))
 
 
+def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -> float:
+    """Return the largest eta at which a curve, whose delta does not decrease with eta, meets `budget`."""
+    goal = budget.hits_delta * (1 - ROUNDING)
+    return largest(lambda eta: curve(eta).delta(budget.hits_epsilon) <= goal, 0.0, LARGEST_ETA)
+
+
 def calibrate(budget: MonitorBudget) -> ClockCalibration:
     """Return the least noise for which the clock monitor meets `budget`.
 
@@ -151,14 +169,11 @@ def calibrate(budget: MonitorBudget) -> ClockCalibration:
 
     Source: docs/proofs/clock.md.
     """
-    goal = budget.hits_delta * (1 - ROUNDING)
 
-    def accept(eta: float) -> bool:
-        curve = ClockCurve(eta=eta, clocks=budget.charges, neighbouring=budget.neighbouring)
-        return curve.delta(budget.hits_epsilon) <= goal
+    def curve(eta: float) -> ClockCurve:
+        return ClockCurve(eta=eta, clocks=budget.charges, neighbouring=budget.neighbouring)
 
-    eta = largest(accept, 0.0, LARGEST_ETA)
+    eta = largest_eta(budget, curve)
     calibration = ClockCalibration(budget=budget, noise_scale=1 / eta, eta=eta)
-    last_hazard = math.log(2) * WORD_BITS  # beyond it a miss is less likely than a table can say
-    check_reach(budget, calibration.threshold_at(1 << LAST_OCTAVE) + math.log(last_hazard) / eta)
+    check_reach(budget, calibration.reach)
     return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import HorizonExceeded
-from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
-from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.monitor.calibration import Calibration
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.item_monitor import ItemMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.discrete import DiscreteGaussian
-from privstream.mechanisms.noise.integer_law import ONE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 CALIBRATIONS: dict[str, ModuleType] = {
     "clock": clock,
     "target_charging": target_charging,
     "paper": kaplan_mansour_stemmer,
 }
-LARGEST_UINT16 = 65_535
-MAX_ABSENT = 100_000
-DEFAULT_TESTS = 1_000_000
-SCAN = 4096
-COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Holdings:
-    """Who has which items at one step: parallel columns, each pair of person and item at most once.
-
-    Attributes:
-        step: public number of the step, >= 0; steps are decided in increasing order, each once.
-        users: uint64, shape (n,): keyed hashes of people.
-        items: uint64, shape (n,): keyed hashes of items; with a known domain, positions in the domain.
-        ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
-            nothing but the person, the step and the person's own items. With c charges left a person takes part in
-            the items ranked below c.
-
-    Raises:
-        ValueError, TypeError: a column has another shape or type.
-    """
-
-    step: int
-    users: np.ndarray
-    items: np.ndarray
-    ranks: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        checks.integer("step", self.step, minimum=0)
-        for name, dtype in COLUMNS.items():
-            column = getattr(self, name)
-            if column is None and name == "ranks":
-                continue
-            if not isinstance(column, np.ndarray) or column.dtype != dtype:
-                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
-                raise TypeError(f"{name} must be an array of {dtype}, got {found}")
-            if column.shape != (len(self.users),):
-                raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +45,7 @@ class MonitorState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdMonitor(Mechanism[MonitorState]):
+class ThresholdMonitor(ItemMonitor[MonitorState]):
     """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
 
     Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
@@ -106,23 +63,10 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody has are never reported.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: hits after which a person is dropped, 1 to 65535.
-        calibration: "clock" (tightest), "target_charging", or "paper" (reference).
-        neighbouring: "add_remove" or "replace_one".
-        domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
-            because somebody has them.
-        horizon: steps that one person takes part in at most; None for no bound ("clock" with `first_step`, where
-            thresholds rise slowly with time; or a known domain).
-        first_step: public number of the first step, or None.
-        items_per_step: items that one person has in a step at most, 1 to 65535.
-        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
-        beta: failure probability over `tests` tests.
-        tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
-        count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
-        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
-            two that look at the same people in different ways must, or their answers together would give noise away.
+        calibration: "clock" (tightest), "target_charging", or "paper" (reference). With another one than "clock",
+            `horizon` must be given unless the domain is known.
+
+    All other attributes are those of `ItemMonitor`.
 
     Example:
         >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
@@ -134,78 +78,20 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     docs/proofs/clock.md for "clock".
     """
 
-    epsilon: float
-    delta: float
-    max_hits: int
     calibration: str = "clock"
-    neighbouring: str = "add_remove"
-    domain_size: int | None = None
-    horizon: int | None = None
-    first_step: int | None = None
-    items_per_step: int = 1
-    streams_per_person: int = 1
-    beta: float = 0.05
-    tests: int | None = None
-    count_share: float = 0.25
-    label: str = ""
     noise_label = "threshold monitor"
     state_type = MonitorState
 
     def __post_init__(self) -> None:
         checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
-        for name in ("max_hits", "items_per_step"):
-            checks.integer(name, getattr(self, name), minimum=1, maximum=LARGEST_UINT16)
-        for name in ("domain_size", "horizon", "tests"):
-            if getattr(self, name) is not None:
-                checks.integer(name, getattr(self, name), minimum=1)
-        if self.first_step is not None:
-            checks.integer("first_step", self.first_step, minimum=0)
-        if self.domain_size is None and self.horizon is None:
-            if self.first_step is None:
-                raise ValueError("horizon must be given unless first_step is public")
-            if self.calibration != "clock":
-                raise ValueError("horizon must be given unless the calibration is clock")
-        _ = self._budget  # checks the rest
-
-    @property
-    def _budget(self) -> MonitorBudget:
-        known = self.domain_size is not None
-        per_person = None if known or self.horizon is None else self.horizon * self.items_per_step
-        tests = self.tests or (self.domain_size * self.horizon if self.domain_size and self.horizon else DEFAULT_TESTS)
-        return MonitorBudget(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            max_hits=self.max_hits,
-            tests=tests,
-            beta=self.beta,
-            neighbouring=self.neighbouring,
-            domain="known" if known else "unknown",
-            tests_per_person=per_person,
-            items_per_step=self.items_per_step,
-            streams_per_person=self.streams_per_person,
-            count_share=self.count_share,
-        )
+        super().__post_init__()
+        if self.domain_size is None and self.horizon is None and self.calibration != "clock":
+            raise ValueError("horizon must be given unless the calibration is clock")
 
     @cached_property
     def calibrated(self) -> Calibration:
         """The noise and the threshold that meet the guarantee."""
         return cast(Calibration, CALIBRATIONS[self.calibration].calibrate(self._budget))
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run."""
-        return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
-
-    @property
-    def detection_threshold(self) -> int:
-        """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
-        return self.calibrated.detection_threshold(self._budget.tests, self.beta)
-
-    @property
-    def count_stddev(self) -> float:
-        """Standard deviation of the noise on published counts; 0 if none are published."""
-        sigma = self.calibrated.count_sigma
-        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
 
     def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
@@ -225,45 +111,11 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         For those who keep the counters themselves: steps must be decided in increasing order, each once, which only
         `step` checks.
         """
-        number = self._number(holdings.step)
-        self._check(holdings)
-        order = np.argsort(holdings.items, kind="stable")
-        users, items = holdings.users[order], holdings.items[order]
-        active = (0 if holdings.ranks is None else holdings.ranks[order]) < self.max_hits - counters.charged(users)
-        first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
-        distinct, held = items[first], np.diff(np.append(first, len(items)))
-        totals = np.add.reduceat(active, first, dtype=np.int64)
-        source = self._source(noise)
-        hit = totals >= self._thresholds(holdings.step, number, distinct, source)
-        if self.domain_size is None:
-            hit &= totals > 0
-        absent = self._absent_hits(holdings.step, source)
-        hit |= np.isin(distinct, absent)
-        rows = np.repeat(hit, held) & active
-        charges = Charges.of(users[rows])
-        published = np.union1d(distinct[hit], absent)
-        true = np.zeros(len(published), np.int64)
-        true[np.searchsorted(published, distinct[hit])] = totals[hit]
-        return Hits(published, self._noisy(holdings.step, published, true, source)), charges
-
-    def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
-        """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
-
-        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
-        """
-        source = self._source(noise)
-        thresholds = self._thresholds(step, self._number(step), items, source)
-        return (counts >= thresholds) | np.isin(items, self._absent_hits(step, source))
-
-    def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
-        """Return the first step in [first, end) at which some item is a hit even if nobody has it."""
-        source = self._source(noise).derive("absent hits")
-        for start in range(first, end, SCAN):
-            steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)
-            found = np.flatnonzero(self._absent_law.draw(source, steps))
-            if len(found):
-                return int(steps[found[0]])
-        return None
+        tally, source = self._tally(counters, holdings), self._source(noise)
+        hit, absent = self._hits(holdings.step, tally, source)
+        published = np.union1d(tally.items[hit], absent)
+        true = tally.counts(published)
+        return Hits(published, self._noisy(holdings.step, published, true, source)), tally.charges(hit)
 
     @property
     def _state_kind(self) -> str:
@@ -279,79 +131,3 @@ class ThresholdMonitor(Mechanism[MonitorState]):
 
     def _described(self) -> Any:
         return asdict(self)
-
-    def _number(self, step: int) -> int:
-        """Return the place of a step in the public horizon, from 1; always 1 without `first_step`."""
-        if self.first_step is None:
-            return 1
-        number = step - self.first_step + 1
-        if number < 1 or (self.horizon is not None and number > self.horizon):
-            last = "" if self.horizon is None else f" and < {self.first_step + self.horizon}"
-            raise HorizonExceeded(f"step must be >= {self.first_step}{last}, got {step}")
-        return number
-
-    def _check(self, holdings: Holdings) -> None:
-        """Refuse holdings that would let one person count more than the guarantee allows."""
-        if self.domain_size is not None and np.any(holdings.items >= np.uint64(self.domain_size)):
-            raise ValueError(f"items must be < domain_size {self.domain_size}")
-        ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
-        if np.any(ranks >= self.items_per_step):
-            raise ValueError(f"ranks must be < items_per_step {self.items_per_step}")
-        if _repeats(holdings.users) and _repeats(holdings.users, ranks):
-            raise ValueError("ranks must be distinct for each person; a person without ranks has one item")
-        if self.items_per_step > 1 and _repeats(holdings.users, holdings.items):
-            raise ValueError("items must be distinct for each person")
-
-    def _thresholds(self, step: int, number: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Draw the hidden thresholds of a step, one per item, int64."""
-        return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
-
-    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
-        if self.calibrated.count_sigma is None:
-            return np.empty(0, np.int64)
-        noise = source.derive("count", step)
-        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
-
-    @cached_property
-    def _absent_law(self) -> IntegerLaw:
-        """Law of the number of items, among all of a known domain, that are hits even if nobody has them."""
-        size = self.domain_size or 0
-        chance = self.calibrated.absent_hit_probability()
-        if size * chance > MAX_ABSENT:
-            least = math.ceil(self._budget.tests * size * chance / MAX_ABSENT)
-            raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
-        p = PRECISE.mpf(chance.numerator) / chance.denominator
-        mass = below = (1 - p) ** size
-        cumulative: list[int] = []
-        while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
-            mass *= p / (1 - p) * (size - len(cumulative)) / (len(cumulative) + 1)
-            below += mass
-            cumulative.append(word)
-        return IntegerLaw.from_cumulative(0, cumulative)
-
-    def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
-        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody has them.
-
-        They are drawn without looking at the data, and the thresholds of the others given that these are at least
-        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
-        """
-        chosen: set[int] = set()
-        if self.domain_size is not None:
-            number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])
-            words = source.derive("absent items", step).words(number)[:, 0]
-            tops = range(self.domain_size - number, self.domain_size)
-            for top, (high, low) in zip(tops, words.tolist(), strict=True):
-                place = (high << 64 | low) % (top + 1)
-                chosen.add(top if place in chosen else place)
-        return np.array(sorted(chosen), np.uint64)
-
-
-def _repeats(column: np.ndarray, *more: np.ndarray) -> bool:
-    """Return whether two rows are equal."""
-    if not more:
-        column = np.sort(column)
-        return bool(np.any(column[1:] == column[:-1]))
-    order = np.lexsort((*more, column))
-    equal = [each[order][1:] == each[order][:-1] for each in (column, *more)]
-    return bool(np.any(np.logical_and.reduce(equal)))

@@ -40,6 +40,14 @@ def streams_hashed(neighbouring: str) -> str:
     )
 
 
+def contributions_hashed(neighbouring: str) -> str:
+    """Return the caveat where it is by a hash that a person's second contribution to an item is told from a first."""
+    return (
+        "So are triples of a person, a stream and an item: with p of them in all, "
+        f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
+    )
+
+
 def events_hashed(neighbouring: str) -> str:
     """Return the caveat where the unit is an event, and each event is put to its person in its stream by a hash."""
     return (

@@ -22,7 +22,7 @@ class Band:
     Attributes:
         name: what it shows.
         times: microseconds since 1970, increasing; int64, shape (n,).
-        estimates: float64, shape (n,).
+        estimates: float64, shape (n,); NaN where there is none, which leaves a gap.
         error_bounds: half the width of the band; float64, shape (n,).
         truth: the true values, NaN where they are not known; float64, shape (n,), or None.
     """
@@ -65,7 +65,7 @@ def draw_bands(
         for rank, band in reversed(list(enumerate(ranked))):
             colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
             _draw(axes, band, colour, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
-            if colour != GREY and len(band.times):
+            if colour != GREY and np.isfinite(band.estimates).any():
                 labels.append(_label(band, colour))
         moments = [int(moment) for band in bands if len(band.times) for moment in band.times[[0, -1]]]
         span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
@@ -101,17 +101,18 @@ def tell_bounds(bands: Sequence[Band]) -> str:
 def _draw(axes: Axes, band: Band, colour: str, *, layer: int, bounds: bool) -> None:
     """Draw a line, its band, and the truth, dashed."""
     days = band.times / DAY
-    one = "o" if len(days) == 1 else ""
+    alone = "o" if len(days) == 1 else "." if np.isnan(band.estimates).any() else ""
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
-    axes.plot(days, band.estimates, color=colour, linewidth=1.5, marker=one, zorder=layer)
+    axes.plot(days, band.estimates, color=colour, linewidth=1.5, marker=alone, zorder=layer)
     if band.truth is not None:
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
 
 
 def _label(band: Band, colour: str) -> Label:
     """Return a name for the line's last part, or wherever there is room."""
-    at = np.unique(np.linspace(len(band.times) - 1, len(band.times) // 2, LABEL_POINTS).astype(np.int64))[::-1]
+    known = np.flatnonzero(np.isfinite(band.estimates))
+    at = known[np.unique(np.linspace(len(known) - 1, len(known) // 2, LABEL_POINTS).astype(np.int64))[::-1]]
     points = list(zip((band.times[at] / DAY).tolist(), band.estimates[at].tolist(), strict=True))
     return Label(short(band.name), points, colour)

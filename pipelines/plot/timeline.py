@@ -19,6 +19,8 @@ MISSED_LABELS = 4
 PEAKS = 6
 MANY_WINDOWS = 100
 
+LEFT_OUT = "Counts leave out what people have beyond their limits, such as --max_hits and --items_per_step. "
+
 Row = TypeVar("Row", HeavyHitter, ItemHolders)
 
 
@@ -82,14 +84,22 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
 
 
 def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, *, small: bool, layer: int) -> None:
-    """Draw an item's counts with error bars; windows that follow each other are connected."""
+    """Draw an item's counts with error bars; windows that follow each other are connected.
+
+    Where there is no count, the line stays at the height of the last one.
+    """
     for run in _runs(rows):
+        heights: list[int] = []
+        for row in run:
+            heights.append(row.count if row.count_stddev or not heights else heights[-1])
+        counted = [row for row in run if row.count_stddev] or run
+        axes.plot([_day(row) for row in run], heights, color=colour, linewidth=1.0 if small else 1.6, zorder=layer)
         axes.errorbar(
-            [_day(row) for row in run],
-            [row.count for row in run],
-            yerr=[2 * row.count_stddev for row in run],
+            [_day(row) for row in counted],
+            [row.count for row in counted],
+            yerr=[2 * row.count_stddev for row in counted],
             color=colour,
-            linewidth=1.0 if small else 1.6,
+            linestyle="none",
             marker="o",
             markersize=1.8 if small else 3.5,
             elinewidth=0.6 if small else 1.0,
@@ -164,7 +174,9 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
     noisy = any(row.count_stddev for row in timeline.rows)
-    bars = "Points: counts with noise; bars: two standard deviations of the noise. " if noisy else ""
+    bars = f"Points: counts with noise; bars: two standard deviations of the noise. {LEFT_OUT}" if noisy else ""
+    if noisy and any(not row.count_stddev for row in timeline.rows):
+        bars += "Lines without points: the item continues, and has no count. "
     if not timeline.rows:
         bars = "No heavy hitters were published. "
     if not timeline.truth:

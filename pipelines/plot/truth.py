@@ -11,7 +11,7 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.simulate.event_writers import ItemHolders
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import ENDED, HeavyHitter
 
 
 class Key(NamedTuple):
@@ -55,7 +55,7 @@ def key(row: HeavyHitter | ItemHolders) -> Key:
 
 
 def judge(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], detection_threshold: int) -> Verdict:
-    """Compare published rows with the truth.
+    """Compare published rows with the truth; a row that says that an item has ended reports it no longer.
 
     Raises:
         ValueError: the truth is about other windows than the rows.
@@ -63,7 +63,7 @@ def judge(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], detection_t
     if truth and rows and not {_length(row) for row in rows} <= {_length(row) for row in truth}:
         raise ValueError("truth must be about windows as long as those of the rows")
     holders = {key(row): row.holders for row in truth}
-    reported = [key(row) for row in rows]
+    reported = [key(row) for row in rows if row.status != ENDED]
     published = set(reported)
     heavy = [item for item, count in holders.items() if count >= detection_threshold]
     return Verdict(

@@ -7,7 +7,7 @@ import importlib
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec
 
 WORDS = (
-    *("heavy-hitters", "top-k", "alerts", "histogram", "quantiles", "flags", "cardinality"),
+    *("heavy-hitters", "counts", "top-k", "alerts", "histogram", "quantiles", "flags", "cardinality"),
     *("ranges", "predecessor", "queries"),
 )
 """The questions, in the order of help pages; each has a room of its name."""

@@ -16,11 +16,12 @@ WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
 NOISE, STREAMS, STREAMS_PER_PERSON = "noise", "streams", "streams_per_person"
+SPANS = ("window", "start")
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
-    **dict.fromkeys(("window", "period", "start", "end", "allowed_lateness"), WINDOWS),
+    **dict.fromkeys(("window", "period", "over", "start", "end", "allowed_lateness"), WINDOWS),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "horizon", "participation_cap", "items_per_step", "selection"), LIMITS),
@@ -59,6 +60,30 @@ def comma_separated(text: str) -> list[str]:
     return parts
 
 
+def span(text: str) -> str | float:
+    """Return one of the words for a span, or seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return text if text in SPANS else seconds(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or {' or '.join(SPANS)}") from None
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of a list.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError("must be numbers with commas between them") from None
+
+
 def number_or_path(text: str) -> int | str:
     """Return a whole number, or the text of a path."""
     try:
@@ -67,20 +92,13 @@ def number_or_path(text: str) -> int | str:
         return text
 
 
-def epsilons(text: str) -> list[float]:
-    """Return one epsilon or several."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError("must be numbers with commas between them") from None
-
-
 KINDS: Mapping[str, Kind] = {
     "float": Kind("X", float),
     "int": Kind("N", int),
     "str": Kind("NAME", str),
     "bool": Kind(None, bool),
     "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d"),
+    "Span": Kind("window|start|DURATION", span, "so many seconds", "a duration such as 7d, which is so many windows"),
     "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),
     "Domain": Kind("PATH", str, "public list of items", "public list of items (a file with one on each line)"),
@@ -91,7 +109,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "tuple[str, ...]": Kind("A,B,..", comma_separated),
     "tuple[str | Monotone, ...]": Kind("A,B,..", comma_separated),
-    "epsilons": Kind("X[,X..]", epsilons),
+    "tuple[float, ...]": Kind("X,Y,..", numbers),
+    "epsilons": Kind("X[,X..]", numbers),
 }
 """The types that arguments of transforms have, but for None."""
 
@@ -124,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = KINDS[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
-    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     if not any(default is without for without in (REQUIRED, None, False)):
         text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
     if kind.metavar is None:

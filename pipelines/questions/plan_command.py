@@ -72,7 +72,8 @@ class PlanCommand:
         made = arguments_of(spec, {**given, "epsilon": epsilon}, streams=STREAMS in known, known=known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
-            made |= {"window": 1, "start": 0, "end": end}
+            length = made.get("window", 1)
+            made |= {"window": length, "start": 0, "end": None if end is None else end * length}
         if method is not None:
             made[METHOD] = method
         return spec.transform_class(**made, noise=KeyedNoise.random("plan"))
@@ -118,7 +119,16 @@ class PlanCommand:
                 reasons[method or ONLY] = least
             else:
                 found[method or ONLY] = self._least(arguments, wanted, method)
-        return {"question": self.spec.word, "error": wanted, "epsilons": found, "reasons": reasons}
+        taken = self._first_taken(arguments, found)
+        return {"question": self.spec.word, "error": wanted, "epsilons": found, "reasons": reasons, "taken": taken}
+
+    def _first_taken(self, arguments: argparse.Namespace, epsilons: Mapping[str, float | None]) -> str | None:
+        """Return the method with the least epsilon of those that a run with that epsilon takes."""
+        able = sorted((epsilon, name) for name, epsilon in epsilons.items() if epsilon is not None)
+        for epsilon, name in able:
+            if name == ONLY or self._transform(arguments, rounded_up(epsilon), None).method == name:
+                return name
+        return able[0][1] if able else None
 
     def _least(self, arguments: argparse.Namespace, wanted: float, method: str | None) -> float:
         """Return the least epsilon with an error that the largest one has; below `LEAST_EPSILON` none is tried.
@@ -172,7 +182,7 @@ class PlanCommand:
         for name, epsilon in answer["epsilons"].items():
             table.add_row(name, "-" if epsilon is None else f"{rounded_up(epsilon):g}")
         able = {name: epsilon for name, epsilon in answer["epsilons"].items() if epsilon is not None}
-        best = min(able, key=lambda name: able[name], default=None)
+        best = answer["taken"]
         if best is None:
             text = f"No method reaches this error with an epsilon up to {MOST_EPSILON:g}."
         elif able[best] == LEAST_EPSILON:

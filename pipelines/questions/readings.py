@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from privstream.pipelines.durations import seconds
 from privstream.pipelines.questions.alert_rules_file import read_rules
-from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of
+from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of, span
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
@@ -63,6 +63,21 @@ def moment(name: str, value: Any) -> float:
         return read_micros(name, value, "s") / MICROS
     except ValueError as error:
         raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
+
+
+def over(name: str, value: Any) -> Any:
+    """Return a word for a span, or seconds, which text may give in other units."""
+    try:
+        return span(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"{name} {error}, got {value!r}") from None
+
+
+def numbers(name: str, values: Any) -> tuple[Any, ...]:
+    """Return a list of numbers."""
+    if not isinstance(values, list):
+        raise TypeError(f"{name} must be a list of numbers, got {type(values).__name__}")
+    return tuple(number(name, value) for value in values)
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
@@ -119,11 +134,13 @@ READINGS: Mapping[str, Reading] = {
     "str": Reading(str, same),
     "bool": Reading(bool, same),
     "Seconds": Reading(float | str, duration),
+    "Span": Reading(float | str, over),
     "Moment": Reading(float | str, moment),
     "Path": Reading(str, same),
     "Domain": Reading(str | list[str], domain),
     "tuple[AlertRule, ...]": Reading(str | list[dict[str, Any]], rules),
     "Thresholds": Reading(int | str | dict[str, int], thresholds),
+    "tuple[float, ...]": Reading(list[float], numbers),
     "tuple[str, ...]": Reading(list[str], texts),
     "tuple[str | Monotone, ...]": Reading(list[str], texts),
 }

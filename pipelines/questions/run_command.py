@@ -87,7 +87,8 @@ class RunCommand:
             run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
-        with file_or_terminal(arguments.output, self.spec.row_type, title=self.spec.title) as path:
+        row_type = self.spec.row_type_of(run.transform)
+        with file_or_terminal(arguments.output, row_type, title=self.spec.title) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
@@ -156,9 +157,10 @@ class RunCommand:
         Raises:
             ValueError, TypeError, OSError: naming the option.
         """
+        row_type = self.spec.row_type_of(run.transform)
         if run.endless:
-            return writers(run.arguments, self.spec.row_type, self.spec.order, self.spec.watched)
-        write, dead = WriteRows(path, self.spec.row_type, order=self.spec.order), run.arguments.dead_letter
+            return writers(run.arguments, row_type, self.spec.order, self.spec.watched)
+        write, dead = WriteRows(path, row_type, order=self.spec.order), run.arguments.dead_letter
         return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -212,6 +214,8 @@ class RunCommand:
         if report.known:
             lines.append(f"{report.usable:,} of {report.records:,} events usable, {published:,} {spec.title} published")
             lines += report.left_out(arguments.dead_letter)
+            if spec.silence and not published and nothing is None:
+                lines.append(spec.silence)
         else:
             lines.append(NO_COUNTERS)
         lines.append(promised["guarantee"]["paragraph"])

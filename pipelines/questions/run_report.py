@@ -23,7 +23,7 @@ RULES = {
 }
 """How a user, an item or a stream may break a rule."""
 
-FIELDS = {"user": "a user", "item": "an item", "stream": "a stream"}
+FIELDS = {"user": "a user", "item": "an item", "stream": "a stream", "value": "a value"}
 FAULTS = {f"{field}_{rule}": words.format(FIELDS[field]) for field in FIELDS for rule, words in RULES.items()}
 FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, words in FIELDS.items()}
 FAULTS |= {
@@ -33,6 +33,9 @@ FAULTS |= {
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
     "time_finite": "with a time that is not finite",
     "time_range": "with a time outside of 1970 to 2200 (give the unit of plain numbers with --time_unit)",
+    "value_type": "with a value that is not a number",
+    "value_finite": "with a value that is not finite",
+    "value_whole": "with a value that is not a whole number",
     "point_type": "whose point is not a whole number",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",

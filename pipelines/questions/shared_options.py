@@ -12,11 +12,17 @@ DEFAULT_DATASET = "default"
 
 
 def add_files(
-    parser: argparse.ArgumentParser, *, user: str = "person", item: str = "item", watched: str = "input"
+    parser: argparse.ArgumentParser,
+    *,
+    user: str = "person",
+    item: str = "item",
+    value: str = "",
+    watched: str = "input",
 ) -> None:
     """Add: where events come from, and where rows go.
 
-    `user` and `item` say what these fields are, `watched` which option it is whose files may come without an end.
+    `user`, `item` and `value` say what these fields are, the last two if they are read; `watched` which option it is
+    whose files may come without an end.
     """
     files = parser.add_argument_group("input and output")
     kafka = ", or kafka://host:port/topic" if watched == "input" else ""
@@ -34,8 +40,11 @@ def add_files(
     )
     files.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
     files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
-    files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
+    if item:
+        files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
     files.add_argument("--time_field", default="time", help="field with the time (default: time)")
+    if value:
+        files.add_argument("--value_field", metavar="NAME", help=f"field with the {value}")
     if watched == "input":
         files.add_argument(
             "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"

@@ -46,11 +46,15 @@ class QuestionSpec:
         known_as: what it is called elsewhere, such as in dashboards or in SQL.
         transform: the path of the transform's class in `privstream.transforms`. Names, types, defaults and texts of
             options come from its signature and its docstring.
-        row: the NamedTuple in `privstream.transforms.rows` that is published.
+        row: the NamedTuple in `privstream.transforms.rows` that is published; see `row_type_of`.
         order: fields to sort rows by, `-` before a name for falling numbers.
         title: what the rows are, in the plural.
         published: the counter of what was published.
-        user, item: what these fields of events are.
+        silence: why a run may publish nothing of usable events; without it, every run publishes something.
+        user, item: what these fields of events are; the item is empty if none is read.
+        value: what the number is that an event may have beside its item; empty if none is read.
+        whole_values: whether it must be a whole number.
+        values_with: the option with which it is read; empty if it is read always.
         units_without_users: units of privacy for which it does not matter whose an event is.
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
         unanswered: counters of queries that are not answered, likewise.
@@ -89,8 +93,12 @@ class QuestionSpec:
     order: tuple[str, ...]
     title: str
     published: str
+    silence: str = ""
     user: str = "person"
     item: str = "item"
+    value: str = ""
+    whole_values: bool = False
+    values_with: str = ""
     units_without_users: tuple[str, ...] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
@@ -144,6 +152,10 @@ class QuestionSpec:
     def row_type(self) -> Any:
         """What is published; imports Beam."""
         return resolve(f"{ROWS}.{self.row}")
+
+    def row_type_of(self, transform: Any) -> Any:
+        """Return what a transform publishes: `row`, unless its arguments ask for further fields."""
+        return getattr(transform, "row_type", self.row_type)
 
 
 def resolve(path: str) -> Any:

@@ -122,6 +122,8 @@ def print_rows(
 ) -> None:
     """Print rows as a table; `count` and `count_stddev` share a column, and windows of one length show it once.
 
+    A count without noise is none, and shown as `-`.
+
     Args:
         rows: what to print, in order.
         row_type: the NamedTuple that they are.
@@ -162,7 +164,7 @@ def _cell(row: Any, name: str) -> Text:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         text = f"{value:,}"
         if name == "count" and hasattr(row, "count_stddev"):
-            text += f" ± {row.count_stddev:,.0f}"
+            text = f"{text} ± {row.count_stddev:,.0f}" if row.count_stddev else "-"
     else:
         text = str(value)
     return Text(printable(text).replace("\n", "\\n"))

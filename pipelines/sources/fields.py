@@ -1,4 +1,4 @@
-"""Which fields of a file are the person, the item, the time and the stream."""
+"""Which fields of a file are the person, the item, the time, the stream and the value."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ TIME_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 DEFAULT_STREAM = "stream"
 """The field with the stream where streams are named and the field is not."""
+
+DEFAULT_VALUE = "value"
+"""The field with the number where numbers are asked for and the field is not named."""
 
 NAMES_MAY_BE_DATA = "names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
@@ -27,9 +30,11 @@ class FieldMapping:
 
     Attributes:
         user: name of the field with the person's identifier; "" for none: whose an event is is not read.
-        item: name of the field with the item.
+        item: name of the field with the item; "" for none.
         time: name of the field with the time.
         stream: name of the field with the stream; "" for none.
+        value: name of the field with a number that an event has beside its item; "" for none.
+        whole: whether that must be a whole number.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
         max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
 
@@ -41,19 +46,21 @@ class FieldMapping:
     item: str = "item"
     time: str = "time"
     stream: str = ""
+    value: str = ""
+    whole: bool = False
     time_unit: str | None = None
     max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
-        for option in ("user", "item", "time", "stream"):
+        for option in ("user", "item", "time", "stream", "value"):
             field = getattr(self, option)
             if not isinstance(field, str):
                 raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
-            if not field and option not in ("user", "stream"):
-                raise ValueError(f"{option}_field must not be empty")
-        named = [name for name in (self.user, self.item, self.time, self.stream) if name]
+            if not field and option == "time":
+                raise ValueError("time_field must not be empty")
+        named = [name for name in (self.user, self.item, self.time, self.stream, self.value) if name]
         if len(set(named)) < len(named):
-            raise ValueError(f"user, item, time and stream must be different fields, got {', '.join(named)}")
+            raise ValueError(f"user, item, time, stream and value must be different fields, got {', '.join(named)}")
         if self.time_unit is not None:
             one_of("time_unit", self.time_unit, tuple(TIME_UNITS))
         integer("max_item_bytes", self.max_item_bytes, minimum=1)
@@ -64,7 +71,7 @@ class FieldMapping:
 
     def _options(self) -> dict[str, str]:
         """Return what each field to be read contains."""
-        options = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream}
+        options = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream, "value": self.value}
         return {name: option for option, name in options.items() if name}
 
     def check(self, schema: pa.Schema, source: str) -> None:
@@ -93,8 +100,16 @@ class FieldMapping:
             kind = schema.field(name).type
             if option == "time":
                 self._check_time(kind, source)
+            elif option == "value":
+                self._check_value(kind, source)
             elif not is_text(kind) and not types.is_integer(kind) and not types.is_null(kind):
                 raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
+
+    def _check_value(self, kind: pa.DataType, source: str) -> None:
+        """Check the type of the field with numbers; text may have them."""
+        number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        if not number and not is_text(kind) and not types.is_null(kind):
+            raise TypeError(f"field `{self.value}` of {source} must be a number, got {kind}")
 
     def _check_time(self, kind: pa.DataType, source: str) -> None:
         """Check the type of the time field."""

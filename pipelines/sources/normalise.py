@@ -9,8 +9,10 @@ from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.texts import ENCODING, LONG, MISSING, TYPE, Marks, read_texts
 from privstream.pipelines.sources.times import read_times
+from privstream.pipelines.sources.values import read_values
 from privstream.transforms.events.broken_rule import FINITE, RANGE
 from privstream.transforms.events.times import SYNTAX, TIME_TEXT, UNIT
+from privstream.transforms.events.values import WHOLE_NUMBER
 
 TIME = pa.timestamp("us", "UTC")
 
@@ -24,7 +26,7 @@ class Refusal(NamedTuple):
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC) and `stream`, as far as these are named."""
+    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC), `stream` and `value`, as far as named."""
 
     def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
@@ -33,6 +35,7 @@ class Normaliser:
             ("item", fields.item, self._texts),
             ("time", fields.time, self._times),
             ("stream", fields.stream, self._texts),
+            ("value", fields.value, self._values),
         ]
         self._columns = [column for column in columns if column[1]]
 
@@ -61,16 +64,23 @@ class Normaliser:
         times, marks = read_times(values, self.fields.time_unit)
         return pa.array(times).cast(TIME), marks
 
+    def _values(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
+        """Read the value."""
+        return read_values(values, whole=self.fields.whole)
+
     def _wording(self, rule: str, name: str) -> str:
         """Say a rule in words."""
         number = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         return {
             MISSING: "must be present and not empty",
-            TYPE: "must be a number or text" if name == "time" else "must be text or an integer",
+            TYPE: {"time": "must be a number or text", "value": "must be a number"}.get(
+                name, "must be text or an integer"
+            ),
             ENCODING: "must be valid UTF-8",
             LONG: f"must be at most {self.fields.max_item_bytes} bytes",
             SYNTAX: f"must be {number}",
             FINITE: "must be finite",
+            WHOLE_NUMBER: "must be a whole number",
             RANGE: "must be between 1970-01-01 and 2200-01-01",
             UNIT: "must not be a plain number without --time_unit",
         }[rule]

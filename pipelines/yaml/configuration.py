@@ -34,6 +34,11 @@ ADDED: Mapping[str, Key] = {
     "stream_field": Key(
         str, "field with the stream. Default: stream, if streams or streams_per_person is given, else none.", None
     ),
+    "value_field": Key(
+        str,
+        "field with the number that an event has beside its item. It is read where an option is about numbers.",
+        "value",
+    ),
     "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", None),
     "error_handling": Key(
         dict[str, str],

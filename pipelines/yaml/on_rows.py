@@ -49,16 +49,20 @@ class OnRows(beam.PTransform[Any, Any]):
             (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
         )
         self.error_output = error_output(added["error_handling"])
-        self.row_type = spec.row_type
         places = (added["noise_key_file"], added["noise_key_variable"])
         secret = noise_source(*places, added["run_id"])
         if places == (None, None):
             _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
         arguments = arguments_of(spec, given, streams=self.stream_field is not None)
         self.made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
-        names = {name: added[name] for name in ("user_field", "item_field", "time_field")}
+        self.row_type = spec.row_type_of(self.made)
+        names = {name: added[name] for name in ("user_field", "item_field", "time_field", "value_field")}
         read = self.made.event_fields
-        unread = {"user_field": read.user == UNREAD, "item_field": not read.item}
+        unread = {
+            "user_field": read.user == UNREAD,
+            "item_field": not read.item,
+            "value_field": read.value == UNREAD,
+        }
         self.fields: dict[str, Any] = {key: None if unread.get(key) else name for key, name in names.items()}
 
     def expand(self, rows: PCollection[Any]) -> Any:

@@ -79,8 +79,7 @@ def _parameter(name: str, key: Key) -> inspect.Parameter:
 def _transforms() -> dict[str, YamlTransform]:
     """Return what Beam YAML calls for each transform that has events as its only input, by the name of its class."""
     specs = [spec for spec in map(question, WORDS) if spec.inputs is None]
-    by_class = {spec.transform.rpartition(".")[2]: spec for spec in reversed(specs)}  # of two the first one
-    return {name: YamlTransform(spec) for name, spec in by_class.items()}
+    return {spec.transform.rpartition(".")[2]: YamlTransform(spec) for spec in specs}
 
 
 TRANSFORMS = _transforms()

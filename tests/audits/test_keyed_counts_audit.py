@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts
 from privstream.mechanisms.keyed_counts.calibration import best_factor, l2_norm
+from privstream.mechanisms.keyed_counts.factors import BufferedFactor
+from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
 from scipy import special
@@ -109,8 +111,9 @@ def test_a_key_that_is_bare_and_then_shared_stays_within_delta():
     """Two steps since the start: u alone at step 1, another person at step 2; what is not published tells as well."""
     mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, over="start", horizon=2, contributions_per_key=1)
     first, second = (mechanism.stddev(step) for step in (1, 2))
-    coefficients = mechanism.law.noises[0].factor.published(None)
-    correlation = coefficients[1] / math.hypot(*coefficients)
+    factor = mechanism.law.noises[0].factor
+    late = 1 / factor.levels[1]  # the noise of step 2 is z_1 (1 - r_1 late) + z_2 late
+    correlation = (1 - factor.coefficients[1] * late) / math.hypot(1 - factor.coefficients[1] * late, late)
     low = mechanism.threshold(1) - 1.5  # noise of step 1, before rounding, that publishes the bare key
     noise = np.linspace(-12 * second, 12 * second, 200_001)
     given = correlation * first / second * noise
@@ -148,10 +151,11 @@ def test_no_choice_of_steps_moves_answers_further_than_stated(over, per_key):
     )
     for factor in {
         best_factor(mechanism.bounds),
-        best_factor(KeyedCounts(epsilon=1, delta=1e-6, over="start", horizon=7).bounds),
+        BufferedFactor(7),
+        *([LevelledFactor(7)] if per_key == 1 else []),
     }:
         column = factor.coefficients
-        shifted = [np.concatenate([np.zeros(s), column[: 7 - s]]) for s in range(7)]
+        shifted = [np.concatenate([np.zeros(s), column[: 7 - s]]) * factor.levels[s] for s in range(7)]
         norms = [
             np.linalg.norm(sum(shifted[s] for s in chosen)) ** 2 for chosen in itertools.combinations(range(7), per_key)
         ]
@@ -174,10 +178,23 @@ def test_repeated_contributions_claimed_as_different_keys_are_seen():
     )
     factor, curve = mechanism.law.noises[0].factor, mechanism.law.curve
     column = factor.coefficients
-    repeated = np.linalg.norm(sum(np.concatenate([np.zeros(s), column[: 64 - s]]) for s in range(8)))
+    repeated = np.linalg.norm(sum(factor.levels[s] * np.append(np.zeros(s), column[: 64 - s]) for s in range(8)))
     claimed = math.sqrt(8) * np.linalg.norm(column)
     true = GaussianCurve(shift=curve.shift * float(repeated / claimed))
     assert true.delta(EPSILON) > 1000 * 1e-6
     honest = KeyedCounts(epsilon=EPSILON, delta=1e-6, over="start", horizon=64, contributions=8, public_keys=True)
-    stated = l2_norm(factor, False, honest.bounds)
-    assert stated >= repeated
+    stated = l2_norm(best_factor(honest.bounds), False, honest.bounds)
+    column = best_factor(honest.bounds).coefficients
+    assert stated >= np.linalg.norm(sum(np.append(np.zeros(s), column[: 64 - s]) for s in range(8)))
+    with pytest.raises(ValueError, match="most must be 1"):
+        l2_norm(factor, False, honest.bounds)
+
+
+@pytest.mark.parametrize("horizon", [2, 9, 64, 500])
+def test_levels_make_no_column_longer_than_the_first_and_larger_ones_would(horizon):
+    """The second half is the negative control: the next level would move answers further than is paid for."""
+    factor = LevelledFactor(horizon)
+    norms = np.sqrt(np.cumsum(factor.coefficients**2))
+    assert np.all(factor.levels * norms[::-1] <= norms[-1] * (1 + 1e-9))
+    assert np.all((factor.levels + 1 / 32) * norms[::-1] > norms[-1])
+    assert factor.levels[0] == 1 and np.all(np.diff(factor.levels) >= 0)

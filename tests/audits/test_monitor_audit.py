@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from empirical_privacy import lower_delta, lower_epsilon
 from monitor_attacks import Belief, Plan, constant, simulate
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 

@@ -18,7 +18,15 @@ pytestmark = pytest.mark.slow
 
 ITEMS = ("a", "b", "c", "d")
 RUNS = 5_000
-COMMON = {"window": 1, "start": 0, "end": 2, "domain": Domain(ITEMS), "noise": SeededNoise(0), "measure_share": 0.5}
+COMMON = {
+    "window": 1,
+    "start": 0,
+    "end": 2,
+    "domain": Domain(ITEMS),
+    "noise": SeededNoise(0),
+    "measure_share": 0.5,
+    "method": "exponential_gaps",
+}
 OTHERS = [(10, 0), (11, 1), (12, 0)]  # (person, item)
 SUSPECT = 7
 

@@ -49,10 +49,10 @@ POINTS = ["--universe", "64", "--delete_values", ITEMS[3]]
 QUESTIONS = {
     "heavy-hitters": Question([*WINDOWS[:2], "--epsilon", "20", "--delta", "1e-3", "--max_hits", "3", "--horizon",
     "9"]),
+    "counts": Question([*WINDOWS, "--epsilon", "20", "--delta", "1e-3", "--max_contributions", "3", "--over", "start"]),
     "top-k": Question([*WINDOWS, "--epsilon", "5", "--top", "2", "--items_per_step", "2"], DOMAIN),
     "alerts": Question([*WINDOWS, "--epsilon", "9", "--min_alerts", "5"], {"rules": lines(RULES)}),
     "histogram": Question([*WINDOWS, "--epsilon", "2", "--queries", "histogram,max,top:2"], DOMAIN),
-    "quantiles": Question([*WINDOWS, "--epsilon", "2", "--unit", "user", "--max_contributions", "3"], DOMAIN),
     "flags": Question([*WINDOWS, "--epsilon", "9", "--thresholds", "20"], DOMAIN),
     "cardinality": Question([*WINDOWS, "--epsilon", "5", *DOORS]),
     "ranges": Question([*WINDOWS, "--epsilon", "5", *POINTS], {"queries": lines([{"low": 1, "high": 9}, {"low": 5,

@@ -81,6 +81,9 @@ def hostile_call(chance: random.Random, folder: Path, source: Path) -> list[str]
 
 PLANS = {
     "heavy-hitters": ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "4"],
+    "counts": ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", "--over", "start", "--windows", "24"],
+    "quantiles": ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", "--quantiles", "0.5", "--resolution",
+    "50", "--windows", "24"],
     "top-k": ["--epsilon", "1", "--items", "50", "--top", "5", "--windows", "24"],
     "alerts": ["--epsilon", "1", "--rules", "5", "--windows", "30"],
     "histogram": ["--epsilon", "1", "--categories", "9", "--windows", "30"],

@@ -69,7 +69,7 @@ def test_nothing_usable_is_no_success(tmp_path):
 @pytest.mark.slow
 def test_no_item_on_the_list_is_no_success(tmp_path):
     source = write(tmp_path / "events.jsonl", people(0, item="off the list"))
-    ran = run(arguments_of("quantiles", tmp_path / "run", source), tmp_path / "run")
+    ran = run(arguments_of("flags", tmp_path / "run", source), tmp_path / "run")
     assert ran.status == 3
     assert ran.rows
     check_manners(ran)

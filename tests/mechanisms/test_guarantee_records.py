@@ -32,6 +32,7 @@ from privstream.mechanisms import (
     Sparse,
     SparseVectorWithGap,
     SquareRootToeplitzCounter,
+    StatusMonitor,
     ThresholdMonitor,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
@@ -54,6 +55,8 @@ MECHANISMS = [
         for share in (0.0, 0.5)
     ],
     ThresholdMonitor(**MONITOR, domain_size=50),
+    StatusMonitor(**MONITOR),
+    StatusMonitor(**MONITOR, domain_size=50, neighbouring="replace_one", count_share=0.0),
     BinaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
     KaryTreeCounter(epsilon=1.0, columns=3, horizon=20),
     SquareRootToeplitzCounter(epsilon=1.0, columns=3, delta=1e-6, horizon=20),

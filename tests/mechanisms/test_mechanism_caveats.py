@@ -37,6 +37,7 @@ EXAMPLES = {
         (RUN | {"calibration": "paper"}, NUMBERS),
         (RUN | {"calibration": "clock", "count_share": 0.0}, NUMBERS),
     ],
+    "StatusMonitor": [(RUN, NUMBERS), (RUN | {"domain_size": 9}, NUMBERS)],
     "BinaryTreeCounter": [(COLUMNS, EXACT)],
     "BottomUpTreeCounter": [(COLUMNS, EXACT)],
     "KaryTreeCounter": [(COLUMNS, EXACT)],
@@ -54,6 +55,10 @@ EXAMPLES = {
     "KeyedCounts": [
         ({"delta": 1e-6}, NUMBERS),
         ({"public_keys": True, "over": "start", "horizon": 9, "max_value": 5}, NUMBERS),
+    ],
+    "NumericQuantiles": [
+        ({"delta": 1e-6, "low": 0, "high": 9}, EXACT),
+        ({"low": 0, "high": 9, "resolution": 5, "unit": "event", "over": "start", "horizon": 9}, EXACT),
     ],
     "RangeCounter": [({"universe": 100}, EXACT)],
     "DynamicPredecessor": [({"universe": 100}, EXACT)],

@@ -16,6 +16,7 @@ from privstream.mechanisms import (
     AboveThreshold,
     AdaptiveSparseVector,
     BinaryTreeCounter,
+    BinnedStep,
     BottomUpTreeCounter,
     BufferedToeplitzCounter,
     ColumnFlags,
@@ -28,6 +29,7 @@ from privstream.mechanisms import (
     KeyedNoise,
     KeyedStep,
     LinearQueries,
+    NumericQuantiles,
     NumericSparse,
     OnlineMultiplicativeWeights,
     PredecessorStep,
@@ -39,6 +41,7 @@ from privstream.mechanisms import (
     Sparse,
     SparseVectorWithGap,
     SquareRootToeplitzCounter,
+    StatusMonitor,
     ThresholdMonitor,
     UnknownHorizonCounter,
     Updates,
@@ -120,6 +123,11 @@ def keyed_steps():
     ]
 
 
+def binned_steps():
+    """Bins with few, many and no values."""
+    return [BinnedStep(step=i + 1, counts=np.full(20, count)) for i, count in enumerate((3, 0, 40, 1))]
+
+
 EXAMPLES = {
     AboveThreshold: Example(AboveThreshold(epsilon=1.0, threshold=1000, integer=True), queries_with_one_hit),
     Sparse: Example(Sparse(epsilon=1.0, max_hits=20, threshold=1000), queries),
@@ -136,6 +144,7 @@ EXAMPLES = {
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
     ),
+    StatusMonitor: Example(StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings),
     BinaryTreeCounter: Example(BinaryTreeCounter(**COLUMNS, horizon=20), column_sums),
     BottomUpTreeCounter: Example(BottomUpTreeCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     KaryTreeCounter: Example(KaryTreeCounter(**COLUMNS, horizon=20), column_sums),
@@ -145,6 +154,9 @@ EXAMPLES = {
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
+    NumericQuantiles: Example(
+        NumericQuantiles(epsilon=1.0, delta=1e-3, low=0, high=5, resolution=20, over="start", horizon=5), binned_steps
+    ),
     RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
     DynamicPredecessor: Example(
         DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=6), lambda: predecessor_steps(deletions=True)

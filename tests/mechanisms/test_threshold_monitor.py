@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from item_streams import DOMAIN, holdings, ids, streams
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import UserCounters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 
 CALIBRATIONS = ("clock", "target_charging", "paper")
-DOMAIN = 6
 
 # Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.
 KNOWN = ThresholdMonitor(epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3)
@@ -34,34 +35,6 @@ MONITORS = {
     "no counts": replace(KNOWN, count_share=0.0),
 }
 monitors = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS.keys())
-
-
-def ids(values):
-    return np.asarray(values, dtype=np.uint64)
-
-
-def holdings(step, rows):
-    """Make holdings from triples of person, item and rank."""
-    users, items, ranks = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
-    return Holdings(step=step, users=ids(users), items=ids(items), ranks=np.array(ranks, np.uint16))
-
-
-@st.composite
-def streams(draw, steps=6, most_people=40):
-    """Draw what a few people hold at each step: up to three of six items, in an order of their own."""
-    people = draw(st.integers(0, most_people))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    stream = []
-    for _ in range(steps):
-        favourite = rng.integers(0, DOMAIN)  # held by many
-        rows = []
-        for person in range(people):
-            held = rng.permutation(DOMAIN)[: rng.integers(0, 4)]
-            if len(held) and rng.random() < 0.6 and favourite not in held:
-                held[0] = favourite
-            rows += [(person, item, rank) for rank, item in enumerate(rng.permutation(held))]
-        stream.append([rows[i] for i in rng.permutation(len(rows))])
-    return stream
 
 
 def reference_step(monitor, charged, step, rows, noise):

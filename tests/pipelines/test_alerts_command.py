@@ -17,6 +17,7 @@ from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
 USERS, WINDOWS = 4000, 48
 OPTIONS = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "4", "--min_alerts", "16"]
+OPTIONS += ["--method", "sparse_vector"]
 
 
 class Clinic(NamedTuple):
@@ -167,11 +168,10 @@ def test_the_plot_of_nothing_and_of_something_else(clinic, tmp_path, capsys):
 
 
 def plan(capsys, *options):
-    """Return what the plan says of the only method with epsilon 1."""
+    """Return what the plan says of sparse vector with epsilon 1."""
     assert cli.main(["plan", "alerts", "--epsilon", "1", "--windows", "100", "--json", *options]) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]
-    (found,) = budget["methods"].values()
-    return found
+    return budget["methods"]["sparse_vector"]
 
 
 def test_the_plan_says_what_the_mechanism_says(capsys):
@@ -189,6 +189,20 @@ def test_the_plan_says_what_the_mechanism_says(capsys):
     assert "of the first 1,000 windows" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_plan_compares_both_methods(capsys):
+    given = ["--epsilon", "1", "--windows", "24", "--rules", "3"]
+    for more, taken in ([], "sparse_vector"), (["--delta", "1e-6"], "counts"):
+        assert cli.main(["plan", "alerts", *given, *more, "--json"]) == 0
+        (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+        margins = {name: found["margin"] for name, found in budget["methods"].items()}
+        assert budget["taken"] == taken == min(margins, key=margins.get)
+        assert budget["guarantee"]["delta"] == (1e-6 if taken == "counts" else 0.0)
+    assert cli.main(["plan", "alerts", *given, "--delta", "1e-6"]) == 0
+    shown = capsys.readouterr().out
+    assert "counts (taken)" in shown
+    assert "until the run stops" not in shown
+
+
 def test_the_plan_of_rules_in_a_file_knows_their_directions(capsys, tmp_path):
     rules = [AlertRule(name=name, at_least=5) for name in "abc"]
     write_rules(str(tmp_path / "same"), rules)
@@ -200,7 +214,7 @@ def test_the_plan_of_rules_in_a_file_knows_their_directions(capsys, tmp_path):
 
 def test_the_plan_finds_the_least_epsilon(capsys):
     assert cli.main(["plan", "alerts", "--error", "50", "--rules", "3", "--windows", "100", "--json"]) == 0
-    (epsilon,) = json.loads(capsys.readouterr().out)["epsilons"].values()
+    epsilon = json.loads(capsys.readouterr().out)["epsilons"]["sparse_vector"]
 
     def margin(epsilon):
         return AdaptiveSparseVector(epsilon=epsilon, min_hits=10, integer=True, monotone=True).accuracy(300, 0.05)
@@ -224,6 +238,7 @@ def test_the_plan_of_streams_with_a_budget_of_their_own_is_that_of_the_transform
         neighbouring=neighbouring,
         streams=tuple("vwxyz"),
         streams_per_person=2,
+        method="sparse_vector",
     )
     assert found["margin"] == made.margin()
     assert found["runs"] == 5 * len(made.plan.groups)

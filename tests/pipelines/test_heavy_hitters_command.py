@@ -23,7 +23,7 @@ FORMATS = ("parquet", "avro", "jsonl", "csv")
 USERS, WINDOWS = 3000, 4
 SOMEBODY = re.compile(r"u\d{6}")
 ENDLESS = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--max_hits", "4", "--items_per_step", "4"]
-OPTIONS = [*ENDLESS, "--horizon", str(WINDOWS)]
+OPTIONS = [*ENDLESS, "--horizon", str(WINDOWS), "--method", "clock"]
 BAD_LINE = '{"user": "u000007", "item": "secret wish", "time": "yesterday"}'
 
 

@@ -1,4 +1,4 @@
-"""`privstream histogram`, `quantiles` and `flags`, with plan, plot and simulate: from a file to a file."""
+"""`privstream histogram` and `flags`, with plan, plot and simulate: from a file to a file."""
 
 import argparse
 import json
@@ -90,7 +90,7 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
-    assert command(trips, "quantiles", tmp_path / "q.jsonl", "--quantiles", "0.5,1") == 0
+    assert command(trips, "histogram", tmp_path / "q.jsonl", "--queries", "quantile:0.5,quantile:1") == 0
     rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), truth_of(trips)
     assert [row.query for row in rows] == ["quantile:0.5", "quantile:1"] * WINDOWS
     for row in rows:
@@ -121,7 +121,7 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
             "thresholds must be a whole number, or a file with a JSON object",
         ),
         ("flags", ["--thresholds", "0"], "thresholds must be >= 1, got 0"),
-        ("quantiles", ["--quantiles", "2"], "quantile:Q must have Q in (0, 1], got quantile:2"),
+        ("histogram", ["--queries", "quantile:2"], "quantile:Q must have Q in (0, 1], got quantile:2"),
     ],
 )
 def test_usage_errors(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name, options, message) -> None:
@@ -169,9 +169,10 @@ def test_plan_says_what_each_method_promises(capsys: pytest.CaptureFixture[str])
 @pytest.mark.slow
 def test_plan_finds_the_least_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--categories", "12", "--windows", "30"]
-    assert cli.main(["plan", "quantiles", *options, "--error", "50", "--json"]) == 0
+    options += ["--queries", "quantile:0.5"]
+    assert cli.main(["plan", "histogram", *options, "--error", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["epsilons"]["direct_counters"]
-    errors = [plan(capsys, "quantiles", *options, f"--epsilon={epsilon}") for epsilon in (found, found * 0.98)]
+    errors = [plan(capsys, "histogram", *options, f"--epsilon={epsilon}") for epsilon in (found, found * 0.98)]
     enough, too_little = (answer["methods"]["direct_counters"]["error_bound"] for answer in errors)
     assert enough <= 50 < too_little
 
@@ -254,7 +255,7 @@ def test_simulated_trips_are_repeatable_and_their_truth_is_true() -> None:
     assert category_names(14)[-2:] == ("route 13", "route 14")
 
 
-@some_quick("name", ["histogram", "quantiles", "flags"], "flags")
+@some_quick("name", ["histogram", "flags"], "flags")
 def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, capsys, name: str) -> None:
     users = ['"user": "u", ', "", '"user": null, ', '"user": "", ', '"user": [1], ', '"user": 1.5, ']
     lines = [f'{{{user}"item": "tea", "time": "2024-01-01T00:00:01Z"}}\n' for user in users for _ in range(10)]
@@ -263,7 +264,7 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     (tmp_path / "events.csv").write_text("item,time\n" + "tea,2024-01-01T00:00:01Z\n" * 60)
     clock = ["--window", "60", "--start", "2024-01-01", "--end", "2024-01-01T00:01"]
     common = [*clock, "--epsilon", "1", "--domain", str(tmp_path / "items"), "--output", "-"]
-    common += ["--thresholds", "5"] if name == "flags" else ["--quantiles", "0.5"] if name == "quantiles" else []
+    common += ["--thresholds", "5"] if name == "flags" else []
     for format in ("jsonl", "csv"):
         assert cli.main([name, "--input", str(tmp_path / f"events.{format}"), *common]) == 0
         assert "60 of 60 events usable" in capsys.readouterr().err

@@ -18,10 +18,11 @@ FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
 CLOCK = f"{FILES} --window 3600 --start 2015-05-17 --end 2015-05-17T02:00:00Z --epsilon 1"
 COMMANDS = {
     "heavy-hitters": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "counts": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
     "top-k": f"{CLOCK} --top 2 --domain domain",
     "alerts": f"{CLOCK} --rules rules",
     "histogram": f"{CLOCK} --domain domain",
-    "quantiles": f"{CLOCK} --domain domain",
+    "quantiles": f"{CLOCK} --delta 1e-6 --max_contributions 2 --low 0 --high 9",
     "flags": f"{CLOCK} --domain domain --thresholds 5",
     "cardinality": f"{CLOCK} --timeout 60",
     "ranges": f"{CLOCK} --universe 64 --queries ranges",
@@ -80,7 +81,8 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
 
 LEFT_OUT = {
     "top-k": "150 events of items that are not in --domain",
-    "quantiles": "150 events of items that are not in --domain",
+    "quantiles --value_field item": "150 records with a value that is not a number",
+    "histogram": "150 events of items that are not in --domain",
     "queries": "150 events of items that are not in --domain",
     "heavy-hitters --domain domain": "150 events of items that are not in --domain",
     "histogram --streams x": "150 events of streams that are not in --streams",
@@ -103,6 +105,17 @@ def test_whatever_else_leaves_out_everything(line: str, folder: Path, capsys: py
     status, told = run(f"{command} {COMMANDS[command]} {further}", capsys)
     assert status == 3
     assert told.splitlines()[-1].endswith(f"noise alone: {why}")
+
+
+def test_a_run_that_publishes_nothing_says_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_events(folder, people(GOOD, "rare")[:5])
+    status, told = run(f"counts {COMMANDS['counts']}", capsys)
+    assert status == 0
+    assert "5 of 5 events usable, 0 counts published\nno item reached the threshold" in told
+    assert (folder / "rows.jsonl").read_text() == ""
+    write_events(folder, people(GOOD))
+    status, told = run(f"counts {COMMANDS['counts'].replace('--epsilon 1', '--epsilon 9')} --overwrite", capsys)
+    assert "150 of 150 events usable, 1 counts published" in told and "threshold of its window" not in told
 
 
 def test_input_without_events(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,11 @@ EVENTS = "--input events.jsonl --output rows.jsonl"
 CLOCK = f"{EVENTS} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z"
 COMMANDS = {
     "heavy-hitters": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
+    "counts": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2 --max_value 9",
     "top-k": f"{CLOCK} --top 1 --epsilon 1 --domain domain",
     "alerts": f"{CLOCK} --epsilon 1 --rules rules",
     "histogram": f"{CLOCK} --epsilon 1 --domain domain",
-    "quantiles": f"{CLOCK} --epsilon 1 --domain domain",
+    "quantiles": f"{CLOCK} --epsilon 1 --delta 1e-6 --max_contributions 2 --low 0 --high 9",
     "flags": f"{CLOCK} --epsilon 1 --domain domain --thresholds 5",
     "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
     "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
@@ -53,9 +54,11 @@ VALUES = {
     "max_contributions": "2 --unit user",
     "max_per_window": "1 --max_contributions 2 --unit user",
     "max_updates": "50",
+    "max_value": "500",
     "measure_share": "0.5",
     "method": "auto",
     "min_alerts": "3",
+    "min_people": "20",
     "neighbouring": "replace_one",
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
@@ -66,6 +69,7 @@ VALUES = {
     "quantiles": "0.5",
     "queries": "max",
     "quiet": "2",
+    "resolution": "20",
     "run_id": "another",
     "selection": "first",
     "separator": ",",
@@ -79,11 +83,28 @@ VALUES = {
     "timeout": "30",
     "unit": "user --max_contributions 2",
     "user_field": "who",
+    "value_field": "cents",
+    "value_share": "0.4",
     "visits_per_person": "2 --method visit_counter",
     "watch": "1",
     "watermark": "marks --watch 1",
 }
 OF_COMMANDS = {
+    "counts": {
+        "over": "2h --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+        "top": "3",
+        "unit": "person",
+        "max_contributions": "3",
+        "horizon": "9 --start 2024-01-01 --over start",
+        "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+    },
+    "quantiles": {
+        "over": "2h",
+        "value_field": "number",
+        "scale": "log --low 1",
+        "max_contributions": "3",
+        "unit": "person",
+    },
     "top-k": {"unit": "person_in_window"},
     "cardinality": {"unit": "event"},
     "predecessor": {"delta": "1e-6 --delete_values out"},
@@ -109,7 +130,16 @@ CASES = [
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with one file of everything."""
-    event = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z", "who": "6", "thing": "b", "land": "a"}
+    event = {
+        "user": "5",
+        "item": "a",
+        "time": "2024-01-01T00:00:01Z",
+        "who": "6",
+        "thing": "b",
+        "land": "a",
+        "value": 3,
+        "number": 4,
+    }
     files = {
         "events.jsonl": json.dumps(event | {"when": "2024-01-01T00:00:02Z"}),
         "domain": "a\nb\nc",

@@ -26,7 +26,9 @@ START = 1_704_067_200
 
 def row(hour: int, item: str, count: int, stream: str = "") -> HeavyHitter:
     start = START + hour * HOUR
-    return HeavyHitter(stream, Timestamp(start), Timestamp(start + HOUR), item, count, 10.0)
+    return HeavyHitter(
+        stream, Timestamp(start), Timestamp(start + HOUR), item, count, 10.0, Timestamp(start), "started"
+    )
 
 
 def held(hour: int, item: str, holders: int, stream: str = "") -> ItemHolders:
@@ -252,6 +254,27 @@ def test_verdict() -> None:
     assert verdict.below == (key(ROWS[3]),)
     assert verdict.false == (Key("", extra.window_start, extra.window_end, "nobody"),)
     assert verdict.sentence(100).startswith("Of 5 items that at least 100 people had in a window, 3 were reported")
+
+
+def test_a_row_that_says_that_an_item_has_ended_reports_it_no_longer() -> None:
+    ended = ROWS[2]._replace(status="ended", since=ROWS[0].window_start)
+    verdict = judge([*ROWS[:2], ended], TRUTH, 100)
+    assert verdict.found == tuple(map(key, ROWS[:2]))
+    assert key(ended) in verdict.missed
+
+
+def test_an_item_that_continues_without_a_count_stays_at_its_height(files: Path) -> None:
+    going_on = [row(hour, "first snow", 0)._replace(count_stddev=0.0, status="continues") for hour in (2, 3)]
+    write_row_file(str(files / "rows.jsonl"), HeavyHitter, [*ROWS[:2], *going_on])
+    text = words(files, "picture.svg")
+    assert "Lines without points: the item continues" in text
+    assert "Counts leave out" in text
+    assert "Lines without points" not in words(files, "other.svg", rows=_all_counted(files))
+
+
+def _all_counted(files: Path) -> str:
+    write_row_file(str(files / "counted.jsonl"), HeavyHitter, ROWS)
+    return "counted.jsonl"
 
 
 def test_detection_threshold_beside_rows(files: Path) -> None:

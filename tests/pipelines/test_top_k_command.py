@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from privstream.mechanisms import MeasuredTopK
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.pipelines import cli
 from privstream.pipelines.questions.top_k.picture import caption
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -135,7 +136,10 @@ def test_plan_says_what_the_mechanism_says(capsys: pytest.CaptureFixture[str]) -
     options = ["--epsilon", "2", "--delta", "1e-6", "--items", "500", "--top", "8", "--windows", "24"]
     assert cli.main(["plan", "top-k", *options, "--json", "--items_per_step", "3"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)["budgets"]
-    assert answer["taken"] == "exponential_gaps"
+    assert answer["taken"] == "counts"
+    counted = CountedTopK(epsilon=2.0, delta=1e-6, size=500, top=8, releases=24, items_per_release=3)
+    assert answer["methods"]["counts"]["selection_error"] == counted.selection_error(500, 0.05)
+    assert answer["methods"]["counts"]["least_error_bound"] == counted.measure_error(0.05)
     for law in ("exponential", "laplace"):
         mechanism = MeasuredTopK(epsilon=2.0, delta=1e-6, top=8, releases=24, items_per_release=3, noise_law=law)
         found = answer["methods"][f"{law}_gaps"]

@@ -25,7 +25,9 @@ FORMATS = ["avro", "parquet", "jsonl"]
 
 def hitter(stream="", hour=0, item="tea", count=5, stddev=1.5):
     start = 1_704_067_200 + 3600 * hour
-    return HeavyHitter(stream, Timestamp(start), Timestamp(start + 3600), item, count, stddev)
+    return HeavyHitter(
+        stream, Timestamp(start), Timestamp(start + 3600), item, count, stddev, Timestamp(start), "started"
+    )
 
 
 SORTED = [
@@ -86,7 +88,9 @@ def test_times_are_timestamps_for_other_readers(tmp_path):
 
 
 def test_fractions_of_seconds_survive(tmp_path):
-    row = HeavyHitter("", Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1, 0.0)
+    row = HeavyHitter(
+        "", Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1, 0.0, Timestamp(micros=1), "started"
+    )
     for format in FORMATS:
         write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, [row])
         assert read_row_file(str(tmp_path / f"out.{format}"), HeavyHitter) == [row]
@@ -218,12 +222,12 @@ def test_the_terminal_table_shows_times_counts_and_error_bars():
 def test_windows_of_one_length_tell_it_once():
     start = Timestamp(1_704_067_200)
     hours = [
-        HeavyHitter("", start, start + 3600, "a", 1, 0.5),
-        HeavyHitter("", start + 3600, start + 7200, "a", 1, 0.5),
+        HeavyHitter("", start, start + 3600, "a", 1, 0.5, start, "started"),
+        HeavyHitter("", start + 3600, start + 7200, "a", 1, 0.5, start, "continues"),
     ]
     text = printed(hours, title="Found")
     assert "Found, windows of 3600 s" in text and "window end" not in text
-    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1, 0.5)], title="Found")
+    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1, 0.5, start, "started")], title="Found")
     assert "windows of" not in other and "2024-01-01T02:00:00Z" in other
     assert "window end" in printed([])
 

@@ -88,7 +88,10 @@ def direct(events: list[tuple[str, str, int, str]], **arguments: Any) -> list[di
 
 def published(events: list[tuple[str, str, int, str]], transform: PrivateTransform) -> list[dict[str, Any]]:
     """The rows of a transform called from Python, as Beam YAML writes them."""
-    rows = [beam.Row(user=user, item=item, time=Timestamp(time), stream=stream) for user, item, time, stream in events]
+    rows = [
+        beam.Row(user=user, item=item, time=Timestamp(time), stream=stream, value=5)
+        for user, item, time, stream in events
+    ]
     COLLECTED.clear()
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         pipeline | beam.Create(rows) | transform | beam.Map(collect)
@@ -257,6 +260,14 @@ DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": STA
 ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"]}, {"name": "quiet", "at_most": 5}]
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "KeyedCounts": (
+        {"max_contributions": 4, "over": "2m", "domain": ITEMS, "streams": ["a", "b"]},
+        {"max_contributions": 4, "over": 120, "domain": Domain(ITEMS), "streams": ("a", "b")},
+    ),
+    "NumericQuantiles": (
+        {"max_contributions": 4, "low": 0, "high": 9, "quantiles": [0.25, 0.5], "resolution": 9, "value_field": "size"},
+        {"max_contributions": 4, "low": 0, "high": 9, "quantiles": (0.25, 0.5), "resolution": 9},
+    ),
     "TopKWithGap": (
         {"domain": ITEMS, "top": 1, "streams": ["a", "b"]},
         {"domain": Domain(ITEMS), "top": 1, "streams": ("a", "b"), "streams_per_person": 1},
@@ -287,7 +298,10 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     config, arguments = CASES[name]
     in_streams = "streams" in config
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
-    rows = [{"who": u, "item": i, "time": iso(t), **({"stream": s} if in_streams else {})} for u, i, t, s in events]
+    rows: list[dict[str, Any]] = [
+        {"who": u, "item": i, "time": iso(t), "size": 5, **({"stream": s} if in_streams else {})}
+        for u, i, t, s in events
+    ]
     bad = {
         f"time must be {NO_TIME}": rows[0] | {"time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
@@ -305,6 +319,11 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
+        ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
+        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 > 60 seconds"),
+        ("NumericQuantiles", {"quantiles": 0.5}, "quantiles must be a list of numbers, got float"),
+        ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
+        ("NumericQuantiles", {"value_field": "weight"}, "value_field must be a field of the input, got 'weight'"),
         ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
         ("TopKWithGap", {"streams": None, "stream_field": "stream"}, "streams must be given with stream_field"),
         ("TopKWithGap", {"stream_field": ""}, "streams must not be given when no stream is read"),
@@ -321,7 +340,9 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ],
 )
 def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config: dict[str, Any], message: str) -> None:
-    row = {"item": "tea", "time": iso(START), "user": "u"} | ({"stream": "a"} if "streams" in CASES[name][0] else {})
+    row = {"item": "tea", "time": iso(START), "user": "u", "size": 5} | (
+        {"stream": "a"} if "streams" in CASES[name][0] else {}
+    )
     private = {"type": name, "input": "Create", "config": DAY | CASES[name][0] | config}
     with pytest.raises(ValueError, match=name) as raised:
         build(beam.Pipeline(), [{"type": "Create", "config": {"elements": [row]}}, private])

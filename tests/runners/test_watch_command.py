@@ -35,6 +35,10 @@ COMMANDS = {
     "heavy-hitters": Watch(
         ["heavy-hitters", "--users=5000", "--items=300"], ["--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
     ),
+    "counts": Watch(
+        ["counts", "--users=5000", "--items=300"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--over=2h", "--min_people=5"],
+    ),
     "top-k": Watch(
         ["top-k", "--users=2000", "--items=50", "--domain={}/domain"], [*ON_A_CLOCK, "--domain={}/domain", "--top=3"]
     ),
@@ -42,7 +46,10 @@ COMMANDS = {
         ["alerts", "--users=4000", "--rules={}/rules"], [*ON_A_CLOCK, "--rules={}/rules", "--min_alerts=8"]
     ),
     "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
-    "quantiles": Watch(TRIPS, [*OF_TRIPS, "--quantiles=0.5,1"]),
+    "quantiles": Watch(
+        ["quantiles", "--users=2000"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value_field=item"],
+    ),
     "flags": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--thresholds={}/thresholds"]),
     "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
     "ranges": Watch(

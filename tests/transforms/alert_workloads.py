@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
 
@@ -20,7 +21,15 @@ RULES = (
     AlertRule(name="a or b", at_least=12, items=("a", "b")),
     AlertRule(name="b or ä", at_least=9, items=("b", ITEMS[4])),
 )
-COMMON = {"epsilon": 4.0, "rules": RULES, "window": 10, "start": START, "end": START + 10 * WINDOWS, "min_alerts": 6}
+COMMON = {
+    "epsilon": 4.0,
+    "rules": RULES,
+    "window": 10,
+    "start": START,
+    "end": START + 10 * WINDOWS,
+    "min_alerts": 6,
+    "method": "sparse_vector",
+}
 CONFIGURATIONS = {
     "shared": {},
     "listed items": {"rules": RULES[1:], "allowed_lateness": 3},
@@ -32,11 +41,29 @@ CONFIGURATIONS = {
     "own streams": {"streams": ("s", "t", "never seen"), "streams_per_person": 1, "quiet": 1},
     "soon over": {"min_alerts": 1, "branches": 1},
 }
+COUNTED = {
+    "counts": {"epsilon": 8.0, "delta": 1e-3},
+    "counts, pure": {"rules": RULES[1:], "epsilon": 30.0, "shards": 2},
+    "counts, both directions": {
+        "rules": (*RULES[:2], AlertRule(name="silence", at_most=10)),
+        "neighbouring": "replace_one",
+        "epsilon": 40.0,
+    },
+    "counts, sliding, quiet": {"period": 5, "quiet": 3, "epsilon": 8.0, "delta": 1e-3},
+    "counts, streams": {"streams": ("s", "t", "never seen"), "epsilon": 20.0, "delta": 1e-3},
+    "counts, own streams": {"streams": ("s", "t"), "streams_per_person": 1, "quiet": 1, "epsilon": 9.0, "delta": 1e-3},
+}
+"""Those of the method that pays for counts."""
 
 
 @functools.cache
 def transform(name: str) -> SparseVectorAlerts:
-    return SparseVectorAlerts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name]})
+    return SparseVectorAlerts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS.get(name, {}), **counted(name)})
+
+
+def counted(name: str) -> dict:
+    """Return the arguments of a configuration with counts."""
+    return COUNTED[name] | {"method": "counts"} if name in COUNTED else {}
 
 
 def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int, str]]:
@@ -86,6 +113,31 @@ def reference(made: SparseVectorAlerts, events) -> list[Alert]:
                         if answer.hits[0]:
                             last[stream, rule.name] = step
                             rows.append(row(made, mechanism, state, answer, step, stream, rule))
+    return sorted(rows)
+
+
+def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
+    """Return the alerts by noisy counts: all counts one by one."""
+    true, plan, counts, rows, last = true_counts(made, events), made.plan, made.counted.counts, [], {}
+    places = [(stream,) for stream in plan.streams] if plan.by_stream else [plan.streams]
+    for streams in places:
+        key = streams[0].encode() if plan.by_stream else b""
+        tests = [(stream, rule) for stream in streams for rule in plan.rules]
+        numbers = np.arange(len(tests), dtype=np.uint64)
+        for step in range(made.steps.first, made.steps.end):
+            values = np.array([true.get((step, stream, rule.name), 0) for stream, rule in tests])
+            given = KeyedStep(step=1, keys=numbers, counts=values)
+            _, noisy = counts.step(counts.initial_state(numbers), given, made.noise.derive("counts", key, step))
+            for (stream, rule), count in zip(tests, noisy.counts.tolist(), strict=True):
+                gap = rule.sign * (count - rule.threshold)
+                if gap < 0 or last.get((stream, rule.name), -math.inf) + plan.quiet >= step:
+                    continue
+                last[stream, rule.name] = step
+                start = step * made.steps.period
+                bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
+                lower = gap - counts.error(1, 2 * plan.beta)
+                numbers_of = (float(rule.threshold), float(count), gap, noisy.count_stddev, lower, 0.0, 0.0, False)
+                rows.append(Alert(stream, *bounds, rule.name, *numbers_of))
     return sorted(rows)
 
 

@@ -1,9 +1,10 @@
 """Shifting heavy hitters the slow way: dictionaries, no shards, no batches, no pruning."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.monitor.threshold_monitor import Holdings
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
@@ -26,7 +27,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     names: dict[int, str] = {}
     holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
-    tests_domain = transform.monitor.domain_size is not None
+    tests_domain = known is not None and transform.steps.count is not None
     for user, item, time, stream in events:
         if transform.streams is not None and stream not in transform.streams:
             continue
@@ -53,7 +54,20 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         for step in range(steps.first, steps.end):
             for stream in transform.streams or ("",):
                 kept.setdefault(step, {}).setdefault(stream, {})
-    return sorted(decide(transform, kept, names))
+    if transform.method == "status":
+        return sorted(follow(transform, kept, names))
+    return with_streaks(decide(transform, kept, names), transform.steps.period)
+
+
+def with_streaks(rows: list[HeavyHitter], period: int) -> list[HeavyHitter]:
+    """Let a report go on that was there one window before."""
+    since: dict[tuple, Timestamp] = {}
+    found = []
+    for row in sorted(rows, key=lambda row: row.window_start):
+        first = since.get((row.stream, row.item, row.window_start.micros - period))
+        found.append(row if first is None else row._replace(since=first, status="continues"))
+        since[row.stream, row.item, row.window_start.micros] = found[-1].since
+    return sorted(found)
 
 
 def bounded(transform, stream: str, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
@@ -64,7 +78,7 @@ def bounded(transform, stream: str, step: int, person: int, items: dict[int, lis
         "first": lambda item: (min(items[item]), item),
         "random": lambda item: (lot(order, person, item), item),
     }[transform.selection]
-    chosen = sorted(items, key=priority)[: transform.monitor.items_per_step]
+    chosen = sorted(items, key=priority)[: transform.items_per_step]
     return sorted(chosen, key=lambda item: (lot(order, person, item), item))
 
 
@@ -93,24 +107,15 @@ def limit_people(transform, kept: dict) -> None:
 
 
 def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Run one monitor per stream over all holders."""
-    monitor, rows = transform.monitor, []
+    """Run one monitor per stream over all holders, or publish noisy counts of them."""
+    if transform.method == "counts":
+        return count(transform, kept, names)
+    monitor, rows = transform.answer.monitor, []
     for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
         state = monitor.initial_state()
         noise = transform.noise.derive("stream", stream)
         for step in sorted(step for step in kept if stream in kept[step]):
-            table = [
-                (person, item, rank)
-                for person, items in sorted(kept[step][stream].items())
-                for rank, item in enumerate(items)
-            ]
-            held = Holdings(
-                step=step,
-                users=np.array([row[0] for row in table], np.uint64),
-                items=np.array([row[1] for row in table], np.uint64),
-                ranks=np.array([row[2] for row in table], np.uint16),
-            )
-            state, hits = monitor.step(state, held, noise)
+            state, hits = monitor.step(state, held_by(kept[step][stream], step), noise)
             counts = hits.counts.tolist() or [0] * len(hits.items)
             start = step * transform.steps.period
             rows += [
@@ -121,7 +126,74 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                     item=names[item],
                     count=count,
                     count_stddev=monitor.count_stddev,
+                    since=Timestamp(micros=start),
+                    status="started",
                 )
                 for item, count in zip(hits.items.tolist(), counts, strict=True)
+            ]
+    return rows
+
+
+def held_by(people: dict[int, list[int]], step: int) -> Holdings:
+    """Write as columns who has what."""
+    table = [(person, item, rank) for person, items in sorted(people.items()) for rank, item in enumerate(items)]
+    return Holdings(
+        step=step,
+        users=np.array([row[0] for row in table], np.uint64),
+        items=np.array([row[1] for row in table], np.uint64),
+        ranks=np.array([row[2] for row in table], np.uint16),
+    )
+
+
+def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Run one status monitor per stream over all windows of the run; long enough, where it has no bounds."""
+    monitor, steps, rows = transform.answer.monitor, transform.steps, []
+    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
+        state, noise = monitor.initial_state(), transform.noise.derive("stream", stream)
+        step = min(kept) if steps.first is None else steps.first
+        while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
+            state, found = monitor.step(state, held_by(kept.get(step, {}).get(stream, {}), step), noise)
+            start = Timestamp(micros=step * steps.period)
+            counts = found.counts.tolist() or [0] * len(found.items)
+            columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+            rows += [
+                HeavyHitter(
+                    stream=stream,
+                    window_start=start,
+                    window_end=Timestamp(micros=start.micros + steps.size),
+                    item=names[item],
+                    count=count,
+                    count_stddev=0.0 if status == 1 else monitor.count_stddev,
+                    since=Timestamp(micros=since * steps.period),
+                    status=("started", "continues", "ended")[status],
+                )
+                for item, count, since, status in zip(*columns, strict=True)
+            ]
+            step += 1
+    return rows
+
+
+def count(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Count all holders of all items; of a public list, all items in every window."""
+    counts, rows = transform.answer.counts, []
+    listed = np.array(sorted(names) if counts.public_keys else [], np.uint64)
+    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
+        state = start = counts.initial_state(listed if counts.public_keys else None)
+        noise = transform.answer.noise.derive("stream", stream)
+        for step in sorted(step for step in kept if stream in kept[step]):
+            held = Counter(item for items in kept[step][stream].values() for item in items)
+            keys = np.union1d(listed, np.array([*held], np.uint64))
+            given = KeyedStep(
+                step=step + 1 - (transform.steps.first or 0),
+                keys=keys,
+                counts=np.array([held[key] for key in keys.tolist()], np.int64),
+            )
+            state, found = counts.step(state if counts.public_keys else start, given, noise)
+            begin = step * transform.steps.period
+            ends = Timestamp(micros=begin), Timestamp(micros=begin + transform.steps.size)
+            rows += [
+                HeavyHitter(stream, *ends, names[key], noisy, found.count_stddev, ends[0], "started")
+                for key, noisy in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
+                if noisy >= transform.answer.threshold
             ]
     return rows

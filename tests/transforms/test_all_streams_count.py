@@ -6,6 +6,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     ContinualHistogram,
     Domain,
+    KeyedCounts,
+    NumericQuantiles,
     SetCardinality,
     ShiftingHeavyHitters,
     ThresholdFlags,
@@ -19,6 +21,9 @@ HITTERS = {"delta": 1e-6, "max_hits": 2, "horizon": 10, "streams_per_person": 1,
 MADE = {
     "heavy hitters": (ShiftingHeavyHitters, HITTERS),
     "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | PETS),
+    "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
+    "counts": (KeyedCounts, {"delta": 1e-6, "max_contributions": 2}),
+    "quantiles": (NumericQuantiles, {"delta": 1e-6, "max_contributions": 2, "low": 0, "high": 9}),
     "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
     "histogram": (ContinualHistogram, PETS | PEOPLE),
     "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
@@ -29,9 +34,11 @@ MADE = {
 def noise_of(made):
     """Return words that are drawn for a stream, by everything that enters their label."""
     if isinstance(made, ShiftingHeavyHitters):
-        source = made.monitor._source(made.noise)
+        source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
-        source = made._ranking_noise if isinstance(made, TopKWithGap) else made._noise()
+        counting = dict.fromkeys((KeyedCounts, NumericQuantiles), "_counting_noise")
+        drawn = (counting | {TopKWithGap: "_ranking_noise"}).get(type(made))
+        source = made._noise() if drawn is None else getattr(made, drawn)
     return source.derive("stream", "a").words(4)
 
 
@@ -50,12 +57,13 @@ def test_another_list_of_streams_draws_other_noise(name):
 def test_events_with_streams_draw_other_noise_than_those_without():
     """Where events have streams, those of others than the nameless one are not counted in it."""
     without = {name: value for name, value in HITTERS.items() if name != "streams_per_person"}
-    one, other = (ShiftingHeavyHitters(**RUN, **given) for given in (without, HITTERS))
-    assert not np.array_equal(noise_of(one), noise_of(other))
+    for method in ("clock", "counts"):
+        one, other = (ShiftingHeavyHitters(**RUN, **given | {"method": method}) for given in (without, HITTERS))
+        assert not np.array_equal(noise_of(one), noise_of(other))
 
 
 def test_another_start_of_counting_draws_other_noise():
-    arguments = RUN | {"delta": 1e-6, "max_hits": 2, "participation_cap": 3, "end": None}
+    arguments = RUN | {"delta": 1e-6, "max_hits": 2, "participation_cap": 3, "end": None, "method": "clock"}
     assert np.all(
         noise_of(ShiftingHeavyHitters(**arguments)) != noise_of(ShiftingHeavyHitters(**arguments | {"start": 60}))
     )

@@ -11,6 +11,7 @@ from privstream.transforms import (
     AlertRule,
     ContinualHistogram,
     Domain,
+    KeyedCounts,
     PredecessorQueries,
     RangeCounts,
     SetCardinality,
@@ -87,6 +88,7 @@ ON_A_CLOCK = {
     ),
 }
 OTHERS = {
+    "counts": KeyedCounts(**WINDOWS, **NOISE, epsilon=50, delta=1e-3, max_contributions=1),
     "top-k": TopKWithGap(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"]), top=1),
     "alerts": SparseVectorAlerts(**WINDOWS, **NOISE, epsilon=50, rules=[AlertRule(name="many", at_least=100)]),
     "cardinality": SetCardinality(**WINDOWS, **NOISE, epsilon=50, enter_values=("in",), leave_values=("out",)),

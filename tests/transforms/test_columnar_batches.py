@@ -90,7 +90,7 @@ def test_batches_survive_and_join(kind, data):
 def test_sealed_batches_know_their_key(batch, key, data):
     record = seal(key, batch)
     assert sealed_key(record) == key
-    assert rows_of(unseal(record)) == rows_of(batch)
+    assert rows_of(unseal(HolderBatch, record)) == rows_of(batch)
     picked = data.draw(st.lists(st.integers(0, len(batch.users) - 1), unique=True)) if len(batch.users) else []
     some = batch.take(np.array(picked, np.int64))
     assert rows_of(some) == [rows_of(batch)[i] for i in picked]

@@ -27,6 +27,7 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import (
     Domain,
+    KeyedCounts,
     LinearQuery,
     Measurement,
     MeasurementAlerts,
@@ -53,10 +54,23 @@ def queries():
     return PrivateQueries(epsilon=1.0, domain=Domain(["i", "j"]), records=10, alpha=0.5, noise=KeyedNoise(KEY))
 
 
+COUNTS = {
+    "window": {"delta": 1e-6, "max_contributions": 2},
+    "largest of a list": {"max_contributions": 2, "domain": Domain(["i", "j"]), "over": "start", "top": 1},
+    "events": {"delta": 1e-6, "unit": "event", "over": 2},
+    "last windows": {"delta": 1e-6, "max_contributions": 2, "over": 2, "min_people": 3, "streams": ("s", "t")},
+}
+
+
+def counts(name):
+    return KeyedCounts(epsilon=1.0, window=1, start=0, end=4, noise=KeyedNoise(KEY), **COUNTS[name])
+
+
 EXAMPLES = {
     f"{title}, {name}": functools.partial(make, name)
     for title, make, names in (
         ("heavy hitters", workloads.transform, workloads.CONFIGURATIONS),
+        ("counts", counts, COUNTS),
         ("histogram", histogram_workloads.transform, histogram_workloads.CONFIGURATIONS),
         ("flags", histogram_workloads.transform, histogram_workloads.FLAGS),
         ("cardinality", cardinality_workloads.transform, cardinality_workloads.CONFIGURATIONS),

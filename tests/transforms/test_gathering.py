@@ -475,7 +475,7 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     texts = pa.array(["x" * (3 << 20), "tea", None]).cast(kind)
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
-    assert [piece.num_rows for piece in record_batches.pieces(batch)] == [3003]
+    assert [piece.num_rows for piece in record_batches.pieces(batch, EventFields())] == [3003]
     clean, broken = record_batches.read_batch(batch, EventFields())
     assert clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in broken.values()]

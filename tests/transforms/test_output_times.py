@@ -153,7 +153,8 @@ def test_a_side_input_gets_each_row_once():
 
 def hit(steps: Steps, step: int) -> TimestampedValue:
     """Return a row as the stage before publishes it."""
-    return TimestampedValue(HeavyHitter("", *steps.bounds(step), "a", 1, 0.0), steps.decision_time(step, 1))
+    start, end = steps.bounds(step)
+    return TimestampedValue(HeavyHitter("", start, end, "a", 1, 0.0, start, "started"), steps.decision_time(step, 1))
 
 
 @pytest.mark.prism

@@ -17,6 +17,7 @@ from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
 
 SEED = 5
+STATUSES = ("status", "status, no start", "status, known domain, streams")
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
@@ -29,7 +30,7 @@ def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
 @pytest.mark.parametrize("form", [as_rows, as_arrow])
 @some_quick(
     "name",
-    ["plain", "many items", "first item", "public streams", "capped", "known domain, streams"],
+    ["plain", "many items", "first item", "public streams", "capped", "known domain, streams", *STATUSES],
     "public streams",
     "known domain, streams",
 )
@@ -97,7 +98,7 @@ def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_strea
     return source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity(), events
 
 
-@pytest.mark.parametrize("name", ["plain", "sliding", "public streams", "capped", "known domain"])
+@pytest.mark.parametrize("name", ["plain", "sliding", "public streams", "capped", "known domain", *STATUSES[:2]])
 @streaming
 def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     made = with_shards(name, 2)

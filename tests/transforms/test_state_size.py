@@ -5,11 +5,13 @@ import random
 import numpy as np
 import pytest
 import tiny_runner
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.heavy_hitters.statuses import DecideStatuses
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, random_events, transform
@@ -78,6 +80,40 @@ def test_people_without_charges_left_cost_nothing_more():
     assert size_of(stage) <= size + 100
 
 
+def status_stage() -> tiny_runner.Stage:
+    """Return a status monitor in which an item of fifty people goes up, and one of nobody goes down."""
+    monitor = StatusMonitor(epsilon=3000.0, delta=0.01, max_hits=1000, horizon=1000, count_share=0.0)
+    assert monitor.detection_threshold <= 50
+    fn = DecideStatuses(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
+    return tiny_runner.Stage(fn, random.Random(0))
+
+
+def test_a_lasting_item_writes_nothing_but_what_comes_in():
+    stage, people = status_stage(), np.arange(5_000)
+    feed(stage, 0, people)
+    size, batch = size_of(stage), len(seal(StepKey("", 0, 0), held(people)))
+    written = [feed(stage, step, people) for step in range(1, 30)]
+    assert max(written) <= batch + OVERHEAD
+    assert size_of(stage) <= size + 100
+    assert [row.status for row in stage.take()] == ["started", *["continues"] * 29]
+    assert [timer[2] for timer in stage.cells.timers] == ["30"], "the next window is decided, whoever sends something"
+    stage.advance(tiny_runner.END)
+    assert [row.status for row in stage.take()] == ["ended"]
+    assert not stage.cells.timers
+
+
+def test_the_log_of_changes_is_compacted(monkeypatch):
+    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2_000)
+    stage, sizes = status_stage(), []
+    for step in range(60):  # another item of the same people every other step
+        if step % 2 == 0:
+            stage.feed([(b"", seal(StepKey("", step, 0), held(np.arange(60), item=step)))])
+        stage.advance(STEPS.decision_time(step, 4).micros)
+        sizes.append(size_of(stage))
+    assert [row.status for row in stage.take()] == ["started", "ended"] * 30
+    assert max(sizes) <= 3 * (60 * BYTES_PER_CHARGE + OVERHEAD) + 2_000
+
+
 def test_pending_batches_are_freed_at_amortised_cost():
     stage, many = monitor_stage(), 300
     batch = len(seal(StepKey("", 0, 0), held(np.arange(50))))
@@ -100,7 +136,7 @@ def test_steps_in_which_nobody_new_takes_part_write_no_log():
     assert len(stage.cells.states[b"\0\0\0\0", "bound_across_windows_log"]) == 1
 
 
-@pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain"])
+@pytest.mark.parametrize("name", ["plain", "sliding", "many items", "known domain", "status"])
 @pytest.mark.slow
 def test_the_first_stages_keep_nothing(name):
     chain = tiny_runner.run_chain(transform(name), random_events(name, random.Random(3)), random.Random(3))
@@ -112,6 +148,12 @@ def test_the_first_stages_keep_nothing(name):
             "bound_across_windows_progress",
             "monitor_stream_log",
             "monitor_stream_progress",
+            "prune_down_items_log",
+            "prune_down_items_progress",
+            "decide_statuses_log",
+            "decide_statuses_progress",
+            "window_ends_log",
+            "window_ends_progress",
         }
 
 
@@ -122,4 +164,5 @@ def test_a_late_batch_leaves_nothing_behind():
     chain.arrive([("user", "a", COMMON["start"] * 1_000_000, "")])
     chain.advance(tiny_runner.END)
     assert len(chain.dead_letters()) == 1
-    assert not any(values for stage in chain.stages for values in stage.cells.states.values())
+    assert not any(values for stage in chain.stages[:-1] for values in stage.cells.states.values())
+    assert {name for (_, name), values in chain.stages[-1].cells.states.items() if values} == {"window_ends_progress"}

@@ -13,6 +13,7 @@ from privstream.transforms import (
     AlertRule,
     ContinualHistogram,
     Domain,
+    KeyedCounts,
     LinearQuery,
     PredecessorQueries,
     PrivateQueries,
@@ -32,6 +33,7 @@ TRANSFORMS = {
     "heavy hitters": ShiftingHeavyHitters(
         **CLOCK | {"epsilon": 30.0}, delta=1e-3, max_hits=2, horizon=2, method="clock"
     ),
+    "counts": KeyedCounts(**CLOCK | {"epsilon": 30.0}, delta=1e-3, max_contributions=2, over="start"),
     "top k": TopKWithGap(**CLOCK, domain=LISTED, top=1),
     "alerts": SparseVectorAlerts(**CLOCK, rules=[AlertRule(name="crowd", at_least=20)]),
     "histogram": ContinualHistogram(**CLOCK, domain=LISTED),

@@ -35,6 +35,7 @@ COMMON = {
     "domain": Domain(ITEMS),
     "top": 3,
     "noise": KeyedNoise(KEY),
+    "method": "exponential_gaps",
 }
 CONFIGURATIONS = {
     "plain": {},
@@ -46,6 +47,8 @@ CONFIGURATIONS = {
     "capped": {"participation_cap": 3, "delta": 1e-3, "items_per_step": 2},
     "capped, in streams": {"participation_cap": 2, "streams": ("s", "t")},
     "one window": {"unit": "person_in_window", "top": 1},
+    "counts": {"method": "counts", "items_per_step": 2},
+    "counts, streams": {"method": "counts", "streams": ("s", "t", "u"), "streams_per_person": 2, "delta": 1e-3},
 }
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
@@ -80,7 +83,7 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     view = SimpleNamespace(
         noise=made.noise,
         selection=made.selection,
-        monitor=SimpleNamespace(items_per_step=made.mechanism.items_per_release),
+        items_per_step=made.mechanism.items_per_release,
         streams_per_person=made._streams_limit,
         _participations=made._participations,
     )
@@ -105,7 +108,7 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     return sorted(rows)
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "capped, in streams")
+@some_quick("name", CONFIGURATIONS, "plain", "capped, in streams", "counts")
 @on_every_runner
 def test_rows_are_those_of_the_reference(runner, name):
     made = transform(name)
@@ -123,7 +126,7 @@ def test_rows_are_those_of_the_reference(runner, name):
     assert results.counters["privstream:ranks_published"] == len(expected)
 
 
-@some_quick("name", ["plain", "capped", "some streams"], "some streams")
+@some_quick("name", ["plain", "capped", "some streams", "counts"], "some streams")
 def test_order_batches_and_shards_change_nothing(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -349,3 +352,20 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
     one, other = (reference(transform(**more), []) for more in ({}, changes))
     shared = len({row[1:] for row in one} & {row[1:] for row in other})
     assert shared <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"items_per_step": 1}, "counts"),
+        ({"items_per_step": 7}, "exponential_gaps"),
+        ({"items_per_step": 7, "delta": 1e-3, "participation_cap": 1}, "exponential_gaps"),
+        ({"items_per_step": 7, "delta": 1e-3, "end": START + 2000}, "counts"),
+    ],
+)
+def test_auto_takes_the_method_with_the_smaller_selection_error(changes, taken):
+    found = transform(method="auto", epsilon=1.0, **changes)
+    assert found.method == taken
+    asked = [transform(method=method, epsilon=1.0, **changes) for method in ("counts", "exponential_gaps")]
+    assert found.selection_error == min(each.selection_error for each in asked)
+    assert found.accuracy.error == found.selection_error

@@ -8,8 +8,10 @@ from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.caveats import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
+    GIVEN_NUMBERS,
     KEYED_NOISE,
     ROUNDED_FLOATS,
+    contributions_hashed,
     events_hashed,
     items_hashed,
     people_hashed,
@@ -18,10 +20,11 @@ from privstream.mechanisms.privacy.caveats import (
 from privstream.transforms import AlertRule, Domain
 from privstream.transforms.events.private_transform import PrivateTransform
 
-HASHES = (people_hashed, items_hashed, streams_hashed, events_hashed)
+HASHES = (people_hashed, items_hashed, streams_hashed, contributions_hashed, events_hashed)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 HITTERS = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 10}
+COUNTS = {"epsilon": 1.0, "delta": 1e-6, "max_contributions": 4, "window": 3600}
 RULES = {"rules": (AlertRule(name="many", at_least=50, items=("a",)),)}
 EVERYBODY = {"rules": (AlertRule(name="many", at_least=50),)}
 NUMBERS = {"rules": (AlertRule(name="load", at_least=9),)}
@@ -31,27 +34,45 @@ PERSON = {"unit": "user", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 ABOUT = LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
+NUMERIC = {"low": 0, "high": 10, "resolution": 8}
 PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 
 # For each transform: arguments, and what applies beside keyed noise; a pair where the two relations differ.
 EXAMPLES = {
     "ShiftingHeavyHitters": [
         (HITTERS, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "clock"}, (people_hashed, items_hashed)),
         (HITTERS | {"method": "kaplan_mansour_stemmer", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "counts"}, (people_hashed, items_hashed)),
         (HITTERS | LIST, (people_hashed, items_hashed)),
         (HITTERS | LIST | {"start": 0}, (people_hashed,)),
+        (HITTERS | LIST | {"start": 0, "method": "clock"}, (people_hashed,)),
         (HITTERS | {"streams_per_person": 2}, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
     ],
+    "KeyedCounts": [
+        (COUNTS, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (COUNTS | WINDOWS | {"over": "start"}, (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed)),
+        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (
+            COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9},
+            (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed),
+        ),
+        (COUNTS | WINDOWS | LIST, (GIVEN_NUMBERS, people_hashed)),
+        (COUNTS | {"unit": "event", "max_contributions": None}, (GIVEN_NUMBERS, items_hashed)),
+    ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
+        (WINDOWS | LIST | {"top": 1, "method": "counts"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "unit": "person_in_window"}, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1, "participation_cap": 2} | TWO, (people_hashed,)),
         (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
     ],
     "SparseVectorAlerts": [
         (WINDOWS | RULES, ()),
+        (WINDOWS | RULES | {"method": "counts"}, ()),
+        (WINDOWS | RULES | ONE_OF_TWO | {"method": "counts", "delta": 1e-6}, (people_hashed, streams_hashed)),
         (WINDOWS | EVERYBODY | TWO, ()),
         (WINDOWS | RULES | TWO | {"streams_per_person": 2}, ()),
         (WINDOWS | RULES | ONE_OF_TWO, (people_hashed, streams_hashed)),
@@ -76,6 +97,10 @@ EXAMPLES = {
         (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
         (WINDOWS | MOVES | {"unit": "event"}, ()),
         (WINDOWS | MOVES | {"unit": "event"} | TWO, (events_hashed,)),
+    ],
+    "NumericQuantiles": [
+        (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
+        (WINDOWS | NUMERIC | {"unit": "event"}, ()),
     ],
     "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],

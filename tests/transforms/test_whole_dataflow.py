@@ -2,13 +2,24 @@
 
 import random
 
+import pytest
 import slow_reference
 import tiny_runner
 from grids import some_quick
+from privstream.transforms.rows import STATUSES
 from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
 SEEDS = range(3)
+QUICK = (
+    "plain",
+    "public streams",
+    "known domain, streams",
+    "paper",
+    "status",
+    "status, known domain, streams",
+    "counts",
+)
 
 
 def late_pairs(made, events) -> int:
@@ -26,7 +37,7 @@ def domain_of(made) -> list[str]:
     return [made.domain[place] for place in range(len(made.domain))]
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_rows_are_those_of_the_reference(name):
     published = 0
     for seed in SEEDS:
@@ -39,7 +50,7 @@ def test_rows_are_those_of_the_reference(name):
     assert published
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 64)
     monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
@@ -52,7 +63,7 @@ def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
         assert not noisy.dead_letters()
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "public streams", "known domain, streams", "paper")
+@some_quick("name", CONFIGURATIONS, *QUICK)
 def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
     made = transform(name)
     for seed in SEEDS:
@@ -77,6 +88,47 @@ def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
         assert len(chain.dead_letters()) == late_pairs(made, late)
         assert chain.counters().get("BoundPerWindow.late", 0) == late_pairs(made, late)
         assert not any("user" in field for letter in chain.dead_letters() for field in letter)
+
+
+@pytest.mark.parametrize(("name", "statuses"), [("status", STATUSES), ("counts", STATUSES[:2])])
+def test_the_reference_has_rows_of_every_status(name, statuses):
+    """An item that is reported has one row a window since it started; the row of an end is the last."""
+    made = transform(name)
+    rows = [
+        row for seed in SEEDS for row in slow_reference.heavy_hitters(made, random_events(name, random.Random(seed)))
+    ]
+    assert {row.status for row in rows} == {*statuses}
+    assert all((row.since == row.window_start) == (row.status == "started") for row in rows)
+    assert all(bool(row.count_stddev) == (name != "status" or row.status != "continues") for row in rows)
+
+
+@pytest.mark.parametrize("name", ["plain", "counts"])
+def test_a_report_that_was_there_in_the_window_before_goes_on(name):
+    """Where nothing says how long an item lasts, what is published does, until there is a gap."""
+    made = transform(name)
+    size = made.steps.size // SECOND
+    crowd = [
+        (f"user {person} {window // 2}", "a", (START + window * size) * SECOND, "")
+        for window in (0, 1, 3)
+        for person in range(60)
+    ]
+    chain = tiny_runner.run_chain(made, crowd, random.Random(1))
+    since = [(row.status, (row.since.micros // SECOND - START) // size) for row in sorted(chain.rows)]
+    assert since == [("started", 0), ("continues", 0), ("started", 3)]
+
+
+def test_every_window_is_decided_while_anything_is_up():
+    """An item that nobody or hardly anybody has any more ends, though nobody sends anything; then all is still."""
+    made = transform("status, no start")
+    crowd = [(f"user {i}", item, START * SECOND + i, "") for i in range(60) for item in "ab"]
+    few = [(f"user {i}", "b", (START + 12) * SECOND + i, "") for i in range(3)]
+    for events in (crowd[::2], [*crowd[1::2], *few]):
+        chain = tiny_runner.run_chain(made, events, random.Random(1))
+        assert sorted(chain.rows) == slow_reference.heavy_hitters(made, events)
+        ended = [row for row in chain.rows if row.status == "ended"]
+        assert len(ended) == 1
+        assert ended[0].window_start > max(row.window_start for row in chain.rows if row.status != "ended")
+        assert not any(stage.cells.timers for stage in chain.stages[:-1]), "the last one has a clock"
 
 
 def test_late_events_are_never_used_whoever_else_has_events():

@@ -26,7 +26,12 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
+from privstream.transforms.counts.publishing import clock_name, on_clock
 from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.heavy_hitters.by_counts import count_holders
+from privstream.transforms.heavy_hitters.status_pruning import by_shard
+from privstream.transforms.timing.public_clock import SEED
+from privstream.transforms.timing.window_ends import ONE_KEY, PublishAtEnds, under_one_key
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -232,7 +237,17 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 
 SCHEMA = EventFields().schema()
-STATEFUL = ("BoundPerWindow", "BoundAcrossWindows", "PruneItems", "MonitorStream")
+BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions before each of them
+    "BoundPerWindow": [],
+    "BoundAcrossWindows": [],
+    "PruneItems": [],
+    "MonitorStream": [],
+    "PruneDownItems": [by_shard],
+    "DecideStatuses": [],
+    "PublishWindows": [count_holders],
+    "PublishCounts": [count_holders, on_clock],
+    "PublishAtEnds": [],
+}
 
 
 @dataclass
@@ -248,7 +263,7 @@ class Chain:
         self.fns = dofns_of(self.transform)
         self.stages = [
             Stage(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
-            for name in STATEFUL
+            for name in BETWEEN
             if name in self.fns
         ]
         self.rows: list = []
@@ -256,6 +271,11 @@ class Chain:
         self.watermark = -(2**62)
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
+        shards = range(self.transform.shards)
+        clocks = [clock_name(stream, shard) for stream in self.transform.streams or ("",) for shard in shards]
+        for stage in self.stages:
+            names = {"PublishCounts": clocks, "PublishAtEnds": [ONE_KEY]}.get(type(stage.fn).__name__, [])
+            stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds, stream) in batches of any size and order."""
@@ -286,7 +306,12 @@ class Chain:
             if following is None:
                 self.rows += stage.take()
             else:
-                following.feed(stage.take())
+                elements = stage.take()
+                for function in BETWEEN[type(following.fn).__name__]:
+                    elements = [function(element) for element in elements]
+                if isinstance(following.fn, PublishAtEnds):
+                    elements = [under_one_key(row, following.fn.coder, following.fn.steps) for row in elements]
+                following.feed(elements)
 
     def _decision(self, key: bytes) -> int:
         return self.transform.steps.decision_time(StepKey.from_bytes(key).step).micros

@@ -11,8 +11,19 @@ SECOND = 1_000_000
 START = 1_700_000_000 // 20 * 20  # a multiple of all windows here
 ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300)
 
-COMMON = {"epsilon": 30.0, "delta": 1e-2, "max_hits": 2, "window": 10, "horizon": 8, "start": START, "beta": 0.5}
+COMMON = {
+    "epsilon": 30.0,
+    "delta": 1e-2,
+    "max_hits": 2,
+    "window": 10,
+    "horizon": 8,
+    "start": START,
+    "beta": 0.5,
+    "method": "clock",
+}
 NO_COUNTS = {"count_share": 0.0}
+STATUS = {"method": "status"}
+COUNTS = {"method": "counts", "epsilon": 3.0}
 CONFIGURATIONS = {
     "plain": {},
     "replace one": {"neighbouring": "replace_one", "shards": 1},
@@ -45,22 +56,51 @@ CONFIGURATIONS = {
         "max_hits": 1,
         **NO_COUNTS,
     },
+    "status": STATUS,
+    "status, replace one": {"neighbouring": "replace_one", "shards": 1, **STATUS},
+    "status, sliding": {"period": 4, "selection": "first", **STATUS, **NO_COUNTS},
+    "status, many items": {"items_per_step": 3, "max_hits": 4, **STATUS},
+    "status, streams": {"streams_per_person": 2, **STATUS, **NO_COUNTS},
+    "status, capped": {"participation_cap": 3, "max_hits": 3, "items_per_step": 2, **STATUS},
+    "status, no start": {"start": None, "horizon": 3, "period": 5, **STATUS, **NO_COUNTS},
+    "status, no bound": {"horizon": None, **STATUS},
+    "status, known domain": {"domain": Domain(ITEMS[:4]), "items_per_step": 2, "beta": 0.9, **STATUS},
+    "status, known domain, streams": {
+        "domain": Domain(ITEMS[:3]),
+        "streams": ("s", "t", "never seen"),
+        "streams_per_person": 2,
+        "beta": 0.9,
+        **STATUS,
+    },
+    "status, listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **STATUS},
+    "counts": COUNTS,
+    "counts, many items": {"items_per_step": 3, "neighbouring": "replace_one", **COUNTS},
+    "counts, sliding": {"period": 4, "selection": "first", **COUNTS},
+    "counts, streams": {"streams_per_person": 2, "participation_cap": 3, **COUNTS},
+    "counts, no start": {"start": None, "horizon": 3, "shards": 2, **COUNTS},
+    "counts, end": {"horizon": None, "end": START + 80, **COUNTS},
+    "counts, known domain": {"domain": Domain(ITEMS[:4]), "items_per_step": 2, "period": 5, **COUNTS},
+    "counts, known domain, streams": {
+        "domain": Domain(ITEMS[:3]),
+        "streams": ("s", "t", "never seen"),
+        "streams_per_person": 2,
+        **COUNTS,
+    },
+    "counts, listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **COUNTS},
 }
 
 
 @functools.cache
 def transform(name: str) -> ShiftingHeavyHitters:
     """Return the transform of a configuration; its calibration is kept, since solving for it takes a second."""
-    made = ShiftingHeavyHitters(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name]})
-    _ = made.monitor.calibrated
-    return made
+    return ShiftingHeavyHitters(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name]})
 
 
 def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int, str]]:
     """Return events around the run of a configuration: some outside of it, some twice, some items with a crowd."""
     made = transform(name)
     streams = ("",) if made.streams_per_person is None else ("s", "t", "u")
-    people = max(6, int(1.6 * len(streams) ** 0.5 * made.monitor.calibrated.threshold)) + chance.randint(0, 10)
+    people = max(6, int(1.6 * len(streams) ** 0.5 * made.answer.numbers["threshold"])) + chance.randint(0, 10)
     span = 5 * made.steps.size
     events = []
     for _ in range(people * chance.randint(2, 5)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -10,11 +12,13 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
+from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
@@ -26,6 +30,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
+from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.public_clock import WithClock
@@ -43,6 +48,7 @@ class AlertTransform(PrivateTransform):
     steps: Steps
     plan: AlertPlan
     noise: NoiseSource
+    counted: CountedAlerts | None = None
     tested = "measurement"
 
     @property
@@ -59,7 +65,10 @@ class AlertTransform(PrivateTransform):
         windows = self.windows if windows is None else checks.integer("windows", windows, minimum=1)
         if windows is None:
             raise ValueError("windows must be given for a run without an end")
-        return self.plan.mechanism.accuracy(self.plan.tests(windows), self.plan.beta)
+        tests = self.plan.tests(windows)
+        if self.counted is not None:
+            return self.counted.margin(tests)
+        return self.plan.mechanism.accuracy(tests, self.plan.beta)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -68,21 +77,23 @@ class AlertTransform(PrivateTransform):
         mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
         span = "" if self.windows else f" of the first {windows:,} windows"
         stated = round(margin) if mechanism.integer else math.ceil(margin)  # holds for whole numbers
+        runs = {
+            "runs": len(plan.keys) * len(plan.groups),
+            "min_alerts": mechanism.min_hits,
+            "max_alerts": mechanism.most_hits,
+            "gap_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(mechanism.branches)],
+            "epsilon_per_alert": mechanism.hit_epsilon,
+        }
+        last = ", until the run stops"
+        if self.counted is not None:
+            last, runs = "", {"gap_stddevs": [self.counted.stddev], "epsilon_per_alert": 0.0}
         return Accuracy(
             error=margin,
             failure_probability=plan.beta,
             sentence=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, every "
-            f"{self.tested} that passes its threshold by more than {stated:,} gives an alert, until the run "
-            "stops, and none that misses it by more does.",
-            numbers={
-                "margin": margin,
-                "tests": tests,
-                "runs": len(plan.keys) * len(plan.groups),
-                "min_alerts": mechanism.min_hits,
-                "max_alerts": mechanism.most_hits,
-                "gap_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(mechanism.branches)],
-                "epsilon_per_alert": mechanism.hit_epsilon,
-            },
+            f"{self.tested} that passes its threshold by more than {stated:,} gives an alert{last}, and none that "
+            "misses it by more does.",
+            numbers={"margin": margin, "tests": tests, **runs},
         )
 
 
@@ -92,15 +103,17 @@ class SparseVectorAlerts(AlertTransform):
     In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
     compares the number of distinct people with the threshold of the rule, with noise on both. A test without an alert
     publishes nothing and costs nothing. An alert costs budget; one that passes its threshold clearly costs less. When
-    the budget does not suffice for another alert, the run stops, and its last row has the flag `stopped`.
+    the budget does not suffice for another alert, the run stops, and its last row has the flag `stopped`. With the
+    method "counts" the budget pays for all windows before, and no alert stops anything.
 
     Input: as of `ShiftingHeavyHitters`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows
     and dead letters. A window is decided once, at its end plus `allowed_lateness`.
 
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. Pure epsilon, however long the
-        run. One person moves each count by at most 1, and may take part in any number of windows, with any number of
-        events: sparse vector needs no other limit. Public: all arguments but `noise`.
+        run; with the method "counts" (epsilon, `delta`), for the windows up to `end`. One person moves each count by at
+        most 1, and may take part in any number of windows, with any number of events: no other limit is needed. Public:
+        all arguments but `noise`.
 
     Accuracy:
         `margin()`: with probability 1 - beta, every count that passes its threshold by more than the margin gives an
@@ -132,6 +145,12 @@ class SparseVectorAlerts(AlertTransform):
             stream then has a budget of its own. Without it a person counts in all streams, which share one budget.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1): for the method "counts",
+            whose noise it lowers. Choose it far below 1 / (number of people).
+        method: method that tests; "auto" takes the one with the smaller `margin`. "sparse_vector" pays for alerts
+            alone, and stops when the budget is spent. "counts" adds noise to every count and never stops: it pays for
+            every rule in every window up to `end`, which must be given. It does not use `min_alerts`, `branches` and
+            `budget`.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
 
@@ -166,11 +185,14 @@ class SparseVectorAlerts(AlertTransform):
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        delta: float = 0.0,
+        method: Literal["auto", "sparse_vector", "counts"] = "auto",
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
         checks.positive("epsilon", epsilon)
+        checks.probability("delta", delta, zero=True)
         checks.integer("min_alerts", min_alerts, minimum=1)
         checks.real("start", start)
         rules = check_rules(rules, counts=True)
@@ -208,30 +230,72 @@ class SparseVectorAlerts(AlertTransform):
         steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
         public = describe(rules, *steps, names, streams_per_person, by_rule, quiet)
         self.noise = noise.derive("sparse vector alerts", public)
+        self.delta = delta
+        makers: dict[str, Callable[[], CountedAlerts | None]] = {
+            "sparse_vector": lambda: None,
+            "counts": self._counted,
+        }
+        self.method, self.counted = choose_method(method, makers, self._margin_of)
+
+    def _counted(self) -> CountedAlerts:
+        """Return the method that adds noise to all counts."""
+        plan, windows = self.plan, self.windows
+        if windows is None:
+            raise ValueError("end must be given for counts: they pay for every window")
+        streams = len(plan.streams)
+        in_window = len(plan.rules) * min(streams, self.streams_per_person or streams)
+        counts = KeyedCounts(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            horizon=windows,
+            contributions=in_window * windows,
+            public_keys=True,
+            neighbouring=plan.mechanism.neighbouring,
+        )
+        return CountedAlerts(plan=plan, counts=counts)
+
+    def _margin_of(self, counted: CountedAlerts | None) -> float:
+        """Return the margin of a method."""
+        tests = self.plan.tests(self.windows or LATER)
+        return self.plan.mechanism.accuracy(tests, self.plan.beta) if counted is None else counted.margin(tests)
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
         plan = self.plan
-        limits = [
-            "A person may take part in any number of windows, with any number of events.",
-            f"Tests stop when alerts have cost as much as {plan.mechanism.min_hits:,} at the full price, or nearly"
-            + (", for each rule by itself." if plan.by_rule else "."),
-        ]
-        if self.streams_per_person is not None:
-            most = self.streams_per_person
-            limits.append(f"Each person counts in at most {most:,} stream{'s' * (most > 1)}.")
         caveats = [KEYED_NOISE]
         if self.streams_per_person is not None and self.streams_per_person < len(plan.streams):
             # Without such a limit two people who share a hash are counted once, which moves no count by more than 1.
             caveats += [people_hashed(plan.mechanism.neighbouring), streams_hashed(plan.mechanism.neighbouring)]
+        limits = [
+            "A person may take part in any number of windows, with any number of events.",
+        ]
+        if self.counted is None:
+            stop = (
+                f"Tests stop when alerts have cost as much as {plan.mechanism.min_hits:,} at the full price, or nearly"
+            )
+            limits.append(stop + (", for each rule by itself." if plan.by_rule else "."))
+        else:
+            limits.append(f"Each person counts once for a rule in each of {self.windows:,} windows of a stream.")
+        if self.streams_per_person is not None:
+            most = self.streams_per_person
+            limits.append(f"Each person counts in at most {most:,} stream{'s' * (most > 1)}.")
+        public = ("all parameters, among them the rules" + (" and the streams" if self.streams else ""),)
+        if self.counted is not None:
+            return replace(
+                self.counted.counts.guarantee,
+                limits=tuple(limits),
+                public=public,
+                proof="docs/proofs/alerts.md, section 6",
+                caveats=tuple(caveats),
+            )
         return PrivacyGuarantee(
             unit=PERSON,
             neighbouring=plan.mechanism.neighbouring,
             epsilon=self.epsilon,
             delta=0.0,
             limits=tuple(limits),
-            public=("all parameters, among them the rules" + (" and the streams" if self.streams else ""),),
+            public=public,
             proof="docs/proofs/alerts.md, section 1 and section 2",
             caveats=tuple(caveats),
             curve=PureDp(self.epsilon),
@@ -266,8 +330,10 @@ class SparseVectorAlerts(AlertTransform):
         count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
         counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
-        tests = TestCounts(plan=plan, steps=self.steps, timer_offset=3, noise=self.noise)
-        return apply_dofn(clocked, tests, Alert)
+        last: dict[str, Any] = {"steps": self.steps, "timer_offset": 3, "noise": self.noise}
+        if self.counted is not None:
+            return apply_dofn(clocked, CompareCounts(**last, method=self.counted), Alert)
+        return apply_dofn(clocked, TestCounts(**last, plan=plan), Alert)
 
 
 def runs_touched(neighbouring: str, streams: int, streams_per_person: int | None) -> int:

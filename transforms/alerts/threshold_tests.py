@@ -130,8 +130,7 @@ class TestAlerts(ClockedSteps):
             return state, []
         streams = plan.streams_of(key)
         tests = self.read(streams, batches)
-        fired_at = state.fired[tests.streams, tests.rules]
-        awake = (fired_at == NEVER) | (fired_at + plan.quiet < step)
+        awake = self.awake(state.fired[tests.streams, tests.rules], step)
         fired, progress, alerts = state.fired.copy(), list(state.progress), []
         for run, rules in enumerate(plan.groups):
             mine = tests.take(np.flatnonzero(awake & np.isin(tests.rules, rules)))
@@ -142,6 +141,11 @@ class TestAlerts(ClockedSteps):
             alerts += self._rows(streams, step, hits, answers, progress[run])
         self.alerts.inc(len(alerts))
         return Runs(tuple(progress), fired), alerts
+
+    def awake(self, last: np.ndarray, step: int) -> np.ndarray:
+        """Tell which tests are made, given the step of the last alert of each."""
+        found: np.ndarray = (last == NEVER) | (last + self.plan.quiet < step)
+        return found
 
     def _test(self, key: bytes, run: int, tests: Tests, before: GapProgress) -> tuple[GapProgress, Tests, GapAnswers]:
         """Make the tests of one run in one window; return those that hit, and their answers."""

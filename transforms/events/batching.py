@@ -21,7 +21,8 @@ class SplitEvents(beam.DoFn):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
-    lies outside of the public steps, streams or domain is counted and left out.
+    lies outside of the public steps, streams or domain is counted and left out. Values are clipped to `limits`, and
+    those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class SplitEvents(beam.DoFn):
         domain: Domain | None = None,
         positions: bool = False,
         streams: tuple[str, ...] | None = None,
+        limits: tuple[float, float] | None = None,
     ) -> None:
         self.steps = steps
         self.noise = noise
@@ -40,11 +42,13 @@ class SplitEvents(beam.DoFn):
         self.domain = domain
         self.positions = positions
         self.streams = streams
+        self.limits = limits
         self.events = Metrics.counter("privstream", "events")
         self.usable = Metrics.counter("privstream", "events_usable")
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
+        self.clipped = Metrics.counter("privstream", "values_clipped")
 
     def setup(self) -> None:
         """Derive the hashes, which depend on nothing but the key."""
@@ -76,8 +80,9 @@ class SplitEvents(beam.DoFn):
         self.outside.inc(len(times) - inside)
         if not len(rows):
             return
-        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
         codes, items, texts = self._encode_items(batch["item"])
+        users = (self._users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
+        values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
         streams = batch["stream"].dictionary_encode()
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
@@ -86,6 +91,7 @@ class SplitEvents(beam.DoFn):
         order = _order(group * self.shards + shard, codes[rows], len(items))
         rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
         codes, times, stream = codes[rows], times[rows], stream[order]
+        values = None if values is None else values[order]
         starts = _run_starts(stream, steps, shard)
         named = _run_starts(stream, steps, shard, codes)
         named_starts = np.searchsorted(named, starts)
@@ -93,8 +99,21 @@ class SplitEvents(beam.DoFn):
             held = codes[named[named_starts[i] : named_starts[i + 1] if i + 1 < len(starts) else None]]
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             key = StepKey(streams.dictionary[stream[start]].as_py(), int(steps[start]), int(shard[start]))
-            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names))
+            some = None if values is None else values[start:end]
+            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some))
             yield key.to_bytes(), (digest(data), data)
+
+    def _users(self, texts: pa.Array) -> np.ndarray:
+        """Return hashes of people."""
+        return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
+
+    def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
+        if self.limits is None:
+            return np.asarray(values[rows])
+        within: np.ndarray = np.clip(values, *self.limits)
+        self.clipped.inc(int((within != values)[np.unique(rows)].sum()))
+        return np.asarray(within[rows])
 
     def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""

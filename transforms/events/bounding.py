@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal
+from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal, totals
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.step_batches import OnTimeBatches
@@ -93,6 +93,15 @@ def _choose(
     return Kept(rows, ranks, len(held) - len(rows))
 
 
+def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return for each row the sum, int64, of the whole numbers in all rows with its person and item."""
+    order = np.lexsort((items, users))
+    first = first_of_run(users[order], items[order])
+    pairs = np.empty(len(order), np.int64)
+    pairs[order] = np.cumsum(first) - 1
+    return totals(pairs, values.astype(np.int64), int(first.sum()))[pairs]
+
+
 def first_of_run(*columns: np.ndarray) -> np.ndarray:
     """Mark the rows of sorted columns that differ from the row before."""
     first = np.ones(len(columns[0]), bool)
@@ -111,7 +120,7 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
-    """Per stream, step and shard of people: events in, bounded holdings out.
+    """Per stream, step and shard of people: events in, bounded holdings out, each with the sum of its values if any.
 
     They go on keyed by shard of items, or `by_people`, for `BoundAcrossWindows`, by shard of people.
 
@@ -158,7 +167,8 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
             noise=self.noise.derive("item order", key.stream, key.step),
         )
         self.left_out.inc(kept.left_out)
-        held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names)
+        values = None if events.values is None else added_up(events.users, events.items, events.values)[kept.rows]
+        held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names, values)
         if self.by_people:
             yield key.shard.to_bytes(4, "big"), seal(key, held)
         else:

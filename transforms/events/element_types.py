@@ -17,6 +17,7 @@ from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.single_events import FORMS
 
 NO_TEXT = (bool, float, bytes, bytearray, dict, set, frozenset, Timestamp, datetime.date, np.bool_, type(None))
+NO_VALUE = tuple(kind for kind in NO_TEXT if kind is not float)
 NO_TIME = (bool, str, bytes, bytearray, dict, set, frozenset, np.bool_, type(None), list, tuple)
 LISTS = (typehints.SequenceTypeConstraint, typehints.TupleConstraint)
 NO_EVENT = (
@@ -88,6 +89,8 @@ def _why_no_event(kind: Any, fields: EventFields) -> str | None:
             return f"event must be {FORMS}, got {shown(kind)}"
         if fields.streams:
             return "event must be a row or an Arrow record batch with a field stream: streams are asked for"
+        if "value" in fields.required:
+            return "event must be a row or an Arrow record batch with a field value: values are asked for"
         return _wrong_field(dict(zip(("user", "item"), kind.tuple_types, strict=True)), fields)
     return f"event must be {FORMS}, got {shown(kind)}" if _is_no_event(kind) else None
 
@@ -132,6 +135,9 @@ def _wrong_field(found: dict[str, Any], fields: EventFields) -> str | None:
         if name == "time":
             if all(_is_wrong(kind, NO_TIME, lists=False) for kind in kinds):
                 return f"time must be a timestamp or a number of seconds since 1970, got {shown(found[name])}"
+        elif name == "value":
+            if all(_is_wrong(kind, NO_VALUE, lists=False) for kind in kinds):
+                return f"value must be a number, got {shown(found[name])}"
         elif all(_is_wrong(kind, NO_TEXT, lists=name == "item" and fields.lists) for kind in kinds):
             return f"{name} must be text or an integer, got {shown(found[name])}"
     return None

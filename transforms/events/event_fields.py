@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-TEXT, NUMBER, UNREAD = "text", "number", "unread"
+TEXT, NUMBER, WHOLE, UNREAD = "text", "number", "whole", "unread"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class EventFields:
         lists: whether an item may be a list of texts.
         timed: whether an event needs a time; if not, one without a time counts as of 1970.
         streams: whether an event needs a stream.
+        value: NUMBER for a finite number that an event has beside its item, WHOLE for a whole one, or UNREAD.
     """
 
     user: str = TEXT
@@ -26,11 +27,13 @@ class EventFields:
     lists: bool = False
     timed: bool = True
     streams: bool = False
+    value: str = UNREAD
 
     @property
     def required(self) -> tuple[str, ...]:
         """The fields that rows and columns must have."""
         read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "stream": self.streams}
+        read["value"] = self.value != UNREAD
         return tuple(name for name, needed in read.items() if needed)
 
     def schema(self, *, lists: bool = False) -> pa.Schema:
@@ -40,6 +43,7 @@ class EventFields:
             "item": pa.list_(pa.string()) if lists else pa.string(),
             "time": pa.int64(),  # microseconds since 1970
             "stream": pa.string(),
+            "value": pa.float64(),
         }
-        left_out = {"user": self.user == UNREAD, "item": not self.item}
+        left_out = {"user": self.user == UNREAD, "item": not self.item, "value": self.value == UNREAD}
         return pa.schema([(name, kind) for name, kind in kinds.items() if not left_out.get(name)])

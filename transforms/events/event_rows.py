@@ -14,12 +14,13 @@ EVENTS = "events"
 
 
 class Event(NamedTuple):
-    """What a row says: who, what, when (a Timestamp), and in which stream; None for what is not read."""
+    """What a row says: who, what, when (a Timestamp), in which stream, and a number; None for what is not read."""
 
     user: Any
     item: Any
     time: Any
     stream: Any
+    value: Any
 
 
 class ReadRows(beam.DoFn):
@@ -32,22 +33,23 @@ class ReadRows(beam.DoFn):
         item_field: str | None,
         time_field: str,
         stream_field: str | None,
+        value_field: str | None,
         time_unit: str | None,
     ) -> None:
         self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
-        self.stream_field = stream_field
+        self.stream_field, self.value_field = stream_field, value_field
         self.time_unit = time_unit
 
     def process(self, row: Any) -> Iterator[Any]:
         """Read one row."""
-        fields = (self.user_field, self.item_field, self.stream_field)
+        fields = (self.user_field, self.item_field, self.stream_field, self.value_field)
         try:
             micros = read_micros("time", getattr(row, self.time_field), self.time_unit)
-            user, item, stream = (None if field is None else getattr(row, field) for field in fields)
+            user, item, stream, value = (None if field is None else getattr(row, field) for field in fields)
         except Exception as error:
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")
             return
-        yield Event(user, item, Timestamp(micros=micros), stream)
+        yield Event(user, item, Timestamp(micros=micros), stream, value)
 
 
 def _as_json(row: Any) -> str:

@@ -90,7 +90,7 @@ class GatherRows(beam.DoFn):
         LOG.read(batch.num_rows)
         try:
             read_batch(batch.slice(0, 0), self.fields)  # the columns, before any row of them is used
-            cut = list(pieces(batch))
+            cut = list(pieces(batch, self.fields))
         except BrokenRuleError as error:
             yield set_aside(error, batch_record(batch), number=batch.num_rows)
             return

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
 from privstream.transforms.events.dead_letters import LONGEST_RECORD
-from privstream.transforms.events.event_fields import NUMBER, EventFields
+from privstream.transforms.events.event_fields import NUMBER, WHOLE, EventFields
 from privstream.transforms.events.text_columns import (
     TEXT_PER_BATCH,
     check_kind,
@@ -20,19 +20,20 @@ from privstream.transforms.events.text_columns import (
     text_column,
 )
 from privstream.transforms.events.times import Marks, micros_column
+from privstream.transforms.events.values import value_column
 
 BYTES_SHOWN = 4 * LONGEST_RECORD
 ROWS_SHOWN = 3
 """Rows that the dead letter of a whole batch shows."""
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch, fields: EventFields) -> Iterator[pa.RecordBatch]:
     """Cut a batch such that no piece of several rows has more than so much text: a dictionary says much in few bytes.
 
     Raises:
         BrokenRuleError: a column is damaged.
     """
-    found = [decoded_lengths(name, batch[name]) for name in _names(batch)]
+    found = [decoded_lengths(name, batch[name]) for name in _names(batch, fields)]
     lengths = [column for column in found if column is not None]
     if not lengths:
         yield batch
@@ -83,14 +84,17 @@ def _column(name: str, batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.A
     if name == "time":
         micros, marks = micros_column(column)
         return pa.array(micros), marks if fields.timed else [each for each in marks if each[1].code != "time_missing"]
+    if name == "value":
+        return value_column(column, whole=fields.value == WHOLE)
     if check_kind(name, column.type, lists=name == "item" and fields.lists):
         return list_column(name, column)
     return number_column(name, column) if name == "user" and fields.user == NUMBER else text_column(name, column)
 
 
-def _names(batch: pa.RecordBatch) -> list[str]:
+def _names(batch: pa.RecordBatch, fields: EventFields) -> list[str]:
     """Return the columns that may be text."""
-    return [name for name in ("user", "item", "stream") if batch.schema.names.count(name) == 1]
+    texts = ("user", "item", "stream") + (("value",) if "value" in fields.required else ())
+    return [name for name in texts if batch.schema.names.count(name) == 1]
 
 
 def _no_times(rows: int) -> pa.Array:

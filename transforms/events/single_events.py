@@ -10,7 +10,7 @@ import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
-from privstream.transforms.events.event_fields import NUMBER, TEXT, EventFields
+from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.text_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
@@ -22,6 +22,7 @@ from privstream.transforms.events.text_columns import (
     wrong_type,
 )
 from privstream.transforms.events.times import micros_of, micros_of_stamp
+from privstream.transforms.events.values import value_of
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 
@@ -33,6 +34,7 @@ class Said(NamedTuple):
     item: str | list[str]
     time: int
     stream: str
+    value: float
 
 
 def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
@@ -44,7 +46,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         user, item = getattr(element, "user", None), getattr(element, "item", None)
         time = getattr(element, "time", None)
         micros = 0 if time is None and not fields.timed else micros_of(time)
-        stream = getattr(element, "stream", None)
+        stream, value = getattr(element, "stream", None), getattr(element, "value", None)
     elif isinstance(element, tuple | list) and len(element) == 2:
         user, item = element
         stamp = micros_of_stamp(timestamp)
@@ -52,7 +54,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
             raise BrokenRuleError(
                 "time", MISSING, "event must have a timestamp: that of a pair (user, item) is its time"
             )
-        micros, stream = stamp or 0, None
+        micros, stream, value = stamp or 0, None, None
     else:
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
     return Said(
@@ -60,6 +62,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         _item(item, lists=fields.lists) if fields.item else "",
         micros,
         _text("stream", stream) if fields.streams else "",
+        value_of(value, whole=fields.value == WHOLE) if fields.value != UNREAD else 0.0,
     )
 
 

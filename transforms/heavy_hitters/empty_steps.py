@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitor import ItemMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, StepKey, encode
 from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
@@ -23,7 +24,7 @@ class EmitEmptySteps(beam.DoFn):
     """
 
     def __init__(
-        self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, streams: tuple[str, ...], shard: int
+        self, *, monitor: ItemMonitor[Any], steps: Steps, noise: NoiseSource, streams: tuple[str, ...], shard: int
     ) -> None:
         self.monitor = monitor
         self.steps = steps

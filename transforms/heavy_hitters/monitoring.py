@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.monitor.threshold_monitor import Holdings, ThresholdMonitor
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import STARTED, HeavyHitter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -52,6 +53,8 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
                 item=held.names[item] if self.domain is None else self.domain[item],
                 count=count,
                 count_stddev=self.monitor.count_stddev,
+                since=start,
+                status=STARTED,
             )
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
 from privstream.transforms.events.domain import Domain
@@ -22,17 +27,15 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
-from privstream.transforms.heavy_hitters.item_pruning import PruneItems
-from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.heavy_hitters.by_counts import ByCounts
+from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
+from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import choose_method
-from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds
 
-METHODS = {"clock": "clock", "target_charging": "target_charging", "kaplan_mansour_stemmer": "paper"}
-"""Which calibration of the monitor each method is."""
+CALIBRATIONS = {"clock": "clock", "target_charging": "target_charging", "kaplan_mansour_stemmer": "paper"}
+"""Of the threshold monitor, for the methods that are one."""
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -41,6 +44,8 @@ LATER = 1000
 
 class ShiftingHeavyHitters(PrivateTransform):
     """Report the items that many people have in each window; one guarantee protects each person over the whole run.
+
+    A row says since when its item has been reported, and whether it has just started, continues or has ended.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
     or Arrow record batches with these columns. A time is a Beam Timestamp, a datetime, an Arrow timestamp, or a number
@@ -53,21 +58,25 @@ class ShiftingHeavyHitters(PrivateTransform):
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`.
         Enforced: each person counts with at most `items_per_step` items per window, takes part in at most `horizon`
-        windows (counted from the public `start`, or else per person), is charged for at most `max_hits` hits per stream
-        and appears in at most `streams_per_person` streams. Public: all arguments but `noise`.
+        windows (counted from the public `start`, or else per person), is charged at most `max_hits` times per stream
+        (not with the method "counts") and appears in at most `streams_per_person` streams. Public: all arguments but
+        `noise`.
 
     Accuracy:
-        An item is reported if at least `detection_threshold` people have it, all of them within their limits and not
-        yet dropped. With probability 1 - beta this is so in `tests` tests, of one item in one window of one stream
-        each, together. Without a horizon the number is for the first window; see `detection_threshold_at`.
+        An item is reported if at least `detection_threshold` people have it, all of them within their limits and none
+        of them charged `max_hits` times before. With probability 1 - beta this is so in `tests` tests, of one item in
+        one window of one stream each, together. Without a horizon the number is for the first window; see
+        `detection_threshold_at`.
 
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
             more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
             (number of people).
-        max_hits: number of reports that one person is charged for in one stream, 1 to 65,535. A reported item charges
-            the people who have it; after the last charge a person no longer counts.
+        max_hits: number of times that one person is charged in one stream, 1 to 65,535. With the method "status" an
+            item charges the people who have it when it starts and when it ends; with other methods that charge people,
+            in every window in which it is reported. After the last charge a person no longer counts. It must not be
+            less than `items_per_step`. The method "counts" charges nobody.
         window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
@@ -86,12 +95,19 @@ class ShiftingHeavyHitters(PrivateTransform):
             tested in every window, whether anybody has it or not.
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
-        method: method that tests the items; "auto" takes the most accurate one. "clock" and "target_charging" spend
-            budget only on items that are reported; "kaplan_mansour_stemmer" is the published algorithm.
+        method: method that finds the items. "status" reports an item from the window in which it starts to the one in
+            which it ends, and spends budget on these two. "clock" and "target_charging" spend budget on every report,
+            so that an item fades that the same people have in more than `max_hits` windows; "kaplan_mansour_stemmer" is
+            the published algorithm. "counts" publishes the noisy counts that reach a threshold: it needs `horizon`,
+            `end` or `participation_cap`, since the budget pays for every window that a person may take part in. It is
+            best where these are few. "auto" takes the method with the smallest `detection_threshold`, in the last
+            window if thresholds rise, of those with which no item fades.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
-        count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count.
+        count_share: share of epsilon that pays for noisy counts. With 0, items are reported without a count. The method
+            "status" has counts only where an item starts or ends. The method "counts" has no such share: all of its
+            noise is on counts.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
 
     Raises:
@@ -102,7 +118,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
         ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
-    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/.
+    Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "status", docs/proofs/status_monitor.md; for
+    "counts", docs/proofs/keyed_counts.md.
     """
 
     def __init__(
@@ -124,7 +141,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         domain: Domain | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        method: Literal["auto", "clock", "target_charging", "kaplan_mansour_stemmer"] = "auto",
+        method: Literal["auto", "status", "clock", "target_charging", "kaplan_mansour_stemmer", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
@@ -150,7 +167,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
         self.steps = steps
         capped = participation_cap is not None or steps.first is None
-        known = self._tests_domain
+        known = self._tested_domain is not None
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
         if horizon is None and participation_cap is None and steps.first is None:
@@ -158,12 +175,15 @@ class ShiftingHeavyHitters(PrivateTransform):
         bound = participation_cap if participation_cap is not None else horizon
         if bound is not None and horizon is not None and steps.first is None:
             bound = min(bound, horizon)  # without a start, the horizon is counted per person too
-        if known and steps.first is not None and steps.end is not None:
+        if known and steps.count is not None:
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
-            bound, capped = steps.end - steps.first, False
-        monitor = partial(
-            ThresholdMonitor,
+            bound, capped = steps.count, False
+        self.items_per_step = items_per_step
+        self.neighbouring = neighbouring
+        self.beta = beta
+        self._participations = bound if capped else None
+        monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
             max_hits=max_hits,
@@ -177,9 +197,77 @@ class ShiftingHeavyHitters(PrivateTransform):
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
-        makers = {name: partial(monitor, calibration=calibration) for name, calibration in METHODS.items()}
-        self.method, self.monitor = choose_method(method, makers, lambda made: made.detection_threshold)
-        self._participations = bound if capped else None
+        windows = steps.count or horizon
+        in_streams = None if windows is None else windows * monitor.streams_per_person
+        of_stream, of_all = (_least(participation_cap, limit) for limit in (windows, in_streams))
+        makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
+            "status": partial(self._by_status, monitor, of_stream),
+            **{name: partial(self._by_tests, monitor, of_stream, kind) for name, kind in CALIBRATIONS.items()},
+            "counts": partial(self._by_counts, monitor, of_all),
+        }
+        last = steps.count or 1  # thresholds may rise
+
+        def worse(made: ByMonitor | ByCounts) -> tuple[bool, int]:
+            """Return what "auto" wants little of."""
+            return made.lasting is not None, made.detection_threshold(last)
+
+        self.method, self.answer = choose_method(method, makers, worse)
+
+    def _by_status(self, monitor: ThresholdMonitor, windows: int | None) -> ByMonitor:
+        """Return the method that charges people for changes."""
+        common = {field.name: getattr(monitor, field.name) for field in fields(monitor) if field.name != "calibration"}
+        return self._by_monitor(ByStatus, StatusMonitor(**common), windows)
+
+    def _by_tests(self, monitor: ThresholdMonitor, windows: int | None, calibration: str) -> ByMonitor:
+        """Return a method that charges people for every report."""
+        return self._by_monitor(ByMonitor, replace(monitor, calibration=calibration), windows)
+
+    def _by_monitor(self, kind: type[ByMonitor], monitor: Any, windows: int | None) -> ByMonitor:
+        """Return a method that tests items, where a person may take part in so many windows of a stream."""
+        if monitor.max_hits < monitor.items_per_step:
+            raise ValueError(
+                f"max_hits must be >= items_per_step, got {monitor.max_hits} < {monitor.items_per_step}: a person "
+                "counts with no more items than there are charges left"
+            )
+        return kind(
+            monitor=monitor,
+            windows=windows,
+            steps=self.steps,
+            noise=self.noise,
+            domain=self._tested_domain,
+            streams=self.streams,
+            shards=self.shards,
+        )
+
+    def _by_counts(self, monitor: ThresholdMonitor, windows: int | None) -> ByCounts:
+        """Return the method that counts all items, with the monitor's budget, in so many windows of a person."""
+        if windows is None:
+            raise ValueError("horizon, end or participation_cap must be given for counts: they pay for every window")
+        domain, steps, items = self._tested_domain, self.steps, self.items_per_step
+        counts = KeyedCounts(
+            epsilon=monitor.epsilon,
+            delta=monitor.delta,
+            horizon=steps.count,
+            contributions=items * windows,
+            public_keys=domain is not None,
+            neighbouring=monitor.neighbouring,
+            beta=monitor.beta,
+        )
+        stream = "" if self.streams_per_person is None else " of a stream"
+        plurals = "s" * (items > 1), "s" * (windows > 1)
+        return ByCounts(
+            counts=counts,
+            tests=DEFAULT_TESTS if domain is None or steps.count is None else len(domain) * steps.count,
+            limits=(
+                f"Each person counts with at most {items:,} item{plurals[0]} in a window{stream}, and in at most "
+                f"{windows:,} window{plurals[1]}{stream}.",
+            ),
+            steps=steps,
+            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, f"{items} {windows}"),
+            domain=domain,
+            streams=self.streams,
+            shards=self.shards,
+        )
 
     def _label(self, *, counted_from: int | None) -> str:
         """Return what counts depend on beside the events and the monitor's own parameters: other runs, other noise."""
@@ -191,22 +279,21 @@ class ShiftingHeavyHitters(PrivateTransform):
         return label + streams + ("" if counted_from is None else f" from {counted_from}")
 
     @property
-    def _tests_domain(self) -> bool:
-        """Whether every item of the domain is tested in every window, whether anybody has it or not."""
-        return self.domain is not None and self.steps.first is not None and self.steps.end is not None
+    def _tested_domain(self) -> Domain | None:
+        """The domain, if each of its items is tested in every window, whether anybody has it or not."""
+        return None if self.steps.count is None else self.domain
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
-        neighbouring = self.monitor.neighbouring
-        caveats = [KEYED_NOISE, people_hashed(neighbouring)]
-        if not self._tests_domain:
-            caveats.append(items_hashed(neighbouring))
+        caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
+        if self._tested_domain is None:
+            caveats.append(items_hashed(self.neighbouring))
         if self.streams_per_person is not None and (
             self.streams is None or self.streams_per_person < len(self.streams)
         ):
-            caveats.append(streams_hashed(neighbouring))
-        return replace(self.monitor.guarantee, caveats=tuple(caveats))
+            caveats.append(streams_hashed(self.neighbouring))
+        return replace(self.answer.guarantee, caveats=tuple(caveats))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -216,32 +303,26 @@ class ShiftingHeavyHitters(PrivateTransform):
         stream = "" if self.streams_per_person is None else " of one stream"
         return Accuracy(
             error=first,
-            failure_probability=self.monitor.beta,
-            sentence=f"With probability {1 - self.monitor.beta:g}, every item that at least {first:,} people have "
+            failure_probability=self.beta,
+            sentence=f"With probability {1 - self.beta:g}, every item that at least {first:,} people have "
             f"in a window{stream}, all of them within their limits, is reported: in {self.tests:,} tests together, "
-            f"each of one item in one window.{rising if later > first else ''}",
-            numbers={
-                "detection_threshold": first,
-                "tests": self.tests,
-                "count_stddev": self.monitor.count_stddev,
-                "noise_scale": self.monitor.calibrated.noise_scale,
-                "threshold": self.monitor.calibrated.threshold,
-            },
+            f"each of one item in one window.{rising if later > first else ''} {self.answer.remarks}",
+            numbers={"detection_threshold": first, "tests": self.tests, **self.answer.numbers},
         )
 
     @property
     def detection_threshold(self) -> int:
         """How many people must have an item for it to be reported."""
-        return self.monitor.detection_threshold
+        return self.detection_threshold_at(1)
 
     def detection_threshold_at(self, window: int) -> int:
         """Return how many people must have an item for a report in window 1, 2, ..; rises without a horizon."""
-        return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
+        return self.answer.detection_threshold(window)
 
     @property
     def tests(self) -> int:
         """Tests of one item in one window, in one stream, for which the accuracy is stated."""
-        return self.monitor.calibrated.budget.tests
+        return self.answer.tests
 
     @property
     def event_fields(self) -> EventFields:
@@ -252,10 +333,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         """Build the stages."""
         if self.streams is not None and self.streams_per_person is None:
             raise ValueError("streams_per_person must be given with streams")
-        _ = self.monitor.calibrated  # once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        domain = self.domain if self._tests_domain else None
-        keyed = tuple[bytes, bytes]
+        domain = self._tested_domain
         split = SplitEvents(
             **common,
             shards=self.shards,
@@ -267,21 +346,15 @@ class ShiftingHeavyHitters(PrivateTransform):
         bound = BoundPerWindow(
             **common,
             timer_offset=1,
-            items_per_step=self.monitor.items_per_step,
+            items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
             by_people=limits,
             domain=domain,
         )
-        batches = gather(events, apply_dofn, self.event_fields)
-        keyed_batches = apply_dofn(batches, split, KeyedBatch)
-        if domain is not None:
-            emit = EmitEmptySteps(**common, monitor=self.monitor, streams=self.streams or ("",), shard=self.shards)
-            once = events.pipeline | "Once" >> beam.Impulse()
-            empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
-            keyed_batches = (keyed_batches, empty) | "WithEmptySteps" >> beam.Flatten()
-        marked = keyed_batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
-        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, keyed)
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        marked = self.answer.with_empty_steps(batches) | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        held = apply_dofn(marked | "ApartFromOthers" >> beam.Reshuffle(), bound, Keyed)
         if limits:
             limit = BoundAcrossWindows(
                 **common,
@@ -291,9 +364,10 @@ class ShiftingHeavyHitters(PrivateTransform):
                 streams=self.streams_per_person,
                 domain=domain,
             )
-            held = apply_dofn(held, limit, keyed)
-        candidates = apply_dofn(held, PruneItems(**common, timer_offset=3, monitor=self.monitor), keyed)
-        rows = apply_dofn(
-            candidates, MonitorStream(**common, timer_offset=4, monitor=self.monitor, domain=domain), HeavyHitter
-        )
-        return cast(PCollection[Any], rows | "AtWindowEnds" >> AtWindowEnds(self.steps, HeavyHitter, timer_offset=5))
+            held = apply_dofn(held, limit, Keyed)
+        return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+def _least(*limits: int | None) -> int | None:
+    """Return the least of the limits that there are."""
+    return min((limit for limit in limits if limit is not None), default=None)

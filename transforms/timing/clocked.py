@@ -116,6 +116,10 @@ class ClockedSteps(beam.DoFn):
         """Return a snapshot."""
         return [self.snapshot(state)]
 
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]]) -> list[bytes]:
+        """Return what to append to the log after steps `first` to `last`, for `decode`; nothing, to write it anew."""
+        return []
+
     def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled.
 
@@ -159,12 +163,20 @@ class ClockedSteps(beam.DoFn):
         decoded.progress = replace(decoded.progress, handled=due)
         self.count(due - before)
         if due < last:
-            self.keys.rewrite(decoded, cells)
+            self._write(decoded, self.changes(before + 1, due, batches), cells)
             self._set_timers(cells.due, due, before)
         else:
             decoded.state = None
             cells.log.clear()
         self.keys.close(key, decoded, cells)
+
+    def _write(self, decoded: Decoded, changes: list[bytes], cells: Cells) -> None:
+        """Write the state after some steps, or what they have changed in one that was written before."""
+        if not changes or not decoded.progress.log:
+            self.keys.rewrite(decoded, cells)
+            return
+        for segment in changes:
+            self.keys.append(decoded, segment, cells)
 
     def _start(self, key: bytes, cells: Cells) -> None:
         """Start the clock, once."""

@@ -80,14 +80,22 @@ class Decoded:
             heapq.heappush(self.steps, step)
         self.records[step].append(record)
 
+    @property
+    def first(self) -> int:
+        """The first step that records wait for; NEVER if none do."""
+        return self.steps[0] if self.steps else NEVER
+
+    def take(self, step: int) -> list[bytes]:
+        """Take out the records of a step, none of which are before; the step counts as handled then."""
+        records = self.records.pop(heapq.heappop(self.steps)) if self.first == step else []
+        outdated = self.progress.outdated + sum(map(len, records))
+        self.progress = replace(self.progress, handled=step, outdated=outdated)
+        return records
+
     def take_until(self, last: int) -> Iterator[tuple[int, list[bytes]]]:
         """Take out the records of each step up to `last`, in order of steps; the step counts as handled then."""
-        while self.steps and self.steps[0] <= last:
-            step = heapq.heappop(self.steps)
-            records = self.records.pop(step)
-            outdated = self.progress.outdated + sum(map(len, records))
-            self.progress = replace(self.progress, handled=step, outdated=outdated)
-            yield step, records
+        while (step := self.first) <= last:
+            yield step, self.take(step)
 
 
 class KeyedStage(Protocol):

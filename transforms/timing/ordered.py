@@ -11,9 +11,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, sealed_key, unseal
-from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress, declare_states
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, StepKey, sealed_key, unseal
+from privstream.transforms.timing.keyed_state import NEVER, Cells, Decoded, KeyedState, Progress, declare_states
+from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,14 @@ class Handled:
 class OrderedSteps(beam.DoFn):
     """Handle the waiting batches of each step once, in order of steps, when the step's decision time has come.
 
+    A step without batches is passed over, unless the state after the step before says that it follows. That must be
+    public. A timer for the next step then holds the watermark until it is handled.
+
     Batches of a step that has been handled are late: counted, described in the dead-letter output, never used. A stage
     is a subclass with `state`, see `declare_states`.
     """
+
+    batch_type: type[Any] = HolderBatch
 
     def __init_subclass__(cls, *, state: str = "") -> None:
         """Declare states and timer of a stage, if it is one."""
@@ -46,11 +51,15 @@ class OrderedSteps(beam.DoFn):
         self.handled = Metrics.counter("privstream", "steps_handled")
 
     @abstractmethod
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Any) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Any) -> Handled:
         """Handle one step: a function of the arguments alone."""
 
+    def follows(self, state: Any) -> bool:
+        """Return whether the step after this state is handled even if no batch comes for it."""
+        return False
+
     @abstractmethod
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+    def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
         """Describe a late batch in the dead-letter output."""
 
     @abstractmethod
@@ -70,8 +79,8 @@ class OrderedSteps(beam.DoFn):
         key, record = element
         step, progress = self.step_of(record), Progress.from_bytes(cells.progress.read())
         if step <= progress.handled:
-            batch = unseal(record)
-            self.late.inc(len(batch.users))
+            batch = unseal(self.batch_type, record)
+            self.late.inc(int(batch.counts.sum()) if isinstance(batch, CountBatch) else len(batch.users))
             yield from self.describe_late(sealed_key(record), batch)
             return
         self.keys.wait(key, record, progress, cells)
@@ -82,8 +91,8 @@ class OrderedSteps(beam.DoFn):
         """Handle all steps whose time has come."""
         decoded = self.keys.open(key, cells)
         handled = 0
-        for step, records in decoded.take_until(self.steps.latest(time.micros, self.timer_offset)):
-            batches = [(sealed_key(record), unseal(record)) for record in records]
+        for step, records in self._due(decoded, self.steps.latest(time.micros, self.timer_offset)):
+            batches = [(sealed_key(record), unseal(self.batch_type, record)) for record in records]
             result = self.handle(key, step, batches, decoded.state)
             at = self.steps.decision_time(step, self.timer_offset)  # the timer that fires may be that of a later step
             yield from (TimestampedValue(output, at) for output in result.outputs)
@@ -93,6 +102,20 @@ class OrderedSteps(beam.DoFn):
             handled += 1
         if handled:
             self.handled.inc(handled)
+            if (following := self._following(decoded)) != NEVER:
+                due = self.steps.decision_time(following, self.timer_offset)
+                cells.due.set(due, dynamic_timer_tag=str(following))
             self.keys.close(key, decoded, cells)
         else:
             self.keys.cache(key, decoded)
+
+    def _due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Take out the steps up to `last` that are to be handled, each after the one before has been."""
+        while (step := min(decoded.first, self._following(decoded))) <= last:
+            yield step, decoded.take(step)
+
+    def _following(self, decoded: Decoded) -> int:
+        """Return the step that is handled next even if no batch comes for it; NEVER if there is none."""
+        step = decoded.progress.handled + 1
+        end = self.steps.latest(END_OF_TIME, STAGES) + 1 if self.steps.end is None else self.steps.end
+        return step if step < end and self.follows(decoded.state) else NEVER

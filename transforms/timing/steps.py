@@ -15,6 +15,9 @@ Seconds = float
 Moment = float
 """A point in time: seconds since 1970 UTC."""
 
+Span = str | float
+"""What a count is about: a "window", all since the "start", or so many seconds."""
+
 MICROS = 1_000_000
 MILLISECOND = 1_000  # the finest step of event time on every runner
 STAGES = 10  # more than the dataflow has
@@ -130,6 +133,18 @@ class Steps:
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
         return (micros - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
+
+
+def windows_in(over: Span, steps: Steps) -> str | int:
+    """Return "window", "start", or the number of windows that so many seconds have; one alone is a "window"."""
+    if isinstance(over, str):
+        if over not in ("window", "start"):
+            raise ValueError(f"over must be 'window', 'start' or a number of seconds, got {over!r}")
+        return over
+    micros = to_micros("over", over)
+    if micros % steps.size:
+        raise ValueError(f"over must be a multiple of window, got {over:g} > {steps.size / MICROS:g} seconds")
+    return micros // steps.size if micros > steps.size else "window"
 
 
 def _boundary(name: str, seconds: float, period: int, length: int) -> int:

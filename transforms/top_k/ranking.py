@@ -9,6 +9,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
@@ -51,7 +52,7 @@ class RankItems(ClockedSteps, state="rank_items"):
         steps: Steps,
         noise: NoiseSource,
         timer_offset: int,
-        mechanism: MeasuredTopK,
+        mechanism: MeasuredTopK | CountedTopK,
         domain: Domain,
         beta: float,
     ) -> None:

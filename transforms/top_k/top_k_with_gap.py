@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -10,6 +12,7 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -23,6 +26,7 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
+from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.public_clock import WithClock
@@ -30,7 +34,6 @@ from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 UNITS = ("person", "person_in_window")
-METHODS = ("auto", "exponential_gaps", "laplace_gaps")
 
 
 class TopKWithGap(PrivateTransform):
@@ -76,10 +79,12 @@ class TopKWithGap(PrivateTransform):
         streams: public names of the streams that are ranked, each by itself. They must be given if events have a
             stream.
         streams_per_person: number of streams in which one person may appear.
-        measure_share: share of epsilon that pays for the counts of the published items.
-        method: method that selects the items; "auto" takes the most accurate one. Both methods add noise to all counts,
-            take the largest, and publish the gaps between them: "exponential_gaps" with exponential noise,
-            "laplace_gaps" with Laplace noise.
+        measure_share: share of epsilon that pays for the counts of the published items. The method "counts" has no such
+            share: its ranks and its counts are the same numbers.
+        method: method that selects the items; "auto" takes the one with the smallest `selection_error`.
+            "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
+            largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
+            all of them might be published. Its noise grows with `items_per_step`.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which each accuracy statement may be wrong.
@@ -114,7 +119,7 @@ class TopKWithGap(PrivateTransform):
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
         measure_share: float = 0.25,
-        method: Literal["auto", "exponential_gaps", "laplace_gaps"] = "auto",
+        method: Literal["auto", "exponential_gaps", "laplace_gaps", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
@@ -140,16 +145,23 @@ class TopKWithGap(PrivateTransform):
         self.shards = check_shards(shards)
         self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
         self._limit_contributions(participation_cap, streams_per_person)
-        self.method = "exponential_gaps" if checks.one_of("method", method, METHODS) == "auto" else method
-        self.mechanism = MeasuredTopK(
-            epsilon=epsilon,
-            delta=delta,
-            top=top,
-            releases=self._releases,
-            items_per_release=items_per_step,
-            measure_share=measure_share,
-            noise_law=self.method.removesuffix("_gaps"),
-            neighbouring=neighbouring,
+        checks.integer("items_per_step", items_per_step, minimum=1)
+        checks.probability("measure_share", measure_share)
+        budget: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "top": top,
+            "releases": self._releases,
+            "items_per_release": items_per_step,
+            "neighbouring": neighbouring,
+        }
+        makers: dict[str, Callable[[], MeasuredTopK | CountedTopK]] = {
+            f"{law}_gaps": partial(MeasuredTopK, **budget, measure_share=measure_share, noise_law=law)
+            for law in ("exponential", "laplace")
+        }
+        makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
+        self.method, self.mechanism = choose_method(
+            method, makers, lambda made: made.selection_error(len(domain), self.beta)
         )
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
@@ -245,7 +257,7 @@ class TopKWithGap(PrivateTransform):
 
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
-        _ = self.mechanism.measurement  # once, at launch; workers receive it
+        _ = self.mechanism.estimate_variance  # calibrates once, at launch; workers receive it
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
         split = SplitEvents(

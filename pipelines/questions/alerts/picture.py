@@ -104,8 +104,7 @@ def _caption(picture: AlertPicture) -> str:
     parts.append(".")
     if any(row.stopped for row in picture.rows):
         parts.append(" At the dotted line the budget was spent, and the tests stopped.")
-    elif picture.rows:
-        last = picture.rows[-1]
+    elif picture.rows and (last := picture.rows[-1]).epsilon_left:
         parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")
     return "".join(parts)
 

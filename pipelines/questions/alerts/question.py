@@ -20,14 +20,16 @@ numbers in the answer:
   most alerts           number of alerts that the budget pays for if all of them pass their thresholds clearly
   standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
 Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
-be noticed. Tests without an alert cost nothing: more windows raise the margin only with their logarithm.
+be noticed. More windows raise the margin of sparse_vector only with their logarithm; that of counts grows with the
+square root of their number (with delta above 0). Counts have no number of alerts: they never stop.
 """
 
 SPEC = QuestionSpec(
     word="alerts",
     summary="report the windows in which numbers of people pass the thresholds of public rules",
     description="Reports the windows in which numbers of people pass the thresholds of public rules, and by how "
-    "much. Tests without an alert cost nothing. When alerts have spent the budget, the run stops and reports it.",
+    "much. By sparse vector, tests without an alert cost nothing, and when alerts have spent the budget, the run stops "
+    "and reports it. By counts, every window is paid for before, and no run stops.",
     protected="a person over the whole run",
     known_as="outbreaks, outages, unusual numbers of unique users",
     transform="alerts.sparse_vector_alerts.SparseVectorAlerts",

@@ -27,9 +27,11 @@ SPEC = QuestionSpec(
     },
     columns={
         "detection_threshold": "people needed for a report",
+        "lasting_windows": "windows until the same people fade",
         "threshold": "threshold",
         "noise_scale": "noise scale",
         "count_stddev": "standard deviation of counts",
+        "ends_with": "people with whom an item ends",
     },
     picture="the items of each window, and those that were missed",
     simulation="searches of a city, with trends that rise and fall",

@@ -26,7 +26,7 @@ MEANINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_plot(parser, rows="histogram or quantiles", truth="draws true counts, dashed")
+    add_plot(parser, rows="histogram", truth="draws true counts, dashed")
     parser.add_argument("--query", help="which query to draw, if there are several (default: histogram, else all)")
     parser.add_argument(
         "--top", type=int, default=8, metavar="N", help=f"lines in colour, 1 to {len(COLOURS)} (default: 8)"

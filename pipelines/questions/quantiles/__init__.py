@@ -1,1 +1,1 @@
-"""Quantiles: how events are spread over public categories so far."""
+"""Quantiles: the median and percentiles of numbers in events."""

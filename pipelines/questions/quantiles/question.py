@@ -1,28 +1,43 @@
-"""`privstream quantiles`: from events to live quantiles of how often public categories occur."""
+"""`privstream quantiles`: from events with a number to medians and percentiles, by window or over many of them."""
 
-from dataclasses import replace
+from privstream.pipelines.questions.spec import Option, QuestionSpec
 
-from privstream.pipelines.questions.histogram.question import SPEC as HISTOGRAM
-from privstream.pipelines.questions.spec import Option
-
-SPEC = replace(
-    HISTOGRAM,
+SPEC = QuestionSpec(
     word="quantiles",
-    summary="find the median or other quantiles of how often categories occur",
-    description="Reports how events are spread over public categories: after every window, the count that a "
-    "given part of all categories does not exceed, such as the median. These are not quantiles of a number in "
-    "the events.",
-    known_as="median and quartiles over categories; no percentiles of a value",
-    order=("stream", "window_start", "estimate", "query"),
-    extras=(
-        Option(
-            "quantiles",
-            "tuple[str, ...]",
-            "parts of all categories, in (0, 1]; 0.5 is the median, 1 the maximum",
-            ("0.25", "0.5", "0.75"),
-        ),
-    ),
-    hidden=("queries",),
-    prepare="quantiles.queries.prepare",
-    shared={"picture": "histogram", "simulation": "histogram"},
+    summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
+    description="Finds quantiles of a number in the events, such as a latency, a price or an age: in each window, in "
+    "the last windows, or since the start. Each has an interval that contains the true one.",
+    protected="a person over the whole run, or an event",
+    known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
+    transform="quantiles.numeric_quantiles.NumericQuantiles",
+    row="QuantileEstimate",
+    order=("stream", "window_start", "quantile"),
+    title="quantiles",
+    published="quantiles_published",
+    user="person, not read with --unit event",
+    item="",
+    value="number (default: value)",
+    units_without_users=("event",),
+    beyond={
+        "values_clipped": "values were outside of --low to --high, and count as the nearest of these",
+        "values_over_limit": "values left out, because another one of their person counts in their window",
+        "contributions_over_limit": "values left out, because their person had reached the limit",
+    },
+    files=(),
+    prepare="counts.spans.prepare",
+    unplanned=("streams",),
+    planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
+    assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
+    columns={
+        "rank_error": "error bound",
+        "rank_stddev": "largest standard deviation",
+        "levels": "levels of the tree of bins",
+    },
+    error_unit="values",
+    plan_epilog="""\
+The error is one of ranks: the number of values below an edge of a bin is off by at most so many. An edge inside of an
+interval is at most twice as many values away from the true quantile.
+""",
+    picture="quantiles with their intervals, and the true ones",
+    simulation="requests to a service, with their latencies and a slow hour",
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.simulate.city_words import TRENDS, search_names
 from privstream.pipelines.simulate.event_writers import ItemHolders, item_holders
 from privstream.pipelines.simulate.simulation import add_simulation, write_files, write_lines
-from privstream.pipelines.simulate.streams import simulate_heavy_hitters
+from privstream.pipelines.simulate.streams import SimulatedWindow, simulate_heavy_hitters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
+    write_searches(arguments, simulate_heavy_hitters)
+
+
+def write_searches(arguments: argparse.Namespace, simulate: Callable[..., Iterator[SimulatedWindow]]) -> None:
+    """Write what `simulate` returns, given the arguments of `simulate_heavy_hitters`, and the list of all items."""
     write_files(
         arguments,
-        simulate_heavy_hitters,
+        simulate,
         truth_type=ItemHolders,
         truth_of=item_holders,
         windows=arguments.windows,

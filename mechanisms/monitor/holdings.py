@@ -1,0 +1,100 @@
+"""Holdings: who has which items at one step, and how many of those people count for each item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.prf import Words
+
+Integers = NDArray[np.int64]
+
+COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Holdings:
+    """Who has which items at one step: parallel columns, each pair of person and item at most once.
+
+    Attributes:
+        step: public number of the step, >= 0; steps are decided in increasing order, each once.
+        users: uint64, shape (n,): keyed hashes of people.
+        items: uint64, shape (n,): keyed hashes of items; with a known domain, positions in the domain.
+        ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
+            nothing but the person, the step and the person's own items. With c charges left a person takes part in
+            the items ranked below c.
+
+    Raises:
+        ValueError, TypeError: a column has another shape or type.
+    """
+
+    step: int
+    users: np.ndarray
+    items: np.ndarray
+    ranks: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("step", self.step, minimum=0)
+        for name, dtype in COLUMNS.items():
+            column = getattr(self, name)
+            if column is None and name == "ranks":
+                continue
+            if not isinstance(column, np.ndarray) or column.dtype != dtype:
+                found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of {dtype}, got {found}")
+            if column.shape != (len(self.users),):
+                raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Holdings by item.
+
+    Attributes:
+        items: uint64, shape (m,), increasing: the items that somebody has.
+        totals: int64, shape (m,): how many people with charges left have each.
+        users: uint64, shape (n,): everybody who has an item, item by item.
+        active: bool, shape (n,): who of them counts.
+        held: int64, shape (m,): how many rows each item has.
+    """
+
+    items: Words
+    totals: Integers
+    users: Words
+    active: NDArray[np.bool_]
+    held: Integers
+
+    @classmethod
+    def of(cls, holdings: Holdings, counters: UserCounters, max_hits: int) -> Self:
+        """Sort holdings by item, and count the people whose rank is below their charges left."""
+        order = np.argsort(holdings.items, kind="stable")
+        users, items = holdings.users[order], holdings.items[order]
+        active = (0 if holdings.ranks is None else holdings.ranks[order]) < max_hits - counters.charged(users)
+        first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
+        totals = np.add.reduceat(active, first, dtype=np.int64)
+        return cls(items[first], totals, users, active, np.diff(np.append(first, len(items))))
+
+    def counts(self, items: Words) -> Integers:
+        """Return the totals of some items, zero for those that nobody has."""
+        if not len(self.items):
+            return np.zeros(len(items), np.int64)
+        place = np.minimum(np.searchsorted(self.items, items), len(self.items) - 1)
+        return np.where(self.items[place] == items, self.totals[place], 0)
+
+    def charges(self, charged: NDArray[np.bool_]) -> Charges:
+        """Charge everybody who counts for one of the items in a mask, bool (m,)."""
+        return Charges.of(self.users[np.repeat(charged, self.held) & self.active])
+
+
+def repeats(column: np.ndarray, *more: np.ndarray) -> bool:
+    """Return whether two rows are equal."""
+    if not more:
+        column = np.sort(column)
+        return bool(np.any(column[1:] == column[:-1]))
+    order = np.lexsort((*more, column))
+    equal = [each[order][1:] == each[order][:-1] for each in (column, *more)]
+    return bool(np.any(np.logical_and.reduce(equal)))

@@ -1,0 +1,1 @@
+"""Quantiles of numbers: medians and percentiles of what people or events measure."""

@@ -1,0 +1,91 @@
+"""`privstream plot counts`: how many people have each item over time, with error bands, and the truth beside them."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+from privstream.mechanisms import checks
+from privstream.pipelines.command import Command
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.chart import COLOURS
+from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.transforms.rows import KeyCount
+
+MOST_LINES = 30
+"""Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_plot(parser, rows="counts", truth="draws true counts, dashed")
+    parser.add_argument(
+        "--top", type=int, default=8, metavar="N", help=f"items in colour, 1 to {len(COLOURS)} (default: 8)"
+    )
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the rows, draw, and write the picture."""
+
+    def prepare() -> partial[None]:
+        if checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
+            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
+        stream, rows = choose_stream(read_rows("--input", arguments.input, KeyCount), arguments.stream)
+        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, ItemHolders)
+        found = bands(rows, [row for row in truth if row.stream == stream])
+        title = "People with each item" + (f", {stream}" if stream else "")
+        text = caption(rows, found)
+        return partial(draw_bands, found, values="people", title=title, caption=text, top=arguments.top)
+
+    write_picture(arguments.output, prepare)
+
+
+def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders]) -> list[Band]:
+    """Return one band for each of the items with the largest counts, with gaps where it is not published."""
+    published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
+    for row in rows:
+        published[row.item][int(row.window_end.micros)] = row
+    moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
+    ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item].values()), item))
+    true: dict[str, dict[int, int]] = defaultdict(dict)
+    for known in truth:
+        true[known.item][int(known.window_end.micros)] = known.holders
+
+    def band(item: str) -> Band:
+        points = [published[item].get(moment) for moment in moments.tolist()]
+        counts = np.array([np.nan if point is None else point.count for point in points], np.float64)
+        bounds = np.array([np.nan if point is None else point.error_bound for point in points], np.float64)
+        holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
+        return Band(item, moments, counts, bounds, holders if np.isfinite(holders).any() else None)
+
+    return [band(item) for item in ranked[:MOST_LINES]]
+
+
+def caption(rows: list[KeyCount], found: list[Band]) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    items, windows = len({row.item for row in rows}), len({row.window_start for row in rows})
+    drawn = f", {len(found):,} of them drawn" if items > len(found) else ""
+    text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found)}"
+    errors = [(np.abs(band.estimates - band.truth), band.error_bounds) for band in found if band.truth is not None]
+    pairs = [(error, bound) for column in errors for error, bound in zip(*column, strict=True) if np.isfinite(error)]
+    if not pairs:
+        return text
+    outside = sum(bool(error > bound) for error, bound in pairs)
+    return (
+        f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
+        f"{len(pairs):,} counts are further from the truth than their error bound."
+    )
+
+
+COMMAND = Command(
+    description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
+    "true numbers.",
+    add_arguments=add_arguments,
+    run=run,
+)

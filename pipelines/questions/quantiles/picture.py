@@ -1,0 +1,115 @@
+"""`privstream plot quantiles`: a line for each quantile with its interval, and the truth beside it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO
+
+import numpy as np
+from matplotlib.ticker import AutoLocator, FuncFormatter
+from privstream.pipelines.command import Command
+from privstream.pipelines.plot.chart import COLOURS, DAY, INK, chart, freeze_layout, style_axes
+from privstream.pipelines.plot.labels import Label, place
+from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.questions.quantiles.simulation import TrueQuantile
+from privstream.transforms.rows import QuantileEstimate
+
+WIDE = 20.0
+"""Values that span a larger ratio are drawn on a logarithmic axis."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A quantile over time: all columns float64, shape (n,); `truth` is NaN where it is not known."""
+
+    name: str
+    days: np.ndarray
+    estimates: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    truth: np.ndarray
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add_plot(parser, rows="quantiles", truth="draws true quantiles, dashed")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the rows, draw, and write the picture."""
+
+    def prepare() -> partial[None]:
+        stream, rows = choose_stream(read_rows("--input", arguments.input, QuantileEstimate), arguments.stream)
+        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, TrueQuantile)
+        found = lines(rows, [row for row in truth if row.stream == stream])
+        title = "Quantiles" + (f", {stream}" if stream else "")
+        return partial(draw_lines, found, title=title, caption=caption(rows, found))
+
+    write_picture(arguments.output, prepare)
+
+
+def lines(rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile]) -> list[Line]:
+    """Return a line for each quantile, the largest first."""
+    true = {(row.window_end, row.quantile): row.value for row in truth}
+    points: dict[float, list[tuple[float, float, float, float, float]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.window_end):
+        known = true.get((row.window_end, row.quantile), np.nan)
+        points[row.quantile].append((row.window_end.micros / DAY, row.estimate, row.lower, row.upper, known))
+    return [Line(f"{100 * q:g}%", *np.array(points[q], np.float64).T) for q in sorted(points, reverse=True)]
+
+
+def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: str, caption: str) -> None:
+    """Draw lines with their intervals."""
+    with chart(stream, format) as (figure, axes):
+        labels = []
+        for rank, line in enumerate(found):
+            colour = COLOURS[rank % len(COLOURS)]
+            axes.fill_between(line.days, line.lower, line.upper, color=colour, alpha=0.15, linewidth=0)
+            marker = "o" if len(line.days) == 1 else ""
+            axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, marker=marker)
+            axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
+            labels.append(Label(line.name, list(zip(line.days.tolist(), line.estimates.tolist(), strict=True)), colour))
+        moments = [round(day * DAY) for line in found for day in line.days.tolist()]
+        span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
+        if not moments:
+            axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
+        style_axes(figure, axes, span=span, values="value", title=title, caption=caption)
+        axes.yaxis.set_major_locator(AutoLocator())
+        if _is_wide(found):
+            axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        freeze_layout(figure)
+        place(axes, labels)
+
+
+def _is_wide(found: Sequence[Line]) -> bool:
+    """Tell whether values are > 0 and span several orders of magnitude."""
+    if not found:
+        return False
+    least, most = min(line.lower.min() for line in found), max(line.upper.max() for line in found)
+    return bool(least > 0 and most > WIDE * least)
+
+
+def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line]) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. Bands: intervals that contain the true ones."
+    known = [line for line in found if np.isfinite(line.truth).any()]
+    if not known:
+        return text
+    judged = sum(int(np.isfinite(line.truth).sum()) for line in known)
+    outside = sum(int(((line.truth < line.lower) | (line.truth > line.upper)).sum()) for line in known)
+    inside = "all of them are" if not outside else f"all but {outside:,} of {judged:,} are"
+    return f"{text} Dashed: quantiles of all values, before any limits; {inside} in their intervals."
+
+
+COMMAND = Command(
+    description="Draws quantiles over time with their intervals and, given the truth, the true quantiles.",
+    add_arguments=add_arguments,
+    run=run,
+)

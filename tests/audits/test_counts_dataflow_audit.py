@@ -1,0 +1,93 @@
+"""Attacks on counts per key through all stages: ours must stand, limits that forget must fall."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+from counts_chain import Chain
+from empirical_privacy import lower_epsilon
+from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.transforms import Domain
+from privstream.transforms.counts.contributions import Contributed, CountContributions
+from privstream.transforms.counts.keyed_counts import KeyedCounts
+from tiny_runner import dofns_of
+
+pytestmark = pytest.mark.slow
+
+RUNS = 6000
+CLAIMED = 2.0
+WINDOWS = 4
+SECOND = 1_000_000
+NAMES = np.array([f"run {i:04}" for i in range(RUNS)])
+
+
+class Forgetful(CountContributions):
+    """Limits each window by itself."""
+
+    def handle(self, key, step, batches, state):
+        return super().handle(key, step, batches, Contributed())
+
+
+def counts(seed, **options):
+    """Counts of many public keys; each run is a key, with noise and a suspect of its own."""
+    return KeyedCounts(
+        **{"epsilon": CLAIMED, "window": 1, "start": 0, "end": WINDOWS, "domain": Domain(NAMES.tolist()), "shards": 2,
+           "noise": SeededNoise(seed)} | options
+    )  # fmt: skip
+
+
+def above_the_others(made, suspects, stage):
+    """Return how far counts are above those of the others, (runs, windows).
+
+    The suspect of a run has the key in every window, more often than may count. In each window as many others have it
+    as the last count was off: what goes in depends on what came out.
+    """
+    fn = copy.copy(dofns_of(made)["CountContributions"])
+    fn.__class__ = stage
+    chain = Chain(made, random.Random(0), instead={"CountContributions": fn})
+    found, others, total = [], np.zeros(RUNS, np.int64), np.zeros(RUNS, np.int64)
+    for window in range(WINDOWS):
+        others = np.clip(np.abs(found[-1]), 0, 5) if found else others
+        total = others + (total if made.mechanism.over == "start" else 0)
+        crowd = np.repeat(np.arange(RUNS), others)
+        events = [(f"other {window} {i}", NAMES[run], window * SECOND + i, "") for i, run in enumerate(crowd)]
+        events += [(f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND, "") for i in range(suspects * RUNS)]
+        chain.arrive(events, 1_000_000)
+        chain.advance(made.steps.decision_time(made.steps.first + window, 9).micros)
+        rows, chain.rows = sorted(chain.rows, key=lambda row: row.item), []
+        found.append(np.array([row.count for row in rows]) - total)
+    return np.array(found).T
+
+
+def attack(view, stage=CountContributions, **options):
+    worlds = (view(above_the_others(counts(seed, **options), suspects, stage)) for seed, suspects in enumerate((0, 2)))
+    return lower_epsilon(*worlds)
+
+
+def which_are_high(found):
+    """Tell in which windows the suspect seems to be there."""
+    return (found >= 1).astype(np.int64) @ (1 << np.arange(WINDOWS))
+
+
+def last_one(found):
+    return np.clip(found[:, -1], -20, 30) + 20
+
+
+def test_a_person_who_comes_too_often_is_hidden():
+    found = attack(which_are_high, max_contributions=2)
+    print(f"\ncounts of windows: {found:.3f} of {CLAIMED}")
+    assert 0.5 * CLAIMED < found <= CLAIMED
+
+
+def test_a_person_who_counts_once_since_the_start_is_hidden():
+    found = attack(last_one, max_contributions=1, over="start")
+    print(f"\npeople since the start: {found:.3f} of {CLAIMED}")
+    assert 0.2 * CLAIMED < found <= CLAIMED
+
+
+@pytest.mark.parametrize(("view", "over", "limit"), [(which_are_high, "window", 2), (last_one, "start", 1)])
+def test_limits_that_forget_fall(view, over, limit):
+    found = attack(view, Forgetful, max_contributions=limit, over=over)
+    print(f"\nforgetful limits, {over}: {found:.3f} against {CLAIMED} claimed")
+    assert found > 1.1 * CLAIMED

@@ -1,0 +1,201 @@
+"""Attacks on the status monitor: it must stand at its claim, and come near it; each mistake must fall."""
+
+import math
+from dataclasses import replace
+
+import broken_monitors as broken
+import numpy as np
+import pytest
+from empirical_privacy import lower_delta
+from privstream.mechanisms.monitor import clock, status
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.status import StatusCurve
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from status_attacks import any_order, best_order, leaked, many_charges, simulate, transcripts
+
+EPSILON, DELTA = 0.7, 0.05
+
+
+def calibration(**changes):
+    parameters = {"epsilon": EPSILON, "delta": DELTA, "max_hits": 2, "tests": 10**4, "beta": 0.05, **changes}
+    return status.calibrate(MonitorBudget(**parameters), 100)
+
+
+@pytest.mark.parametrize("against", [0, 1])
+@pytest.mark.parametrize(
+    ("hits", "tests", "cells"), [(1, 150, 20), (2, 150, 16), pytest.param(3, 150, 10, marks=pytest.mark.slow)]
+)
+def test_the_best_order_of_tests_uses_delta_up_and_no_more(hits, tests, cells, against):
+    found = calibration(max_hits=hits)
+    rule = best_order(found, EPSILON, cells=cells, against=against)
+    law = transcripts(found, rule, tests=tests, charges=(hits, 0))
+    assert 0.95 * DELTA < leaked(law, EPSILON) <= DELTA
+    for epsilon in (0.0, 0.35, 1.4):
+        assert leaked(law, epsilon) <= found.hits_curve.delta(epsilon)
+
+
+def test_the_best_order_for_another_epsilon_is_another_one():
+    """So the whole curve is attained, though by no one adversary."""
+    found = calibration()
+    for epsilon in (0.2, 1.2):
+        law = transcripts(found, best_order(found, epsilon, cells=20, against=0), tests=200, charges=(2, 0))
+        assert 0.95 * found.hits_curve.delta(epsilon) < leaked(law, epsilon) <= found.hits_curve.delta(epsilon)
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("domain", ["known", "unknown"])
+@pytest.mark.parametrize("hits", [1, 2, 3])
+def test_no_order_leaks_more_than_the_guarantee(hits, domain, neighbouring):
+    found = calibration(max_hits=hits, domain=domain, neighbouring=neighbouring, tests_per_person=12)
+    charges = (hits, hits if neighbouring == "replace_one" else 0)
+    for seed in range(12):
+        assert leaked(transcripts(found, any_order(found, seed), tests=12, charges=charges), EPSILON) <= DELTA
+        less = replace(found, budget=replace(found.budget, tests=1))  # low thresholds: few others, or nobody
+        assert leaked(transcripts(less, any_order(less, seed), tests=12, charges=charges), EPSILON) <= DELTA
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_streams_are_charges(streams):
+    """Which stream a test is in changes nothing but who counts the charges."""
+    found = calibration(max_hits=1, streams_per_person=streams)
+    law = transcripts(found, best_order(found, EPSILON, cells=20, against=0), tests=160, charges=(streams, 0))
+    assert 0.95 * DELTA < leaked(law, EPSILON) <= DELTA
+
+
+def test_a_replaced_person_has_the_charges_of_two_lives():
+    found = calibration(max_hits=1, neighbouring="replace_one")
+    rule = best_order(found, EPSILON, cells=20, against=0)
+    law = transcripts(found, rule, tests=200, charges=(1, 1))
+    assert 0.95 * DELTA < leaked(law, EPSILON) <= DELTA
+    one_life = calibration(max_hits=1)
+    law = transcripts(one_life, best_order(one_life, EPSILON, cells=20, against=0), tests=200, charges=(1, 1))
+    assert leaked(law, EPSILON) > 1.2 * DELTA
+
+
+def test_alone_and_in_crowds():
+    """In an unknown domain a person first is alone with an item, and then changes statuses that crowds decide."""
+    found = calibration(domain="unknown", tests_per_person=200)
+    best = best_order(found, EPSILON, cells=20, against=0)
+
+    def rule(law, left, number):
+        if number >= 50:
+            return best(law, left, number)
+        size = law.shape[1]
+        return np.ones(size, bool), np.zeros(size, np.int64), np.zeros(size, np.int64)
+
+    law = transcripts(found, rule, tests=200, charges=(2, 0))
+    assert 0.5 * DELTA < leaked(law, EPSILON) <= DELTA
+
+
+def test_noisy_counts_are_composed_with_changes():
+    """One charge, with the noisy count that comes with it: all counts within reach, without chance."""
+    found = calibration(max_hits=1, count_share=0.4)
+    spread = DiscreteGaussian(found.count_sigma)
+    noise = np.arange(-200, 201)
+    counted = np.stack([spread.pmf(noise - 1), spread.pmf(noise)])  # with and without the person
+    for epsilon in (EPSILON, EPSILON * 0.6):
+        rule = best_order(found, epsilon, cells=20, against=0)
+        law = transcripts(found, rule, tests=150, charges=(1, 0))
+        hits, silent = law[:, :-1], law[:, -1:]  # the last transcript has no hit
+        together = np.concatenate([(hits[:, :, None] * counted[:, None]).reshape(2, -1), silent], axis=1)
+        assert 0.3 * DELTA < leaked(together, EPSILON) <= DELTA
+    free = replace(found, eta=calibration(max_hits=1).eta)  # changes take all of epsilon, counts are for nothing
+    law = transcripts(free, best_order(free, EPSILON, cells=20, against=0), tests=150, charges=(1, 0))
+    together = (law[:, :-1, None] * counted[:, None]).reshape(2, -1)
+    assert leaked(np.concatenate([together, law[:, -1:]], axis=1), EPSILON) > 1.1 * DELTA
+
+
+class TestMistakesAreFound:
+    @pytest.mark.parametrize("hits", [1, 3])
+    def test_endings_that_charge_nobody(self, hits):
+        found = calibration(max_hits=hits)
+        knee = round(found.end_threshold)
+
+        def rule(law, left, number):
+            size = law.shape[1]
+            return np.zeros(size, bool), np.full(size, knee), np.zeros(size, np.int64)
+
+        assert leaked(transcripts(found, rule, tests=14, charges=(hits, 0), free_ends=True), EPSILON) > 1.5 * DELTA
+        assert leaked(transcripts(found, rule, tests=14, charges=(hits, 0)), EPSILON) <= DELTA
+
+    @pytest.mark.parametrize("hits", [1, 2])
+    def test_clocks_calibrated_for_one_kind_of_test(self, hits):
+        plain = clock.calibrate(MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=hits, tests=10**4, beta=0.05))
+        found = replace(calibration(max_hits=hits), eta=plain.eta, noise_scale=plain.noise_scale)
+        law = transcripts(found, best_order(found, EPSILON, cells=20, against=0), tests=150, charges=(hits, 0))
+        assert leaked(law, EPSILON) > 1.1 * DELTA
+
+    @pytest.mark.slow
+    def test_clocks_calibrated_for_one_kind_of_test_and_many_charges(self):
+        """At 64 charges they lack 0.8% of the noise, which is 14% of delta: an attack must be near the best."""
+        made = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=64, tests=10**6, beta=0.01)
+        assert many_charges(clock.calibrate(made).eta, 64, 1.0, cells=20) > 1.08e-6
+        assert 0.95e-6 < many_charges(status.calibrate(made, 1000).eta, 64, 1.0, cells=20) <= 1e-6
+
+    def test_too_little_noise(self):
+        found = calibration()
+        less = replace(found, eta=1.3 * found.eta)
+        law = transcripts(less, best_order(less, EPSILON, cells=20, against=0), tests=200, charges=(2, 0))
+        assert leaked(law, EPSILON) > 1.5 * DELTA
+
+
+def test_many_charges_are_reckoned_as_few_are():
+    for charges in (1, 3):
+        exact = StatusCurve(eta=0.4, charges=charges).delta(0.7)
+        assert 0.98 * exact < many_charges(0.4, charges, 0.7, cells=40) <= exact
+
+
+RUNS = 30_000
+RUN = {"epsilon": 0.5, "delta": 0.3, "domain_size": 2 * RUNS, "tests": 1000, "beta": 0.9, "count_share": 0.0}
+
+
+def both_worlds(monitor, prefers_up, *, charges=None):
+    charges = monitor.max_hits if charges is None else charges
+    return [simulate(monitor, prefers_up, world, runs=RUNS, steps=24, seed=3, charges=charges) for world in (0, 1)]
+
+
+@pytest.mark.slow
+class TestTheMechanismItself:
+    """Samples: suspects alternate between up-tests and down-tests by what they have seen."""
+
+    @pytest.mark.parametrize("hits", [1, 2])
+    def test_it_stands(self, hits):
+        monitor = StatusMonitor(**RUN, max_hits=hits, up_steps=10)
+        worlds = both_worlds(monitor, lambda evidence, step: evidence > monitor.epsilon)
+        for epsilon in (0.0, 0.25, 0.5, 1.0, 2.0):
+            assert lower_delta(*worlds, epsilon) <= monitor.guarantee.curve.delta(epsilon)
+        assert lower_delta(*worlds, monitor.epsilon) > 0.4 * monitor.delta
+
+    def test_endings_that_charge_nobody(self):
+        monitor = broken.FreeEndings(**RUN, max_hits=1, up_steps=10)
+        worlds = both_worlds(monitor, lambda evidence, step: np.zeros(len(evidence), bool), charges=10**6)
+        assert lower_delta(*worlds, monitor.epsilon) > 1.1 * monitor.delta
+
+    def test_too_little_noise(self):
+        monitor = broken.LittleStatusNoise(**RUN, max_hits=1, up_steps=10)
+        worlds = both_worlds(monitor, lambda evidence, step: evidence > monitor.epsilon)
+        assert lower_delta(*worlds, monitor.epsilon) > 1.1 * monitor.delta
+
+
+def test_the_two_worlds_of_an_attack_differ_in_the_suspects_alone():
+    seen = []
+
+    class Spy(StatusMonitor):
+        def decide(self, counters, up, holdings, noise):
+            seen.append(sorted(zip(holdings.users.tolist(), holdings.items.tolist(), strict=True)))
+            return super().decide(counters, up, holdings, noise)
+
+    monitor = Spy(**{**RUN, "domain_size": 10}, max_hits=1)
+    for world in (0, 1):
+        simulate(monitor, lambda evidence, step: evidence < 1, world, runs=5, steps=1, seed=1, charges=1)
+    suspects = [row for row in seen[0] if row not in seen[1]]
+    assert sorted(seen[1] + suspects) == seen[0]
+    assert suspects == [(run, 2 * run) for run in range(5)]
+
+
+def test_price_of_one_charge():
+    """By hand: one charge costs e^(-epsilon/(r - 1)) (r - 1)/(r + 1)."""
+    rate = math.exp(0.3)
+    price = math.exp(-1 / (rate - 1)) * (rate - 1) / (rate + 1)
+    assert StatusCurve(eta=0.3, charges=1).delta(1.0) == pytest.approx(price, rel=3e-9)

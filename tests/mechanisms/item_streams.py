@@ -1,0 +1,35 @@
+"""Holdings for tests of monitors: who has which of six items at each step."""
+
+import numpy as np
+from hypothesis import strategies as st
+from privstream.mechanisms.monitor.holdings import Holdings
+
+DOMAIN = 6
+
+
+def ids(values):
+    return np.asarray(values, dtype=np.uint64)
+
+
+def holdings(step, rows):
+    """Make holdings from triples of person, item and rank."""
+    users, items, ranks = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    return Holdings(step=step, users=ids(users), items=ids(items), ranks=np.array(ranks, np.uint16))
+
+
+@st.composite
+def streams(draw, steps=6, most_people=40):
+    """Draw what a few people hold at each step: up to three of six items, in an order of their own."""
+    people = draw(st.integers(0, most_people))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    stream = []
+    for _ in range(steps):
+        favourite = rng.integers(0, DOMAIN)  # held by many
+        rows = []
+        for person in range(people):
+            held = rng.permutation(DOMAIN)[: rng.integers(0, 4)]
+            if len(held) and rng.random() < 0.6 and favourite not in held:
+                held[0] = favourite
+            rows += [(person, item, rank) for rank, item in enumerate(rng.permutation(held))]
+        stream.append([rows[i] for i in rng.permutation(len(rows))])
+    return stream

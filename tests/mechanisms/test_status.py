@@ -1,0 +1,235 @@
+"""The status calibration: the price of charges against slow references, laws of hidden thresholds, and accuracy."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.monitor import clock, status
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.monitor.status import StatusCurve
+from privstream.mechanisms.noise.sources import SeededNoise
+
+MILLION = 10**6
+SCALES = {1: 11.20, 4: 15.24, 16: 23.49, 64: 40.24}  # epsilon 1, delta 1e-6
+SIMPLE = {1: 11.20, 4: 15.98, 16: 26.54, 64: 49.29}  # by Theorem 5 of docs/proofs/status_monitor.md
+REPLACED = {1: 12.87, 4: 18.64, 16: 30.41, 64: 54.19}
+etas = st.floats(0.01, 3.0)
+
+
+def budget(**changes):
+    return MonitorBudget(**{"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "tests": MILLION, "beta": 0.01, **changes})
+
+
+def divergence(eta, charges, epsilon):
+    """Return F_j(epsilon); with no charges nothing is learned."""
+    if charges == 0:
+        return max(0.0, -math.expm1(epsilon))
+    return float(StatusCurve(eta=eta, charges=charges).divergence(np.array([float(epsilon)]))[0])
+
+
+def by_integration(eta, charges, epsilon):
+    """F_j(epsilon) at 50 digits: e^(-kappa x) times a polynomial, which (A) of Lemma 1 integrates."""
+    with mpmath.workdps(50):
+        eta = mpmath.mpf(eta)
+        rate, kappa = mpmath.exp(eta), 1 / mpmath.expm1(eta)
+        weight, polynomial = mpmath.exp(-kappa * eta), [mpmath.mpf(0)]  # coefficients, constant first
+        for _ in range(charges):
+            value = sum(c * eta**i for i, c in enumerate(polynomial))
+            shifted = [
+                sum(c * mpmath.binomial(i, power) * eta ** (i - power) for i, c in enumerate(polynomial) if i >= power)
+                for power in range(len(polynomial))
+            ]
+            integral = [kappa * weight * c / (power + 1) for power, c in enumerate(shifted)]
+            polynomial = [(rate - 1 + 2 * weight * value) / (rate + 1), *integral]
+        return float(mpmath.exp(-kappa * epsilon) * sum(c * mpmath.mpf(epsilon) ** i for i, c in enumerate(polynomial)))
+
+
+@pytest.mark.parametrize("charges", [1, 2, 5, 12])
+@pytest.mark.parametrize(("eta", "epsilon"), [(0.02, 0.3), (0.0669, 1.0), (0.5, 0.0), (2.5, 3.0)])
+def test_the_sum_is_the_integral_and_never_below_it(eta, epsilon, charges):
+    exact = by_integration(eta, charges, epsilon)
+    assert exact <= divergence(eta, charges, epsilon) <= exact * (1 + 3e-9)
+
+
+@pytest.mark.parametrize("charges", [300, 8192])
+def test_chances_of_many_rings_are_exact(charges):
+    """By the formula of the law of Borel and Tanner, at 30 digits."""
+    eta = 1 / math.sqrt(30 * charges)
+    curve = StatusCurve(eta=eta, charges=charges)
+    with mpmath.workdps(30):
+        exact_eta = mpmath.mpf(eta)
+        kappa = 1 / mpmath.expm1(exact_eta)
+        for rings in (1, charges // 2, charges - 1):
+            whole = 1 + rings * exact_eta
+            log = (
+                (rings - 1) * mpmath.log(whole) + rings * mpmath.log(kappa) - kappa * whole - mpmath.loggamma(rings + 1)
+            )
+            found = curve._rings(np.array(1.0), np.array(float(rings)))
+            assert float(found) == pytest.approx(float(mpmath.exp(log)), rel=2e-10)
+
+
+def best_order(eta, charges, epsilon, *, hazard, tests):
+    """Return what an adversary reaches by so many tests of small hazard, of the kind that is best at each moment.
+
+    Backward induction over the likelihood ratio without/with, on a grid.
+    """
+    rate = math.exp(eta)
+    log = np.linspace(-4 - epsilon, 4 + epsilon, 3001)
+    ratio = np.exp(log)
+    values = [np.maximum(0, 1 - ratio)] * (charges + 1)
+    kinds = [(hazard, rate * hazard), (rate * hazard, hazard)]
+    for _ in range(tests):
+        following = [values[0]]
+        for left in range(1, charges + 1):
+            choices = [values[left]]
+            for without, within in kinds:
+                miss = np.interp(ratio * math.exp(within - without), ratio, values[left])
+                hit = np.interp(ratio * math.expm1(-without) / math.expm1(-within), ratio, values[left - 1])
+                choices.append(math.exp(-within) * miss - math.expm1(-within) * hit)
+            following.append(np.max(choices, axis=0))
+        values = following
+    return float(np.interp(epsilon, log, values[charges]))
+
+
+@pytest.mark.parametrize(("eta", "charges", "epsilon"), [(0.5, 1, 0.5), (0.5, 3, 0.5), (1.0, 2, 1.0)])
+def test_no_order_of_tests_is_better_and_the_best_comes_near(eta, charges, epsilon):
+    exact = divergence(eta, charges, epsilon)
+    found = best_order(eta, charges, epsilon, hazard=0.04, tests=200)
+    assert 0.99 * exact < found < 1.0005 * exact
+
+
+@settings(deadline=None)
+@given(etas, st.integers(1, 12), st.floats(-4, 4))
+def test_a_randomised_response_at_any_moment_gains_nothing(eta, charges, x):
+    """Lemma 2 (d): running both clocks at once, until one rings, is never better than the price."""
+    rate = math.exp(eta)
+    both = (rate * divergence(eta, charges - 1, x - eta) + divergence(eta, charges - 1, x + eta)) / (rate + 1)
+    assert both <= divergence(eta, charges, x) * (1 + 1e-8) + 1e-12
+
+
+@settings(deadline=None)
+@given(etas, st.integers(1, 12), st.floats(-4, 4), st.floats(1e-6, 5), st.floats(0, 1), st.booleans())
+def test_no_test_gains_anything(eta, charges, x, hazard, slope, up):
+    """Lemma 4, for tests of either kind, large and small, whose hazards differ by the factor e^eta or less."""
+    more = hazard * math.exp(slope * eta)
+    within, without = (more, hazard) if up else (hazard, more)
+    miss = math.exp(-within)
+    assume(miss < 1)
+    log = math.log(math.expm1(-without) / math.expm1(-within))
+    after = miss * divergence(eta, charges, x + within - without)
+    after += (1 - miss) * divergence(eta, charges - 1, x + log)
+    assert after <= divergence(eta, charges, x) * (1 + 1e-8) + 1e-12
+
+
+@settings(deadline=None)
+@given(etas, st.integers(1, 40), st.floats(0, 4))
+def test_the_price_is_between_the_clocks_and_the_simple_bound(eta, charges, epsilon):
+    price = divergence(eta, charges, epsilon)
+    assert ClockCurve(eta=eta, clocks=charges).delta(epsilon) <= price * (1 + 1e-9) + 1e-13
+    simple = ClockCurve(eta=eta, clocks=charges, neighbouring="replace_one").delta(epsilon)
+    assert price <= simple * (1 + 3e-9) + 1e-13
+    mirrored = -math.expm1(-epsilon) + math.exp(-epsilon) * price
+    assert divergence(eta, charges, -epsilon) == pytest.approx(mirrored, rel=1e-9)
+
+
+@pytest.mark.parametrize("hits", SCALES)
+def test_scales_are_those_of_the_table(hits):
+    found = status.calibrate(budget(max_hits=hits), 1000)
+    plain = clock.calibrate(budget(max_hits=hits))
+    assert found.noise_scale == pytest.approx(SCALES[hits], abs=0.0051)
+    assert plain.noise_scale < found.noise_scale < 1.03 * plain.noise_scale
+    simple = clock.calibrate(budget(max_hits=hits, neighbouring="replace_one")).noise_scale
+    assert simple == pytest.approx(SIMPLE[hits], abs=0.0051)
+    assert simple < 1.15 * plain.noise_scale or hits == 64
+    replaced = status.calibrate(budget(max_hits=hits, neighbouring="replace_one"), 1000)
+    assert replaced.noise_scale == pytest.approx(REPLACED[hits], abs=0.0051)
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("hits", [1, 16])
+def test_delta_grows_with_eta_and_the_solver_uses_it_up(hits, neighbouring):
+    charges = hits * (2 if neighbouring == "replace_one" else 1)
+    deltas = [divergence(eta, charges, 1.0) for eta in np.geomspace(1e-3, 3, 40)]
+    assert np.all(np.diff(deltas) >= 0)
+    found = status.calibrate(budget(max_hits=hits, neighbouring=neighbouring), 1000)
+    assert found.hits_curve == StatusCurve(eta=found.eta, charges=charges)
+    assert 1e-6 * (1 - 1e-6) < found.hits_curve.delta(1.0) <= 1e-6
+
+
+def test_streams_multiply_charges():
+    found = status.calibrate(budget(streams_per_person=3), 1000)
+    assert found.hits_curve.charges == 12
+    assert found.noise_scale == pytest.approx(status.calibrate(budget(max_hits=12), 1000).noise_scale)
+
+
+def test_loss_distribution_is_pessimistic_and_close():
+    curve = StatusCurve(eta=0.0656, charges=4)
+    pld = curve.to_pld(1e-3)
+    for epsilon in (0.1, 0.5, 1.0, 1.5):
+        exact = curve.delta(epsilon)
+        assert exact * (1 - 1e-6) - 1e-12 <= pld.get_delta_for_epsilon(epsilon) <= exact * 1.001 + 1e-11
+
+
+@pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}, {"domain": "unknown"}])
+def test_hazards_change_by_no_more_than_one_person_may_change_them(changes):
+    found = status.calibrate(budget(**changes), 1000)
+    counts = np.arange(0, 400)
+    ends = found.end_hazard(counts)
+    assert np.all(np.diff(ends) <= 0)
+    assert np.all(ends[:-1] <= math.exp(found.eta) * ends[1:] * (1 + 1e-12))
+    extra = found.budget.domain_hazard() if found.budget.domain == "unknown" else 0.0
+    starts = found.hazard(counts)
+    assert np.all(starts[1:] <= (math.exp(found.eta) * starts[:-1] + extra) * (1 + 1e-12))
+
+
+def test_law_of_end_thresholds_is_the_chance_to_stay():
+    found = status.calibrate(budget(max_hits=1), 1000)
+    counts = np.arange(0, 400)
+    assert found.end_law.cdf(counts) == pytest.approx(found.stay_probability(counts), rel=1e-9, abs=1e-30)
+    assert found.end_law.survival(counts) == pytest.approx(found.end_probability(counts), rel=1e-9, abs=1e-30)
+    drawn = found.draw_end_thresholds(SeededNoise(11), 100_000)
+    middle = int(found.end_threshold)
+    for count in (middle - 5, middle, middle + 20):
+        # Hoeffding: false alarm below 2 exp(-2 n x^2) = 1e-10.
+        assert abs(np.mean(drawn <= count) - found.stay_probability(count)) < math.sqrt(math.log(2e10) / 2e5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"domain": "unknown", "tests_per_person": 1000}, {"domain": "unknown"}, {"tests": 1, "beta": 0.9}],
+)
+def test_accuracy(changes):
+    made, up_steps = budget(**changes), 5000
+    found = status.calibrate(made, up_steps)
+    least = found.detection_threshold(made.tests, made.beta)
+    assert made.tests * found.miss_probability(least) <= made.beta / 4 * (1 + 1e-9)
+    assert up_steps * found.end_probability(least) <= made.beta / 4 * (1 + 1e-9)
+    fewer = max(made.tests * found.miss_probability(least - 1), up_steps * found.end_probability(least - 1))
+    assert fewer > made.beta / 4
+    assert up_steps * found.stay_probability(0) <= made.beta / 4 * (1 + 1e-9)
+    for beta in (0.5, 0.01):
+        most = found.ends_with(beta)
+        assert found.stay_probability(most) <= beta < found.stay_probability(most + 1)
+    assert found.ends_with(1e-300) >= -1
+
+
+def test_more_steps_that_are_up_lower_the_threshold_at_which_items_end_and_no_other():
+    few, many = (status.calibrate(budget(), up_steps) for up_steps in (100, 10_000))
+    lowered = few.end_threshold - many.end_threshold
+    assert lowered == pytest.approx(many.noise_scale * math.log(100))
+    assert few.threshold == many.threshold
+    assert few.detection_threshold(MILLION, 0.01) == many.detection_threshold(MILLION, 0.01)
+
+
+def test_at_most_so_many_charges_are_accounted_for():
+    with pytest.raises(ValueError, match=r"max_hits times streams_per_person must be <= 8,192 for statuses, got 8,200"):
+        status.calibrate(budget(max_hits=820, streams_per_person=10), 1000)
+
+
+def test_a_budget_too_small_for_the_tables_is_refused_by_the_name_of_epsilon():
+    with pytest.raises(ValueError, match="epsilon must be large enough for thresholds of at most 1,048,576 people"):
+        status.calibrate(budget(epsilon=1e-5, max_hits=64), 1000)

@@ -1,0 +1,336 @@
+"""The status monitor against a slow reference, its pruning, its gates and refusals, and what it must detect."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from item_streams import DOMAIN, holdings, ids, streams
+from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED, StatusMonitor, StatusState
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.up_items import UpItems
+from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.noise.sources import SeededNoise
+from scipy import stats
+
+# Little noise and thresholds of a few people, so that small data has items that start, continue and end.
+KNOWN = StatusMonitor(
+    epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3, up_steps=1
+)
+UNKNOWN = replace(KNOWN, domain_size=None, delta=0.5, horizon=6, first_step=0, tests=None, beta=0.05)
+UNBOUNDED = replace(UNKNOWN, horizon=None)
+MONITORS = {
+    "known": KNOWN,
+    "unknown": UNKNOWN,
+    "unbounded": UNBOUNDED,
+    "no counts": replace(KNOWN, count_share=0.0),
+    "one item": replace(UNKNOWN, max_hits=2, items_per_step=3),
+}
+monitors = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS.keys())
+
+
+def reference_step(monitor, charged, up, step, rows, noise):
+    """Decide a step one item at a time, with dicts: return item -> status, and who has been charged for how many."""
+    tested = range(monitor.domain_size) if monitor.domain_size else sorted({item for _, item, _ in rows} | set(up))
+    found, charges = {}, []
+    for item in tested:
+        taking_part = [u for u, held, rank in rows if held == item and rank < monitor.max_hits - charged[u]]
+        people = np.array([len(taking_part)])
+        if item in up:
+            stays = monitor.could_stay(step, ids([item]), people, noise)[0]
+            found[item] = CONTINUES if stays else ENDED
+        elif monitor.could_exceed(step, ids([item]), people, noise)[0]:
+            found[item] = STARTED
+        if found.get(item, CONTINUES) != CONTINUES:
+            charges += taking_part
+    for user in charges:
+        charged[user] += 1
+    return found, len(charges)
+
+
+def run(monitor, stream, noise, state=None):
+    states, outputs = [monitor.initial_state() if state is None else state], []
+    for given_step in stream:
+        state, rows = monitor.step(states[-1], given_step, noise)
+        states.append(state)
+        outputs.append(rows)
+    return states, outputs
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def crowd(step, item, size, first=0):
+    users = ids(range(first, first + size))
+    return Holdings(step=step, users=users, items=ids([item] * size))
+
+
+class TestAgainstAReference:
+    @monitors
+    @settings(max_examples=settings.default.max_examples // 4)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_statuses_and_charges(self, monitor, stream, seed):
+        noise, state, charged, up = SeededNoise(seed), monitor.initial_state(), defaultdict(int), {}
+        for step, rows in enumerate(stream):
+            expected, _ = reference_step(monitor, charged, up, step, rows, noise)
+            up |= {item: step for item, found in expected.items() if found == STARTED}
+            state, found = monitor.step(state, holdings(step, rows), noise)
+            assert found.items.tolist() == sorted(expected)
+            assert found.status.tolist() == [expected[item] for item in sorted(expected)]
+            assert found.since.tolist() == [up[item] for item in sorted(expected)]
+            assert len(found.counts) == (len(found.items) if monitor.count_share else 0)
+            assert not found.counts[found.status[: len(found.counts)] == CONTINUES].any()
+            up = {item: since for item, since in up.items() if expected[item] != ENDED}
+            assert state.up.items.tolist() == sorted(up)
+            people = sorted({user for user, _, _ in rows})
+            assert state.counters.charged(ids(people)).tolist() == [charged[user] for user in people]
+            assert max(charged.values(), default=0) <= monitor.max_hits
+
+    def test_the_streams_have_all_that_can_happen(self):
+        """The property above is about something: items start, continue and end, and people are used up."""
+        rng, seen, used_up = np.random.default_rng(1), np.zeros(3, int), 0
+        for seed in range(20):
+            noise, state = SeededNoise(seed), KNOWN.initial_state()
+            for step in range(6):
+                rows = [(u, i, r) for u in range(25) for r, i in enumerate(rng.permutation(2 + step % 2))]
+                state, found = KNOWN.step(state, holdings(step, rows if step % 3 else rows[:4]), noise)
+                seen += np.bincount(found.status, minlength=3)
+            used_up += np.count_nonzero(state.counters.charged(ids(range(25))) == 3)
+        assert seen.min() > 20
+        assert used_up > 20
+
+
+class TestInvariance:
+    @monitors
+    @settings(max_examples=settings.default.max_examples // 6)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
+        noise, rng = SeededNoise(seed), np.random.default_rng(seed)
+        states, outputs = run(monitor, [holdings(i, rows) for i, rows in enumerate(stream)], noise)
+        state = monitor.initial_state()
+        for i, rows in enumerate(stream):
+            state = replace(monitor).restore(monitor.snapshot(state))
+            state, found = monitor.step(state, holdings(i, [rows[j] for j in rng.permutation(len(rows))]), noise)
+            assert same(found, outputs[i])
+            assert monitor.snapshot(state) == monitor.snapshot(states[i + 1])
+
+    @monitors
+    @settings(max_examples=settings.default.max_examples // 4)
+    @given(stream=streams(), seed=st.integers(0, 2**32))
+    def test_early_pruning_changes_nothing(self, monitor, stream, seed):
+        """Items that are down for certain, and that even all who have them cannot lift, are left out beforehand."""
+        noise, full, pruned = SeededNoise(seed), monitor.initial_state(), monitor.initial_state()
+        perhaps = ids([])
+        for step, rows in enumerate(stream):
+            items, counts = np.unique(ids([item for _, item, _ in rows]), return_counts=True)
+            after = monitor.may_be_up(step, perhaps, items, counts, noise)
+            kept, perhaps = {*perhaps.tolist(), *after.tolist()}, after
+            full, found = monitor.step(full, holdings(step, rows), noise)
+            pruned, again = monitor.step(pruned, holdings(step, [row for row in rows if row[1] in kept]), noise)
+            assert same(found, again)
+            assert np.all(np.isin(full.up.items, perhaps))
+            assert monitor.snapshot(pruned) == monitor.snapshot(full)
+
+    def test_streams_and_parameters_have_noise_of_their_own(self):
+        outputs = {
+            str([vars(rows) for rows in run(monitor, [crowd(0, 1, 9), crowd(1, 1, 9)], noise)[1]])
+            for monitor in (KNOWN, replace(KNOWN, tests=2), replace(KNOWN, up_steps=2))
+            for noise in (SeededNoise(1).derive("stream", "a"), SeededNoise(1).derive("stream", "b"))
+        }
+        assert len(outputs) > 3
+
+    def test_up_tests_and_down_tests_have_noise_of_their_own(self):
+        """Otherwise an item that has just gone up would say how its next test ends."""
+        monitor, items, source = replace(KNOWN, epsilon=1.0, delta=1e-3, domain_size=40), ids(range(40)), SeededNoise(3)
+        laws = monitor.calibrated.hit_probability, monitor.calibrated.stay_probability
+        middle = [int(np.searchsorted(law(np.arange(400)), 0.5)) for law in laws]
+        starts, stays = (
+            np.array([test(step, items, np.full(40, count), source) for step in range(50)])
+            for test, count in zip((monitor.could_exceed, monitor.could_stay), middle, strict=True)
+        )
+        assert 0.3 < starts.mean() < 0.7
+        assert 0.3 < stays.mean() < 0.7
+        assert abs(np.corrcoef(starts.ravel(), stays.ravel())[0, 1]) < 0.2
+
+
+class TestGates:
+    @pytest.mark.parametrize("charged", [0, 1, 2, 3])
+    def test_ranks(self, charged):
+        """With c charges left, a person counts for the items ranked below c, whether they start or end."""
+        counters = UserCounters()
+        for step in range(charged):
+            rows, _, charges = UNKNOWN.decide(counters, UpItems.none(), crowd(step, 50 + step, 60), SeededNoise(1))
+            assert rows.status.tolist() == [STARTED]
+            counters = counters.add(charges)
+        others = [(100 * (item + 1) + i, item, 0) for item in (0, 2) for i in range(60)]
+        given_step = holdings(4, [*others, (7, 0, 2), (7, 1, 0), (7, 2, 1)])
+        up = UpItems.none().with_started(ids([1]), 3)
+        rows, after, charges = UNKNOWN.decide(counters, up, given_step, SeededNoise(2))
+        changes = np.count_nonzero(rows.status != CONTINUES)
+        assert rows.items.tolist() == [0, 1, 2]
+        assert UserCounters().add(charges).charged(ids([7])).tolist() == [min(changes, 3 - charged)]
+        assert after.items.tolist() == rows.items[rows.status != ENDED].tolist()
+
+    def test_a_dropped_person_changes_nothing(self):
+        monitor = replace(UNKNOWN, max_hits=1, items_per_step=1)
+        state, rows = monitor.step(monitor.initial_state(), crowd(0, 0, 60), SeededNoise(1))
+        assert rows.status.tolist() == [STARTED]
+        for noise in map(SeededNoise, range(50)):
+            fresh = [(100 + u, u % 2, 0) for u in range(8)]
+            with_dropped = monitor.step(state, holdings(1, fresh + [(u, u % 3, 0) for u in range(60)]), noise)[1]
+            assert same(with_dropped, monitor.step(state, holdings(1, fresh), noise)[1])
+
+
+class TestCharges:
+    def test_lasting_costs_nothing_and_ending_charges_who_is_left(self):
+        monitor = replace(UNKNOWN, horizon=100, items_per_step=1, epsilon=1.0, delta=1e-6, beta=1e-9)
+        size = monitor.detection_threshold
+        steps = [crowd(step, 7, size) for step in range(20)]
+        states, outputs = run(monitor, steps, SeededNoise(1))
+        assert [rows.status.tolist() for rows in outputs] == [[STARTED]] + 19 * [[CONTINUES]]
+        assert all(rows.since.tolist() == [0] for rows in outputs)
+        assert set(states[-1].counters.charged(ids(range(size)))) == {1}
+        few = monitor.ends_with(1e-9)
+        assert few >= 1
+        state, rows = monitor.step(states[-1], crowd(20, 7, few), SeededNoise(1))
+        assert rows.status.tolist() == [ENDED]
+        assert state.counters.charged(ids(range(size))).tolist() == [2] * few + [1] * (size - few)
+        assert not len(state.up)
+
+    def test_an_item_of_nobody_goes_down_at_once(self):
+        monitor = replace(UNKNOWN, horizon=100, items_per_step=1, epsilon=1.0, delta=1e-6, beta=1e-9)
+        state, _ = monitor.step(monitor.initial_state(), crowd(0, 7, monitor.detection_threshold), SeededNoise(1))
+        state, rows = monitor.step(state, holdings(1, []), SeededNoise(1))
+        assert rows.status.tolist() == [ENDED]
+        assert set(state.counters.charged(ids(range(9)))) == {1}
+        assert not len(monitor.step(state, holdings(2, []), SeededNoise(1))[1].items)
+
+
+def lasting(windows):
+    """Return in how many windows an item with enough people is up, and is reported by the clock, at k = 4."""
+    parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": windows, "first_step": 0, "count_share": 0.0}
+    monitor, plain = StatusMonitor(**parameters), ThresholdMonitor(**parameters)
+    size = monitor.calibrated.detection_threshold(10**6, 1e-9)
+    rows = run(monitor, [crowd(step, 7, size) for step in range(windows)], SeededNoise(5))[1]
+    counters, hits = UserCounters(), 0
+    for step in range(windows):
+        found, charges = plain.decide(counters, crowd(step, 7, size), SeededNoise(5))
+        counters, hits = counters.add(charges), hits + len(found.items)
+    return sum(CONTINUES in found.status or STARTED in found.status for found in rows), hits
+
+
+def test_a_lasting_favourite_stays():
+    assert lasting(200) == (200, 4)
+
+
+@pytest.mark.slow
+def test_a_lasting_favourite_stays_for_a_year_of_hours():
+    up, hits = lasting(8760)
+    assert up == 8760
+    assert hits == 4
+
+
+def test_detection_thresholds():
+    """At most 3% above the clock's, which reads 330 and 512 (epsilon 1, delta 1e-6, a million tests, beta 0.01)."""
+    found = [
+        StatusMonitor(
+            epsilon=1.0, delta=1e-6, max_hits=hits, domain_size=1000, tests=10**6, beta=0.01, count_share=0.0
+        ).detection_threshold
+        for hits in (4, 16)
+    ]
+    assert found == [337, 520]
+
+
+def test_steps_up_is_the_mean_of_a_geometric_law():
+    for count in (0, 2, 5):
+        end = float(KNOWN.calibrated.end_probability(count))
+        assert KNOWN.steps_up(count) == pytest.approx(1 / end)
+    assert KNOWN.steps_up(10**6) == np.inf
+
+
+class TestRefusals:
+    def test_steps_out_of_order(self):
+        state, _ = UNKNOWN.step(UNKNOWN.initial_state(), holdings(2, []), SeededNoise(1))
+        for step in (0, 1, 2):
+            with pytest.raises(ValueError, match=f"step must be > the last step 2, got {step}"):
+                UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(step, []), SeededNoise(1))
+        UNKNOWN.step(state, holdings(5, []), SeededNoise(1))
+
+    def test_a_gap_while_an_item_is_up(self):
+        state = StatusState(UserCounters(), UpItems.none().with_started(ids([1]), 2), 2)
+        with pytest.raises(ValueError, match="step must be 3 while an item is up, got 4"):
+            UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(4, []), SeededNoise(1))
+        UNKNOWN.step(state, holdings(3, []), SeededNoise(1))
+
+    def test_horizon(self):
+        monitor = replace(UNKNOWN, first_step=5)
+        for step in (4, 11):
+            with pytest.raises(HorizonExceeded, match=f"step must be >= 5 and < 11, got {step}"):
+                monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
+
+    def test_other_parameters(self):
+        data = KNOWN.snapshot(KNOWN.initial_state())
+        for other in (replace(KNOWN, max_hits=4), replace(KNOWN, up_steps=2), UNKNOWN):
+            with pytest.raises(SnapshotError, match="equal parameters"):
+                other.restore(data)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"up_steps": 0}, "up_steps must be >= 1, got 0"),
+            ({"max_hits": 0}, "max_hits must be >= 1, got 0"),
+            ({"domain_size": None}, "horizon must be given unless first_step is public"),
+            ({"beta": 1.0}, r"beta must be in \(0, 1\), got 1.0"),
+        ],
+    )
+    def test_parameters(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            replace(KNOWN, **changes)
+
+    def test_holdings_that_break_the_bound(self):
+        with pytest.raises(ValueError, match="ranks must be < items_per_step 3"):
+            KNOWN.step(KNOWN.initial_state(), holdings(0, [(1, 2, 3)]), SeededNoise(1))
+
+
+FALSE_ALARM = 1e-10
+
+
+def test_up_items_go_down_as_often_as_stated():
+    """At each count, and not as with 30% more noise, or less."""
+    repeats = 3000
+    monitor = replace(UNKNOWN, items_per_step=1, count_share=0.0, epsilon=1.0, delta=1e-3)
+    reach = np.arange(400)
+    stated = monitor.calibrated.stay_probability(reach)
+    counts = np.searchsorted(stated, (0.1, 0.5, 0.8))
+    held = np.tile(counts, repeats)
+    given_step = Holdings(
+        step=1,
+        users=np.arange(held.sum(), dtype=np.uint64),
+        items=np.repeat(np.arange(len(held), dtype=np.uint64), held),
+    )
+    up = UpItems.none().with_started(ids(range(len(held))), 0)
+    _, after, _ = monitor.decide(UserCounters(), up, given_step, SeededNoise(11))
+    found = np.array([np.count_nonzero(held[after.items.astype(np.int64)] == count) for count in counts])
+    for factor in (1, 1.3, 1 / 1.3):
+        chances = np.clip(np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated), 1e-6, 1 - 1e-6)
+        statistic = np.sum((found - repeats * chances) ** 2 / (repeats * chances * (1 - chances)))
+        assert (stats.chi2.sf(statistic, len(counts)) < FALSE_ALARM) == (factor != 1)
+
+
+def test_counts_of_changes_have_the_noise_that_is_stated():
+    monitor = replace(UNKNOWN, items_per_step=1, epsilon=2.0)
+    size, repeats = 60, 2000
+    people = np.arange(size * repeats, dtype=np.uint64)
+    given_step = Holdings(step=0, users=people, items=people % np.uint64(repeats))
+    state, rows = monitor.step(monitor.initial_state(), given_step, SeededNoise(14))
+    assert np.all(rows.status == STARTED)
+    assert np.std(rows.counts - size) == pytest.approx(monitor.count_stddev, rel=0.2)
+    assert abs(np.mean(rows.counts - size)) < 7 * monitor.count_stddev / np.sqrt(repeats)
+    _, rows = monitor.step(state, replace(given_step, step=1, users=people[:0], items=people[:0]), SeededNoise(14))
+    ended = rows.counts[rows.status == ENDED]
+    assert np.std(ended) == pytest.approx(monitor.count_stddev, rel=0.2)

@@ -1,0 +1,192 @@
+"""`privstream counts`, `plan counts`, `plot counts` and `simulate counts`, from file to file."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import KeyedCounts
+from privstream.pipelines import cli
+from privstream.pipelines.questions.counts.picture import MOST_LINES, bands, caption
+from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.rows import KeyCount, KeySum
+
+WINDOWS = 4
+RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "20"]
+LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
+FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sales: 300 people buy tea in every hour, 90 of them cake, and each has something that nobody else has."""
+    folder = tmp_path_factory.mktemp("shop")
+    sales = []
+    for person in range(300):
+        for hour in range(WINDOWS):
+            bought = {"tea": 250, f"of {person}": 100} | ({"cake": 9000 if hour else 400} if person < 90 else {})
+            when = f"2024-01-01T0{hour}:{person % 60:02}:00Z"
+            sales += [{"user": f"u{person}", "item": item, "time": when, "cents": n} for item, n in bought.items()]
+    sales += [sales[0] | {"cents": "five"}, sales[0] | {"cents": 2.5}]
+    (folder / "sales.jsonl").write_text("".join(f"{json.dumps(sale)}\n" for sale in sales))
+    (folder / "key").write_text("a key of this test alone\n")
+    (folder / "key").chmod(0o600)
+    (folder / "items").write_text("cake\nmilk\ntea\n")
+    return folder
+
+
+def count(shop: Path, output: Path, *options: str) -> list[dict[str, Any]]:
+    """Return the rows of a run."""
+    files = ["--input", f"{shop}/sales.jsonl", "--output", str(output), "--noise_key_file", f"{shop}/key"]
+    assert cli.main(["counts", *files, *RUN, *options, "--ledger", "none", "--runner", "FnApiRunner"]) == 0
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def close(rows: list[dict[str, Any]], truth: dict[str, list[int]]) -> None:
+    """Check that these items are published in every window, with counts as near as they promise."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row["item"]].append(row)
+    assert set(found) == set(truth)
+    for item, counts in truth.items():
+        assert len(found[item]) == len(counts)
+        for row, true in zip(found[item], counts, strict=True):
+            assert abs(row["count"] - true) <= row["error_bound"] < 30
+
+
+@pytest.mark.parametrize(
+    ("options", "truth"),
+    [
+        ([*LIMITED], {"tea": [300] * 4, "cake": [90] * 4}),
+        ([*LIMITED, "--top", "1"], {"tea": [300] * 4}),
+        ([*LIMITED, "--over", "2h", "--min_people", "5"], {"tea": [300, 600, 600, 600], "cake": [90, 180, 180, 180]}),
+        ([*LIMITED, "--over", "start", "--min_people", "95"], {"tea": [300] * 4}),
+        (["--unit", "event", "--domain", "items", "--over", "start"],
+         {"tea": [300, 600, 900, 1200], "cake": [90, 180, 270, 360], "milk": [0] * 4}),
+        (["--max_contributions", "12", "--domain", "items", "--over", "start", "--top", "2"],
+         {"tea": [300] * 4, "cake": [90] * 4}),
+    ],
+    ids=["window", "top", "2h", "start", "event", "domain"],
+)  # fmt: skip
+def test_counts_of_each_span(
+    options: list[str], truth: dict[str, list[int]], shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    if "event" in options:
+        truth = {item: [n + (item == "tea") * 2 for n in counts] for item, counts in truth.items()}  # the two odd sales
+    rows = count(shop, tmp_path / "rows.jsonl", *options)
+    assert tuple(rows[0]) == FIELDS
+    close(rows, truth)
+    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == ("one event" if "event" in options else "one person over the whole run")
+    assert promise["guarantee"]["delta"] == (1e-6 if "--delta" in options else 0)
+
+
+def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ["--value_field", "cents", "--max_value", "2000"]
+    rows = count(shop, tmp_path / "rows.jsonl", *LIMITED, *limits, "--dead_letter", str(tmp_path / "dead.jsonl"))
+    assert tuple(rows[0]) == (*FIELDS, "sum", "sum_stddev", "mean", "mean_error_bound")
+    for row in rows:
+        people, value = (300, 250) if row["item"] == "tea" else (90, 400 if "T00" in row["window_start"] else 2000)
+        assert abs(row["count"] - people) <= row["error_bound"]
+        assert abs(row["sum"] - people * value) < 8 * row["sum_stddev"]
+        assert abs(row["mean"] - value) <= row["mean_error_bound"]
+    told = capsys.readouterr().err
+    assert "270 values were beyond the limits of --max_value" in told
+    assert "1 record with a value that is not a number, 1 record with a value that is not a whole number" in told
+    assert [json.loads(line)["reason"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()] == [
+        "value must be a number",
+        "value must be a whole number",
+    ]
+    assert [type(row) for row in read_row_file(str(tmp_path / "rows.jsonl"), KeySum)][:1] == [KeySum]
+    assert len(read_row_file(str(tmp_path / "rows.jsonl"), KeyCount)) == len(rows)
+    assert json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]["sum_stddev"] > 0
+
+
+def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
+    options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value_field", "cents"]
+    one = count(shop, tmp_path / "1.jsonl", *options)
+    assert count(shop, tmp_path / "2.jsonl", *options, "--shards", "7") == one
+    assert count(shop, tmp_path / "3.jsonl", *options, "--run_id", "other") != one
+
+
+def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert cli.main(["plan", "counts", *options, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("contributions", "stddev", "threshold", "found"), [(7, 11.5, 62, 117), (30, 23.9, 133, 247), (365, 83.4, 497, 893)]
+)
+def test_the_published_table(
+    contributions: int, stddev: float, threshold: int, found: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--delta", "1e-6", "--max_contributions", str(contributions)]
+    one, two = plan(capsys, "--epsilon", "1,2", *options)["budgets"]
+    answer = one["methods"]["the only method"]
+    assert answer["stddev"] == pytest.approx(stddev, rel=0.03)
+    assert answer["threshold"] == pytest.approx(threshold, abs=2)
+    assert answer["detection_threshold"] == pytest.approx(found, rel=0.01)
+    assert two["methods"]["the only method"]["threshold"] < threshold
+    least = plan(capsys, "--error", str(answer["detection_threshold"]), *options)["epsilons"]["the only method"]
+    assert least == pytest.approx(1, rel=0.03)
+
+
+def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "20", "--window", "1d"]
+    spans = {"7d": 7, "start": "start", "1d": "window"}
+    for over, span in spans.items():
+        length = ["--windows" if over == "7d" else "--horizon", "30"]
+        (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
+        mechanism = KeyedCounts(
+            epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
+            contributions_per_key=1 if over == "start" else None,
+        )  # fmt: skip
+        answer = budget["methods"]["the only method"]
+        assert answer["stddev"] == mechanism.stddev(30)
+        assert answer["threshold"] == mechanism.threshold(30)
+    (listed,) = plan(capsys, "--epsilon", "1", "--unit", "event", "--items", "9", "--max_value", "50")["budgets"]
+    answer = listed["methods"]["the only method"]
+    assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["error_bound"] >= 1
+    assert listed["guarantee"]["unit"] == "one event"
+
+
+def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    size = ["--users", "900", "--windows", "4", "--items", "20", "--seed", "3", "--output", "events.parquet"]
+    assert cli.main(["simulate", "counts", *size, "--over", "start", "--truth", "truth.jsonl"]) == 0
+    events = pq.read_table("events.parquet").to_pylist()
+    pairs = {(event["user"], event["item"]) for event in events}
+    people = defaultdict(int)
+    for _, item in pairs:
+        people[item] += 1
+    truth = read_row_file("truth.jsonl", ItemHolders)
+    last = {row.item: row.holders for row in truth if row.window_end == truth[-1].window_end}
+    assert last == {item: number for item, number in people.items() if number >= 10}
+    run = [*RUN[:-2], "--epsilon", "9", *LIMITED, "--over", "start", "--runner", "FnApiRunner", "--ledger", "none"]
+    assert cli.main(["counts", "--input", "events.parquet", "--output", "rows.avro", *run]) == 0
+    picture = ["--input", "rows.avro", "--truth", "truth.jsonl", "--output", "rows.svg"]
+    assert cli.main(["plot", "counts", *picture]) == 0
+    assert "People with each item" in Path("rows.svg").read_text()
+    rows = read_row_file("rows.avro", KeyCount)
+    told = caption(rows, bands(rows, truth))
+    assert " further from the truth than their error bound." in told
+
+
+def test_gaps_and_many_items_in_a_picture() -> None:
+    def row(item: str, hour: int, people: int) -> KeyCount:
+        return KeyCount("", Timestamp(3600 * hour), Timestamp(3600 * hour + 3600), item, people, 2.0, 9)
+
+    rows = [row("tea", 0, 50), row("tea", 2, 70), row("cake", 1, 90)]
+    first, second = bands(rows, [])
+    assert [first.name, second.name] == ["cake", "tea"]
+    assert np.isnan(second.estimates).tolist() == [False, True, False]
+    assert caption([], []) == "There are no rows."
+    many = [row(f"item {number:03}", 0, 100 + number) for number in range(MOST_LINES + 5)]
+    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(many, bands(many, []))

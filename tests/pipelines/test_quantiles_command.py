@@ -1,0 +1,114 @@
+"""`privstream quantiles`, with plan, plot and simulate: from a file to a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from privstream.pipelines import cli
+from privstream.pipelines.questions.quantiles.picture import caption, lines
+from privstream.pipelines.questions.quantiles.simulation import TrueQuantile, simulate_requests
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.transforms.rows import QuantileEstimate
+
+WINDOWS = 6
+RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T06:00", "--epsilon", "2", "--delta", "1e-6"]
+LATENCY = ["--low", "1", "--high", "10000", "--scale", "log", "--quantiles", "0.1,0.5,0.9", "--value_field", "item"]
+
+
+@pytest.fixture(scope="module")
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("requests")
+    for format in ("parquet", "csv"):
+        files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
+        asked = ["--users", "20000", "--windows", str(WINDOWS), "--seed", "3", "--requests", "0.3"]
+        assert cli.main(["simulate", "quantiles", *asked, *files]) == 0
+    (folder / "key").write_text("a key of this test alone\n")
+    (folder / "key").chmod(0o600)
+    return folder
+
+
+def command(requests: Path, output: Path, *options: str, format: str = "parquet") -> int:
+    files = ["--input", str(requests / f"events.{format}"), "--output", str(output)]
+    return cli.main(["quantiles", *files, "--noise_key_file", str(requests / "key"), *RUN, *LATENCY, *options])
+
+
+def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = []
+    for format in ("parquet", "csv"):  # all formats give the same rows
+        output = tmp_path / f"{format}.jsonl"
+        same = ["--max_contributions", "8", "--run_id", "same", "--ledger", "none"]
+        assert command(requests, output, *same, format=format) == 0
+        rows.append(read_row_file(str(output), QuantileEstimate))
+    assert rows[0] == rows[1]
+    truth = {(r.window_end, r.quantile): r.value for r in read_row_file(str(requests / "truth.jsonl"), TrueQuantile)}
+    assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
+    for row in rows[0]:  # few people have two values in a window, of which one counts
+        assert row.lower * 0.97 <= truth[row.window_end, row.quantile] <= row.upper * 1.03
+        assert abs(np.log(row.estimate / truth[row.window_end, row.quantile])) < 0.1
+    text = capsys.readouterr().err
+    assert "values left out, because another one of their person counts in their window" in text
+    promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())
+    assert promise["guarantee"]["unit"] == "one person over the whole run"
+    assert promise["parameters"]["quantiles"] == [0.1, 0.5, 0.9]
+    planned = ["--windows", str(WINDOWS), "--max_contributions", "8", "--quantiles", "0.1,0.5,0.9", "--json"]
+    assert cli.main(["plan", "quantiles", "--epsilon", "2", "--delta", "1e-6", *planned]) == 0
+    (budget,) = json.loads(capsys.readouterr().out)["budgets"]
+    assert budget["methods"]["the only method"] == promise["accuracy"]
+
+
+def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (requests / "events.csv").read_text().splitlines()
+    lines = ["value,time", *(line.split(",", 1)[1] for line in text[1:]), "slow,2024-01-01T00:00:00Z"]
+    lines += ["50000,2024-01-01T00:00:00Z"] * 3
+    (tmp_path / "events.csv").write_text("\n".join(lines))
+    call = ["quantiles", "--input", str(tmp_path / "events.csv"), "--output", str(tmp_path / "rows.parquet")]
+    asked = [*RUN[:-2], *LATENCY[:-2], "--unit", "event", "--over", "start"]
+    assert cli.main([*call, *asked]) == 0
+    rows = read_row_file(str(tmp_path / "rows.parquet"), QuantileEstimate)
+    values = np.array([float(line.split(",")[0].strip('"')) for line in lines[1:] if not line.startswith("slow")])
+    for row in rows[-3:]:
+        assert row.lower <= np.quantile(values, row.quantile, method="inverted_cdf") <= row.upper
+    told = capsys.readouterr().err
+    assert "1 record with a value that is not a number" in told
+    assert "3 values were outside of --low to --high, and count as the nearest of these" in told
+    assert "one event" in told
+
+
+def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--max_contributions", "5", "--windows", "24", "--delta", "1e-6", "--resolution", "100"]
+    assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["epsilons"]["the only method"]
+    errors: list[Any] = []
+    for epsilon in (found, found * 0.97):
+        assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
+        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["methods"]["the only method"]["rank_error"])
+    assert errors[0] <= 100 < errors[1]
+
+
+def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -> None:
+    assert command(requests, tmp_path / "rows.avro", "--max_contributions", "8") == 0
+    rows = read_row_file(str(tmp_path / "rows.avro"), QuantileEstimate)
+    truth = read_row_file(str(requests / "truth.jsonl"), TrueQuantile)
+    found = lines(rows, truth)
+    assert [line.name for line in found] == ["90%", "50%", "10%"]
+    assert np.all(found[1].lower <= found[1].estimates)
+    assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found)
+    assert caption([], []) == "There are no rows."
+    for of, row_file in (("rows", rows), ("none", [])):
+        picture = tmp_path / f"{of}.png"
+        source = tmp_path / "rows.avro" if row_file else tmp_path / "none.jsonl"
+        (tmp_path / "none.jsonl").touch()
+        shown = ["--input", str(source), "--truth", str(requests / "truth.jsonl"), "--output", str(picture)]
+        assert cli.main(["plot", "quantiles", *shown]) == 0
+        assert imread(picture).std() > 0.01
+
+
+def test_simulated_requests_are_repeatable_and_slow_once() -> None:
+    first, second = (list(simulate_requests(users=500, windows=6, seed=9)) for _ in range(2))
+    assert [w.events for w in first] == [w.events for w in second]
+    medians = [float(np.median(window.latencies)) for window in first]
+    assert int(np.argmax(medians)) == 4
+    assert first[2].events["item"].to_pylist() == [str(value) for value in first[2].latencies]

@@ -1,0 +1,88 @@
+"""The stages of counts per key, driven by hand; and what they counted before there was noise."""
+
+from counts_workloads import WINDOWS
+from event_forms import as_arrow, checked
+from privstream.transforms.batches import CountBatch, StepKey, sealed_key, unseal
+from privstream.transforms.counts.publishing import clock_name, on_clock
+from privstream.transforms.timing.public_clock import StartClocks
+from tiny_runner import END, Stage, call_all, dofns_of
+from workloads import SECOND, START
+
+
+class Chain:
+    """The stages of a transform, driven by hand: bundles that fail, in any order, along a random watermark."""
+
+    def __init__(self, made, chance, *, crashes=0.0, workers=1, instead=None):
+        fns = dofns_of(made) | (instead or {})
+        last = "PublishWindows" if "PublishWindows" in fns else "PublishCounts"
+        self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
+        names = ("BoundPerWindow", "CountContributions", last)
+        self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
+        self.rows, self.counted, self.watermark = [], [], -(2**62)
+        if last == "PublishCounts":
+            streams = made.streams or ("",)
+            clocks = tuple(clock_name(stream, shard) for stream in streams for shard in range(made.shards))
+            self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
+
+    def arrive(self, events, size=1000):
+        for key, (digest, data) in call_all(self.split, checked(self.made, as_arrow(list(events), size))):
+            if self.made.steps.decision_time(StepKey.from_bytes(key).step).micros > self.watermark:
+                self.markers.setdefault(key, []).append(digest)
+            self.stages[0].feed([(key, (digest, data))])
+
+    def advance(self, watermark):
+        self.watermark = watermark
+        steps = self.made.steps
+        ready = [key for key in self.markers if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
+        self.stages[0].feed([(key, (b"".join(self.markers.pop(key)), b"")) for key in ready])
+        bound, count, publish = self.stages
+        bound.advance(watermark)
+        count.feed(bound.take())
+        count.advance(watermark)
+        counted = count.take()
+        self.counted += counted
+        clocked = type(publish.fn).__name__ == "PublishCounts"
+        publish.feed([on_clock(element) for element in counted] if clocked else counted)
+        publish.advance(watermark)
+        self.rows += publish.take()
+
+    def dead_letters(self):
+        return [letter for stage in self.stages for letter in stage.dead]
+
+
+def drive(made, events, chance, **options):
+    """Run all events, none of them late."""
+    chain = Chain(made, chance, **options)
+    waiting, size = list(events), made.steps.size
+    for now in range(START - 10, START + 10 * WINDOWS + 20, chance.choice([3, 10, 25])):
+        due = [event for event in waiting if event[2] // size * size <= now * SECOND or chance.random() < 0.1]
+        waiting = [event for event in waiting if event not in due]
+        chance.shuffle(due)
+        chain.arrive(due, chance.choice([1, 7, 1000]))
+        chain.advance(now * SECOND)
+    chain.arrive(waiting)
+    chain.advance(END)
+    return chain
+
+
+def drive_at_once(made, events, chance, **options):
+    """Run all events in a few large batches."""
+    chain = Chain(made, chance, **options)
+    chain.arrive(events, 10_000)
+    chain.advance(END)
+    return chain
+
+
+def exact(chain):
+    """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
+    found = {}
+    for key, record in chain.counted:
+        stream = StepKey.from_bytes(key).stream
+        step = sealed_key(record).step
+        batch = unseal(CountBatch, record)
+        people = batch.counts if batch.new is None else batch.new
+        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
+            name = batch.names[item] if chain.made.domain is None else chain.made.domain[item]
+            before = found.get((step, stream, name), (0, 0))
+            found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
+    return found

@@ -1,0 +1,144 @@
+"""Configurations of counts per key, random events, and the slow way to count: dictionaries, no shards, no batches."""
+
+import random
+from collections import Counter, defaultdict
+
+import numpy as np
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import Domain
+from privstream.transforms.counts.keyed_counts import KeyedCounts
+from privstream.transforms.rows import KeyCount
+from slow_reference import hashed, lot
+from workloads import KEY, SECOND, START
+
+WINDOWS = 8
+ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300, "seldom")
+LISTED = Domain([*ITEMS[:5], "nobody's"])
+STREAMS = ("s", "t", "never seen")
+COMMON = {
+    "epsilon": 20.0,
+    "delta": 1e-2,
+    "window": 10,
+    "max_contributions": 4,
+    "start": START,
+    "end": START + 10 * WINDOWS,
+    "shards": 3,
+}
+CONFIGURATIONS = {
+    "window": {"start": None, "end": None},
+    "window, people": {"min_people": 3, "neighbouring": "replace_one"},
+    "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1},
+    "window, public": {"domain": LISTED},
+    "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
+    "trailing": {"over": 30},
+    "trailing, people": {"over": 20, "min_people": 2, "streams": STREAMS[:2], "max_contributions": 3},
+    "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one"},
+    "start": {"over": "start"},
+    "start, people": {"over": "start", "min_people": 5, "neighbouring": "replace_one"},
+    "start, streams": {"over": "start", "streams": STREAMS, "max_contributions": 2},
+    "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS},
+    "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
+}
+Contribution = tuple[int, str, str, str]  # step, stream, item, user
+
+
+def transform(name: str, **changes) -> KeyedCounts:
+    """The transform of a configuration."""
+    return KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
+
+
+def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[str, str, int, str]]:
+    """Events of 150 people, some of them very busy, some events twice, some outside of the run; window 2 is empty."""
+    streams = [*STREAMS[:2], "elsewhere"] if "streams" in CONFIGURATIONS[name] else [""]
+    events = []
+    for _ in range(n):
+        time = START * SECOND + chance.randrange(-10 * SECOND, 10 * (WINDOWS + 1) * SECOND)
+        if 20 <= time // SECOND - START < 30:
+            continue
+        item = chance.choices([*ITEMS, "unlisted"], weights=[9, 6, 3, 3, 2, 0.1, 1])[0]
+        user = f"user {chance.randrange(150) if chance.random() < 0.9 else chance.randrange(4)}"
+        events.append((user, item, time, chance.choices(streams, weights=[5, 3, 1][: len(streams)])[0]))
+    return events + chance.choices(events, k=n // 10)
+
+
+def contributions(made: KeyedCounts, events) -> list[Contribution]:
+    """Return what counts of the events, in order of steps."""
+    steps, limit = made.steps, made.mechanism.contributions
+    code = coder(made)
+    found = defaultdict(lambda: defaultdict(set))
+    for user, item, time, stream in events:
+        step = time // steps.size
+        inside = step >= (steps.first or 0) and (steps.end is None or step < steps.end)
+        if inside and code(item) is not None and stream in (made.streams or ("",)):
+            found[step][user].add((stream, item))
+    times, known, kept = Counter(), defaultdict(set), []
+    for step in sorted(found):
+        for user, pairs in found[step].items():
+            person = hashed(made.noise.derive("user hash"), user)
+
+            coded = {(stream, code(item)): item for stream, item in pairs}
+            possible = []
+            for stream in {stream for stream, _ in coded}:
+                order = made.noise.derive("item order", stream, step)
+                of_stream = [pair for pair in coded if pair[0] == stream]
+                possible += sorted(of_stream, key=lambda pair: lot(order, person, pair[1]))[:limit]
+            if made.mechanism.over == "start":
+                possible = [pair for pair in possible if pair not in known[user]]
+            possible.sort(key=lambda pair: lot(made.noise.derive("contribution", pair[0]), person, pair[1]))
+            for pair in possible[: limit - times[user]]:
+                times[user] += 1
+                known[user].add(pair)
+                kept.append((step, pair[0], coded[pair], user))
+    return kept
+
+
+def coder(made: KeyedCounts):
+    """Return what gives the number of an item, or None if it is on no list."""
+    if made.domain is None:
+        return lambda item: hashed(made.noise.derive("item hash"), item)
+    known = {made.domain[place]: place for place in range(len(made.domain))}
+    return known.get
+
+
+def expected(made: KeyedCounts, events) -> list[KeyCount]:
+    """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
+    kept, code, rows = contributions(made, events), coder(made), []
+    names = {code(item): item for _, _, item, _ in kept}
+    if made.domain is not None:
+        names = {place: made.domain[place] for place in range(len(made.domain))}
+    for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
+        noise = made._counting_noise.derive("stream", stream)
+        state = made.mechanism.initial_state(*([] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]))
+        seen = set()
+        first = made.steps.first or 0
+        for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
+            people, counts = Counter(), Counter()
+            for at, of, item, user in kept:
+                if (at, of) == (step, stream):
+                    counts[code(item)] += 1
+                    people[code(item)] += (user, item) not in seen
+                    seen.add((user, item))
+            given = KeyedStep(
+                step=step + 1 - first,
+                keys=np.array(list(counts), np.uint64),
+                counts=np.array(list(counts.values()), np.int64),
+                people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
+            )
+            state, found = made.mechanism.step(state, given, noise)
+            window = Timestamp(micros=step * made.steps.size), Timestamp(micros=(step + 1) * made.steps.size)
+            for key, count in zip(found.keys.tolist(), found.counts.tolist(), strict=True):
+                rows.append(KeyCount(stream, *window, names[key], count, found.count_stddev, found.count_bound))
+    return sorted(rows)
+
+
+def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:
+    """Return the exact answers by stream, number of the window, and item, where they are not 0."""
+    over, first = made.mechanism.over, made.steps.first or 0
+    span = {"window": 1, "start": WINDOWS}.get(over, over)
+    found = Counter()
+    for step, stream, item, _ in contributions(made, events):
+        for later in range(step - first, min(WINDOWS, step - first + span)):
+            found[stream, later, item] += 1
+    return found

@@ -1,0 +1,397 @@
+"""Counts per key: the rows of the slow reference on every runner, whatever happens on the way."""
+
+import itertools
+import random
+from collections import Counter
+
+import apache_beam as beam
+import numpy as np
+import pytest
+import runner_harness
+from apache_beam.transforms.window import TimestampedValue
+from counts_chain import Chain, drive, drive_at_once, exact
+from counts_workloads import (
+    COMMON,
+    CONFIGURATIONS,
+    ITEMS,
+    LISTED,
+    STREAMS,
+    WINDOWS,
+    answers,
+    contributions,
+    expected,
+    random_events,
+    transform,
+)
+from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
+from grids import some_quick
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import Domain
+from privstream.transforms.counts import publishing
+from privstream.transforms.counts.publishing import on_clock
+from privstream.transforms.timing import keyed_state
+from runner_harness import on_every_runner
+from tiny_runner import END
+from workloads import KEY, SECOND, START
+
+EACH = some_quick("name", CONFIGURATIONS, "window", "window, public", "trailing, people", "start", "start, streams")
+
+
+@EACH
+@on_every_runner
+def test_rows_are_those_of_the_reference(runner, name):
+    events = random_events(name, random.Random(6))
+    made = transform(name)
+    results = run_bounded(runner, as_arrow(events) if "public" in name else as_rows(events), made)
+    rows = expected(made, events)
+    assert sorted(results.elements("rows")) == rows
+    assert results.elements("dead") == []
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+    assert results.counters["privstream:events"] == len(events)
+    assert results.counters["privstream:counts_published"] == len(rows)
+    if made.domain is not None:
+        assert len(rows) == WINDOWS * len(LISTED) * len(made.streams or ("",))  # empty windows too
+
+
+@some_quick("name", CONFIGURATIONS, "start, streams", "trailing, people")
+def test_workloads_are_interesting(name):
+    """Keys are published and kept back, limits bind: else the tests here would say little."""
+    events = random_events(name, random.Random(6))
+    made = transform(name)
+    assert contributions(made, events) != contributions(transform(name, max_contributions=1000), events)
+    first = START // 10
+    rows = {(row.stream, row.window_start.micros // SECOND // 10 - first, row.item) for row in expected(made, events)}
+    assert len({(stream, item) for stream, _, item in rows}) > 2
+    if made.domain is None:
+        assert answers(made, events).keys() - rows
+
+
+@some_quick("name", CONFIGURATIONS, "trailing")
+def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
+    """The plain answers alone, and bounds that hold but with a probability of 1e-10."""
+    made = transform(name, beta=1e-10, epsilon=40.0)
+    events = random_events(name, random.Random(7), 1500)
+    found, rows = answers(made, events), expected(made, events)
+    assert sorted(drive(made, events, random.Random(1)).rows) == rows
+    shown = {}
+    for row in rows:
+        number = row.window_start.micros // made.steps.size - START // 10
+        shown[row.stream, number, row.item] = row
+        assert abs(row.count - found.get((row.stream, number, row.item), 0)) <= row.error_bound
+    if made.domain is None:
+        surely = made.mechanism.detection(made.mechanism.horizon or 1, 1e-10)
+        large = {place for place, count in found.items() if count >= surely}
+        assert large <= shown.keys()
+        assert large
+
+
+@some_quick("name", CONFIGURATIONS, "start, streams")
+def test_order_batches_shards_and_repetition_change_nothing(name):
+    events = random_events(name, random.Random(6))
+    rows = expected(transform(name), events)
+    for shards in (1, 5, 5):
+        random.Random(shards).shuffle(events)
+        made = transform(name, shards=shards)
+        assert sorted(run_bounded("fn_api", as_arrow(events, 300), made).elements("rows")) == rows
+
+
+@some_quick("seed", range(3), 0)
+@some_quick("name", CONFIGURATIONS, "window, streams", "trailing, people", "start, public")
+def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
+    """State is restored again and again, from what was written whole and what was appended."""
+    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2000)
+    monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
+    monkeypatch.setattr(publishing, "REPLAYED", 4)
+    chance = random.Random(seed)
+    events = random_events(name, chance)
+    made = transform(name)
+    quiet, rows = drive(made, events, random.Random(1)), expected(made, events)
+    chain = drive(made, events, chance, crashes=0.2, workers=3)
+    assert rows
+    assert sorted(quiet.rows) == sorted(chain.rows) == rows
+    assert exact(quiet) == exact(chain)
+    assert chain.dead_letters() == []
+    assert [stage.counters for stage in chain.stages] == [stage.counters for stage in quiet.stages]
+    left = {place for stage in chain.stages for (_, place), values in stage.cells.states.items() if values}
+    assert left <= {
+        "count_contributions_log",
+        "count_contributions_progress",
+        "publish_windows_progress",
+        "publish_counts_progress",
+    }
+    assert not any(stage.cells.timers for stage in chain.stages)
+
+
+@some_quick("name", CONFIGURATIONS, "window", "trailing, people")
+def test_late_events_are_set_aside_and_change_nothing(name):
+    made = transform(name, allowed_lateness=5, start=START)
+    chance = random.Random(5)
+    stream = "" if made.streams is None else "s"
+    events = [event for event in random_events(name, chance) if event[2] < (START + 20) * SECOND]
+    rest = [event for event in random_events(name, chance) if event[2] >= (START + 30) * SECOND]
+    late = [(f"late {i}", "a", (START + i % 20) * SECOND, stream) for i in range(60)]
+    chain = Chain(made, chance, crashes=0.1, workers=2)
+    chain.arrive(events)
+    chain.advance((START + 25) * SECOND)
+    chain.arrive(late)
+    chain.advance((START + 28) * SECOND)
+    chain.arrive(rest)
+    chain.advance(END)
+    assert sorted(chain.rows) == expected(made, events + rest)
+    letters = chain.dead_letters()
+    assert [letter.record for letter in letters] == ["a"] * len(late)
+    assert not any("late 1" in field for letter in letters for field in letter)
+    assert chain.stages[0].counters["late"] == len(late)
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", ["window", "window, people", "trailing, people", "start, public"])
+def test_disorder_changes_nothing(name):
+    made = transform(name, allowed_lateness=5)
+    chance = random.Random(3)
+    events = [event for event in random_events(name, chance, 400) if event[2] >= START * SECOND]
+    stream = "" if made.streams is None else "s"
+    late = [(f"late {i}", "a", (START + 10) * SECOND + i, stream) for i in range(30)]
+    results = run_stream("prism", disordered(events, late, START, chance), made)
+    assert sorted(results.elements("rows")) == expected(made, events)
+    assert [letter.record for letter in results.elements("dead")] == ["a"] * len(late)
+    assert results.counters["privstream:events_late"] == len(late)
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("name", ["window", "start"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
+    made = transform(name)
+    crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
+    for others in ([], [("somebody", "b", START * SECOND, "")]):
+        results = run_stream("prism", crowd_at(START + 11, crowd, others), made)
+        assert sorted(results.elements("rows")) == expected(made, others)
+        assert len(results.elements("dead")) == len(crowd)
+
+
+@on_every_runner
+def test_without_any_event(runner):
+    assert run_bounded(runner, [], transform("window")).elements("rows") == []
+    assert run_bounded(runner, [], transform("start")).elements("rows") == []
+    made = transform("start, public")
+    assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(made, [])
+
+
+@on_every_runner
+def test_bad_events_are_dead_letters_and_change_nothing(runner):
+    made = transform("start")
+    good = [event for event in random_events("start", random.Random(5)) if event[2] >= 0]
+    nan = float("nan")
+    bad = [("", "a"), ("u", None), (None, "a"), (nan, "a"), ("u", nan), (1.5, "a"), ("u", True), ("u",), "u a", 7, None]
+
+    def build(pipeline):
+        elements = [stamped(event) for event in good] + [TimestampedValue(event, START) for event in bad]
+        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
+        return source | made.with_dead_letters()
+
+    results = runner_harness.run(runner, build)
+    assert sorted(results.elements("rows")) == expected(made, good)
+    assert len(results.elements("dead")) == len(bad)
+
+
+def test_events_outside_of_the_run_are_counted_and_left_out():
+    events = random_events("window", random.Random(5))
+    outside = [("u", "a", -5 * SECOND, ""), ("u", "a", 2**61, "")]
+    made = transform("window")
+    assert sorted(drive(made, events + outside, random.Random(5)).rows) == expected(made, events)
+    made = transform("start")
+    outside += [("u", "a", (START - 1) * SECOND, ""), ("u", "a", made.steps.end * 10 * SECOND, "")]
+    results = run_bounded("fn_api", as_rows(events + outside), made)
+    assert sorted(results.elements("rows")) == expected(made, events)
+    assert results.counters["privstream:events_outside_run"] >= len(outside)
+
+
+PERSON = st.lists(
+    st.tuples(st.sampled_from([*ITEMS, "own"]), st.integers(0, 10 * WINDOWS - 1), st.integers(0, 1)), max_size=40
+)
+
+
+@some_quick("name", CONFIGURATIONS, "window, streams", "trailing", "start, people")
+@given(moves=PERSON)
+@settings(max_examples=15, deadline=None)
+def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
+    """What the proof rests on: C units in all, one for a key in a window, one for a key in the run since the start."""
+    made = transform(name)
+    crowd = random_events(name, random.Random(3), 60)
+    streams = (made.streams or ("",))[:2]
+    person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
+    without, both = (exact(drive(made, some, random.Random(1))) for some in (crowd, crowd + person))
+    moved = {place: np.subtract(both[place], without.get(place, (0, 0))) for place in both}
+    assert without.keys() <= both.keys()
+    assert all(0 <= people <= count <= 1 for count, people in moved.values())
+    assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
+    if made.mechanism.contributions_per_key == 1:
+        keys = Counter(place[1:] for place, (count, _) in moved.items() if count)
+        assert max(keys.values(), default=0) <= 1
+
+
+@pytest.mark.parametrize("over", ["window", 30, "start"])
+def test_keys_of_too_few_people_never_appear(over):
+    """Noise publishes about one in thirty of the keys that just enough people have, and none of the others."""
+    made = transform("window", epsilon=0.5, delta=0.1, max_contributions=1, start=START, end=START + 30, over=over,
+                     min_people=3)  # fmt: skip
+    events = [
+        (f"{item} {i}", f"{people} {item}", (START + i) * SECOND, "")
+        for people in (2, 3)
+        for item in range(1500)
+        for i in range(people)
+    ]
+    rows = drive_at_once(made, events, random.Random(1)).rows
+    assert not any(row.item.startswith("2") for row in rows)
+    assert any(row.item.startswith("3") for row in rows)
+
+
+def test_people_who_come_again_are_not_more_people():
+    """Two people who have a key in every window stay below three, however large its count."""
+    made = transform("trailing", min_people=3, epsilon=1000.0, max_contributions=100, beta=0.5, over=80)
+    assert made.mechanism.threshold(WINDOWS) > 16
+    low = [(f"user {i}", "two", (START + 10 * step) * SECOND, "") for step in range(WINDOWS) for i in range(2)]
+    crowd = [(f"crowd {i}", "many", (START + i % 80) * SECOND, "") for i in range(400)]
+    rows = drive_at_once(made, low + crowd, random.Random(1)).rows
+    assert {row.item for row in rows} == {"many"}
+    found = exact(drive_at_once(made, low, random.Random(1)))
+    assert [found[START // 10 + step, "", "two"] for step in range(3)] == [(2, 2), (2, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("name", ["window", "trailing", "start"])
+def test_a_person_with_very_many_keys_and_a_key_of_a_megabyte(name):
+    made = transform(name)
+    huge = "m" * 2**20
+    events = [event for event in random_events(name, random.Random(2), 400) if event[2] >= START * SECOND]
+    many = [("hostile", f"key {i}", (START + i % 80) * SECOND, "") for i in range(20_000)]
+    large = [(f"u {i}", huge, (START + 5) * SECOND, "") for i in range(40)]
+    results = run_bounded("fn_api", as_arrow(events + many + large, 5000), made)
+    rows = expected(made, events + large)
+    assert any(row.item == huge for row in rows)
+    assert sorted(results.elements("rows")) == rows
+    left_out = results.counters["privstream:contributions_over_limit"]
+    assert left_out + results.counters["privstream:items_over_limit"] >= 20_000 - made.mechanism.contributions
+
+
+def size_of(stage):
+    return sum(len(value) for values in stage.cells.states.values() for value in values)
+
+
+@pytest.mark.parametrize("name", ["window", "trailing, people", "start"])
+def test_a_person_and_key_take_at_most_forty_bytes(name):
+    made = transform(name, shards=1, max_contributions=3, streams=None)
+    chain = Chain(made, random.Random(1))
+    people = 4000
+    chain.arrive([(f"user {i}", f"{k} {i % 7}", (START + 1) * SECOND, "") for i in range(people) for k in range(3)])
+    chain.advance((START + 11) * SECOND)
+    assert size_of(chain.stages[1]) <= 40 * 3 * people + 2000
+    assert size_of(chain.stages[1]) >= 10 * people
+
+
+@pytest.mark.parametrize("over", [40, "start"])
+def test_a_step_writes_what_it_changed_and_not_the_history(over):
+    made = transform("start", over=over, end=START + 10_000, shards=1, max_contributions=8)
+    chain = Chain(made, random.Random(1))
+    chain.arrive([(f"user {i}", f"key {i}", (START + 1) * SECOND, "") for i in range(5000)])
+    chain.advance((START + 11) * SECOND)
+    publish = chain.stages[-1]
+    whole = size_of(publish)
+    assert whole > 5000 * 40
+    written = []
+    for step in range(1, 200):
+        before = publish.cells.added
+        chain.arrive([(f"late user {step}", f"key {step}", (START + 10 * step + 1) * SECOND, "")])
+        chain.advance((START + 10 * step + 11) * SECOND)
+        written.append(publish.cells.added - before)
+    assert sorted(written)[-5] < 5000
+    assert sum(written) < 4 * whole + 200 * 5000
+    assert size_of(publish) < 1.5 * whole + 65_536
+
+
+def test_names_are_kept_of_keys_that_may_be_published_alone():
+    made = transform("start", min_people=2, shards=1)
+    chain = Chain(made, random.Random(1))
+    events = [(f"user {i}", "a rare key " * 20 + str(i), (START + 1) * SECOND, "") for i in range(300)]
+    chain.arrive(events + [(f"user {i}", "twice", (START + 1) * SECOND, "") for i in range(2)])
+    chain.advance((START + 11) * SECOND)
+    log = b"".join(value for values in chain.stages[-1].cells.states.values() for value in values)
+    assert b"twice" in log
+    assert b"a rare key" not in log
+
+
+def test_late_counts_are_set_aside_by_item():
+    """No runner that keeps its watermark lets it happen."""
+    made = transform("start, public")
+    events = [("user", "a", START * SECOND, "s"), ("other", "a", START * SECOND, "s")]
+    chain = drive_at_once(made, events, random.Random(1))
+    publish = chain.stages[-1]
+    publish.feed([on_clock(element) for element in chain.counted])
+    assert sum(int(letter.record.split("(")[1].split()[0]) for letter in publish.dead) == 2
+    assert {letter.record.split(" ")[0] for letter in publish.dead} == {"a"}
+    assert publish.counters["late"] == 2
+
+
+def test_the_key_and_everything_public_decide_the_noise():
+    events = random_events("start, public", random.Random(1))
+    counts = [row.count for row in expected(transform("start, public"), events)]
+    for change in (
+        {"noise": KeyedNoise(KEY + b"!")},
+        {"allowed_lateness": 1},
+        {"epsilon": 20.001},
+        {"max_contributions": 5},
+        {"domain": Domain([*ITEMS[:5], "somebody's"])},
+        {"streams": (*STREAMS[:2], "never heard")},
+    ):
+        assert [row.count for row in expected(transform("start, public", **change), events)] != counts
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "message"),
+    [
+        ("window", {"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
+        ("window", {"delta": 0.0}, ValueError, "delta must be > 0 unless the list of keys is public, got 0"),
+        ("window", {"max_contributions": 0}, ValueError, "max_contributions must be >= 1, got 0"),
+        ("window", {"max_contributions": 1.5}, TypeError, "max_contributions must be an int"),
+        ("window", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
+        ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of keys is public, got 2"),
+        ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
+        ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
+        ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
+        ("start", {"end": None}, ValueError, "end must be given where counts are about more than one window"),
+        ("start", {"over": "day"}, ValueError, "over must be 'window', 'start' or a number of seconds, got 'day'"),
+        ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
+        ("start", {"over": -10}, ValueError, "over must be > 0"),
+        ("start", {"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
+        ("start", {"shards": 0}, ValueError, "shards must be >= 1, got 0"),
+        ("start", {"noise": 7}, TypeError, "noise must be a NoiseSource"),
+    ],
+)
+def test_refusals(name, changes, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        transform(name, **changes)
+
+
+def test_guarantee_names_limits_and_proof(check_proof):
+    assert COMMON["epsilon"] == transform("start").guarantee.epsilon
+    for name, theorem in (("start", "Theorem 2"), ("start, public", "Theorem 1")):
+        guarantee = transform(name).guarantee
+        assert guarantee.proof.endswith(theorem)
+        check_proof(guarantee.proof)
+        assert "one person over the whole run" in guarantee.paragraph()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", list(itertools.pairwise(["window", "trailing", "start, public"])))
+def test_two_transforms_stand_side_by_side(pair):
+    events = random_events("window", random.Random(2))
+    one, other = map(transform, pair)
+
+    def build(pipeline):
+        source = pipeline | beam.Create(as_rows(events))
+        return {"one": source | "One" >> one, "other": source | "Other" >> other}
+
+    results = runner_harness.run("fn_api", build)
+    assert sorted(results.elements("one")) == expected(one, events)
+    assert sorted(results.elements("other")) == expected(other, events)

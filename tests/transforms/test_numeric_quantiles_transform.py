@@ -1,0 +1,179 @@
+"""Quantiles of numbers: the rows of a slow reference on every runner, and what counts of each person."""
+
+import math
+from collections import Counter, defaultdict
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from event_forms import run_bounded
+from grids import some_quick
+from privstream.mechanisms import BinnedStep, KeyedNoise
+from privstream.transforms import NumericQuantiles, QuantileEstimate
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
+from privstream.transforms.histograms.events import Categories
+from privstream.transforms.quantiles.values import BoundValues, bin_names
+from runner_harness import on_every_runner
+
+KEY = b"a key for tests of quantiles"
+SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 6
+COMMON = {
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "low": 1,
+    "high": 1000,
+    "scale": "log",
+    "resolution": 40,
+    "quantiles": (0.25, 0.5, 0.9),
+    "window": WINDOW,
+    "start": START,
+    "end": START + WINDOWS * WINDOW,
+    "max_contributions": 3,
+}
+CONFIGURATIONS = {
+    "person": {},
+    "pure": {"delta": 0.0},
+    "streams": {"streams": ("north", "south")},
+    "event": {"unit": "event", "max_contributions": None},
+    "start": {"over": "start"},
+    "trailing": {"over": 30},
+}
+
+
+def transform(name, **changes):
+    return NumericQuantiles(**(COMMON | CONFIGURATIONS[name] | changes), noise=KeyedNoise(KEY))
+
+
+def random_events(name, number=4000):
+    """Return events (user, value, time, stream): of each person at most one in a window of a stream."""
+    rng = np.random.default_rng(5)
+    streams = ["north", "south", "elsewhere"] if name == "streams" else [""]
+    events = {}
+    for _ in range(number):
+        user, window, stream = f"user {rng.integers(600)}", int(rng.integers(-1, WINDOWS + 1)), str(rng.choice(streams))
+        time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
+        events[user, window, stream] = (user, float(np.exp(rng.normal(4, 2))), time, stream)
+    return list(events.values())
+
+
+def as_rows(events):
+    return [beam.Row(user=u, value=v, time=Timestamp(micros=t), stream=s) for u, v, t, s in events]
+
+
+def reference(made, events):
+    """Return the rows by plain counting; of a person who has several streams in the last window that counts, None."""
+    windows = defaultdict(list)
+    for user, value, time, stream in events:
+        window = time // SECOND // WINDOW - START // WINDOW
+        if 0 <= window < WINDOWS and stream in made.streams:
+            windows[window].append((user, value, stream))
+    used, states, rows = Counter(), {s: made.mechanism.initial_state() for s in made.streams}, []
+    noise = KeyedNoise(KEY).derive("quantiles of numbers", made.steps.label, f"{sorted(made.streams)}")
+    for window in range(WINDOWS):
+        counted = windows[window]
+        if made.mechanism.unit == "person":
+            counted = [each for each in counted if used[each[0]] < 3]
+            used.update(user for user, _, _ in counted)
+        for stream in made.streams:
+            counts = np.zeros(40, np.int64)
+            for _, value, of in counted:
+                place = math.floor(40 * math.log(min(max(value, 1), 1000)) / math.log(1000))
+                counts[min(place, 39)] += of == stream
+            given = BinnedStep(step=window + 1, counts=counts)
+            states[stream], found = made.mechanism.step(states[stream], given, noise.derive("stream", stream))
+            start, end = (Timestamp(START + (window + more) * WINDOW) for more in (0, 1))
+            for numbers in zip(found.quantiles, found.estimates, found.lower, found.upper, strict=True):
+                rows.append(QuantileEstimate(stream, start, end, *map(float, numbers)))
+    return sorted(rows)
+
+
+@some_quick("name", list(CONFIGURATIONS), "person", "event")
+@on_every_runner
+def test_rows_are_those_of_the_reference(runner, name):
+    events = random_events(name)
+    if name == "streams":  # who has several streams in a window is tested below
+        alone = {}
+        events = [event for event in events if alone.setdefault(event[0], event[3]) == event[3]]
+    made = transform(name)
+    results = run_bounded(runner, as_rows(events), made)
+    rows = results.elements("rows")
+    assert sorted(rows) == reference(made, events)
+    assert len(rows) == 3 * WINDOWS * len(made.streams)
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+    clipped = sum(not 1 <= value <= 1000 for _, value, _, _ in events)
+    assert results.counters["privstream:values_clipped"] == clipped > 0
+    assert results.elements("dead") == []
+
+
+def test_values_that_are_none_are_dead_letters_and_decide_nothing():
+    events = random_events("person", 300)
+    bad = [
+        (f"bad {n}", value, START * SECOND, "") for n, value in enumerate([None, "x", math.nan, math.inf, True, [5]])
+    ]
+    made = transform("person")
+    results = run_bounded("fn_api", as_rows(bad) + as_rows(events), made)
+    assert sorted(results.elements("rows")) == reference(made, events)
+    assert len(results.elements("dead")) == len(bad)
+    assert all("value" in letter.reason for letter in results.elements("dead"))
+
+
+def bounded(rows, streams=("",)):
+    """Return what is left of rows (user, item, time), as (user, item, rank)."""
+    made = transform("person")
+    categories = Categories(domain=bin_names(made.mechanism.bins), streams=streams, limit=1, separator="|")
+    stage = BoundValues(steps=made.steps, categories=categories, timer_offset=1, noise=KeyedNoise(KEY))
+    users, items, times = (np.array(column) for column in zip(*rows, strict=True))
+    batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), Names.none())
+    ((_, record),) = stage.close(StepKey("", 3, 0), [encode(batch)])
+    left = unseal(HolderBatch, record)
+    return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
+
+
+def test_a_person_has_one_value_in_a_window_of_a_stream_chosen_evenly():
+    rows = [(user, item, 7 * item + user % 5) for user in range(3000) for item in (1, 5, 9)]
+    left = bounded(rows)
+    assert [user for user, _, _ in left] == list(range(3000))
+    assert all(abs(number - 1000) < 200 for number in Counter(item for _, item, _ in left).values())
+    assert {rank for _, _, rank in left} == {0}
+    often = bounded([(user, 1, time) for user in range(3000) for time in range(9)] + [(u, 2, 50) for u in range(3000)])
+    assert abs(sum(item == 2 for _, item, _ in often) - 300) < 120  # each value counts alike, not each bin
+
+
+def test_what_is_left_of_a_person_depends_on_nobody_else():
+    own = [(7, item, item) for item in range(30)]
+    others = [(user, item, item) for user in range(50) for item in range(20) if user != 7]
+    alone, together = bounded(own), bounded(others + own[::-1])
+    assert alone == [row for row in together if row[0] == 7]
+
+
+def test_the_first_of_a_persons_streams_is_chosen_evenly():
+    left = bounded([(user, stream * 40 + 3, user) for user in range(3000) for stream in (0, 1)], ("a", "b"))
+    assert len(left) == 6000
+    first = Counter(item // 40 for _, item, rank in left if rank == 0)
+    assert first.total() == 3000
+    assert abs(first[0] - 1500) < 250
+
+
+def test_bins_have_names_in_their_order():
+    names = bin_names(transform("person").mechanism.bins)
+    assert len(names) == 40
+    assert names[0] == "bin 00: 1 to 1.1885"
+    assert names[39].startswith("bin 39: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_contributions": None}, "max_contributions must be given when the unit is a person"),
+        ({"max_contributions": 0}, "max_contributions must be >= 1, got 0"),
+        ({"unit": "event"}, "max_contributions must not be given when the unit is an event"),
+        ({"over": "start", "end": None}, "end must be given where quantiles are about more than one window"),
+        ({"over": 15}, "over must be a multiple of window"),
+        ({"low": 0}, "low must be > 0 with a log scale, got 0"),
+        ({"resolution": 10**6}, "resolution must be <= 65536, got 1000000"),
+    ],
+)
+def test_arguments_that_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        transform("person", **changes)

@@ -1,0 +1,1 @@
+"""Counts of people per key, window by window."""

@@ -1,0 +1,159 @@
+"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, totals
+from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.late import late_events
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import Steps
+
+NOBODY = UserCounters()
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """How often each person has contributed, and which keys each has counted for (keyed hash of all three)."""
+
+    times: UserCounters = NOBODY
+    pairs: UserCounters = NOBODY
+
+
+class CountContributions(OrderedSteps, state="count_contributions"):
+    """Per shard of people: leave out what is beyond a person's limit, and count the rest by stream and shard of keys.
+
+    Steps are handled in order, and of a person's keys in a step those count that come first in an order that depends
+    on nothing but the person, the keys, their streams and the noise key. So what is left of a person's events depends
+    on that person's events alone.
+
+    Args:
+        contributions: of one person in the whole run, at most.
+        distinct: whether a person counts only once for each key of a stream in the whole run.
+        newcomers: whether it matters who counts for a key for the first time.
+        key_shards: shards of keys.
+        limits: least and largest value of a contribution, to which it is clipped.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        timer_offset: int,
+        contributions: int,
+        distinct: bool,
+        newcomers: bool = False,
+        key_shards: int,
+        limits: tuple[int, int] = (0, 0),
+        domain: Domain | None = None,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.domain = domain
+        self.noise = noise
+        self.contributions = contributions
+        self.distinct = distinct
+        self.newcomers = newcomers
+        self.remembers_keys = distinct or newcomers
+        self.limits = limits
+        self.key_shards = key_shards
+        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.clipped = Metrics.counter("privstream", "contributions_clipped")
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
+        """Admit people's keys while the limit allows it, and count what is admitted."""
+        users = np.concatenate([batch.users for _, batch in batches])
+        pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
+        new = _charged(state.pairs, pairs) == 0 if self.remembers_keys else np.ones(len(pairs), bool)
+        rows = np.flatnonzero(new) if self.distinct else np.arange(len(users))
+        admitted = rows[self._within_limit(users[rows], pairs[rows], state.times)]
+        self.left_out.inc(len(rows) - len(admitted))
+        times = Charges.of(users[admitted])
+        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
+        starts = np.cumsum([0, *(len(batch.users) for _, batch in batches[:-1])])
+        parts = np.split(admitted, np.searchsorted(admitted, starts[1:]))
+        outputs = [
+            output
+            for (step_key, batch), start, some in zip(batches, starts.tolist(), parts, strict=True)
+            for output in self._counts(step_key, batch, some - start, new[some])
+        ]
+        after = Contributed(state.times.add(times), state.pairs.add(counted))
+        return Handled(after, _segment(times, counted) if len(times) else None, outputs)
+
+    def _within_limit(self, users: np.ndarray, pairs: np.ndarray, times: UserCounters) -> np.ndarray:
+        """Return which rows, increasing, people still have contributions left for."""
+        people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
+        left = self.contributions - times.charged(people)
+        kept = np.ones(len(users), bool)
+        over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
+        place = place_in_run(users[over], np.lexsort((pairs[over], users[over])))
+        kept[over] = place < left[person[over]]
+        return np.flatnonzero(kept)
+
+    def _pairs(self, stream: str, batch: HolderBatch) -> np.ndarray:
+        """Return keyed hashes of person, stream and key, uint64 (n,)."""
+        noise = self.noise.derive("contribution", stream)
+        return noise.words(np.stack([batch.users, batch.items], axis=1))[:, 0, 0]
+
+    def _counts(
+        self, key: StepKey, batch: HolderBatch, rows: np.ndarray, new: np.ndarray
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Count some rows, by shard of keys; `new` says of each whether the person is new to the key."""
+        items, place = np.unique(batch.items[rows], return_inverse=True)
+        counts = np.bincount(place, minlength=len(items))
+        first = np.bincount(place[new], minlength=len(items)) if self.newcomers else None
+        sums = None if batch.values is None else totals(place, self._clip(batch.values[rows]), len(items))
+        shard = items % np.uint64(self.key_shards)
+        for number in np.unique(shard).tolist():
+            at = np.flatnonzero(shard == number)
+            names = batch.names.select(items[at]) if len(batch.names.items) else Names.none()
+            to = StepKey(key.stream, 0, number)
+            further = (None if column is None else column[at] for column in (first, sums))
+            counted = CountBatch(items[at], counts[at], names, *further)
+            yield to.to_bytes(), seal(key._replace(shard=number), counted)
+
+    def _clip(self, values: np.ndarray) -> np.ndarray:
+        """Return values within the limits, and count those that were outside."""
+        within: np.ndarray = np.clip(values, *self.limits)
+        self.clipped.inc(int((within != values).sum()))
+        return within
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late contributions by key."""
+        return late_events(self.steps, key, batch, self.domain)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
+        """Add up the log."""
+        found: list[dict[str, Any]] = [unpack("contributed", 1, segment) for segment in segments]
+        return Contributed(
+            *(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in ("times", "pairs"))
+        )
+
+    def encode(self, state: Contributed) -> list[bytes]:
+        """Write one entry per person, and per key of a person."""
+        times, pairs = state.times.compact(), state.pairs.compact()
+        chunks = range(0, max(len(times), len(pairs)), SEGMENT)
+        return [_segment(times.slice(i, i + SEGMENT), pairs.slice(i, i + SEGMENT)) for i in chunks]
+
+
+def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
+    """Return what each key has been charged; in order they are found several times as fast."""
+    order = np.argsort(keys)
+    charged = np.empty(len(keys), np.int64)
+    charged[order] = counters.charged(keys[order])
+    return charged
+
+
+def _segment(times: Charges, pairs: Charges) -> bytes:
+    """Encode one entry of the log."""
+    return pack("contributed", 1, {"times": times.to_bytes(), "pairs": pairs.to_bytes()})

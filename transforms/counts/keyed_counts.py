@@ -1,0 +1,301 @@
+"""KeyedCounts: how many people have each item, public or not known before, and what their values add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.caveats import contributions_hashed, items_hashed, people_hashed
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms.events.bounding import BoundPerWindow
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.shards import check_shards
+from privstream.transforms.rows import KeyCount, KeySum
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+
+MOST_IN_WINDOW = 65_535
+MANY = 10_000
+"""Error bounds hold for so many items that nobody knew before."""
+
+
+class KeyedCounts(PrivateTransform):
+    """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
+
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
+    and `value`, or Arrow record batches with these columns. Output: `KeyCount` rows, or `KeySum` rows with
+    `max_value`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
+    its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row in every
+    window; without one an item has a row where its noisy count reaches a threshold that depends on public parameters
+    alone.
+
+    Privacy:
+        Unit: one person over the whole run and all streams, or one event. Neighbours: `neighbouring`. (epsilon, delta):
+        `guarantee`. Enforced: each person counts at most `max_contributions` times in the whole run, once for an item
+        in a window, and once for an item in the whole run where `over` is "start"; values are clipped. Public: all
+        arguments but `noise`.
+
+    Accuracy:
+        The noise has the standard deviation `count_stddev` of the rows, and all error bounds hold together with
+        probability 1 - beta, for the people who count within their limits.
+
+    Args:
+        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
+            more noise.
+        window: length of a window in seconds.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        max_contributions: number of times that one person counts in the whole run. It must be given where the unit is a
+            person.
+        delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
+            1 / (number of people). Without a `domain` it must be > 0.
+        unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
+            user is read.
+        over: what a count is about: a "window", all windows since the "start", or so many seconds before the end of
+            each window.
+        start: start of the first window, in seconds since 1970 UTC. It must be given with a `domain`, and where counts
+            are about more than one window.
+        end: end of the last window that is published, in seconds since 1970 UTC.
+        horizon: number of windows of the run, in place of `end`. One of both must be given where counts are about more
+            than one window.
+        allowed_lateness: number of seconds that a window stays open after its end.
+        domain: a public list of items. Only these are counted, and all of them have a row in every window.
+        min_people: number of people without whom an item is never published.
+        top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
+            counts, those whose names come first. Without it all are published.
+        max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
+            mean of values are published too. The values of a person for an item in a window are added up; a value and
+            such a sum count as `max_value` if they are larger, and as 0 if they are negative.
+        signed_values: whether values may be negative: they count as -`max_value` then if they are smaller.
+        value_share: share of the budget that pays for sums, in (0, 1).
+        streams: public names of the streams to count; they must be given if events have a stream.
+        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
+        shards: number of parallel parts into which people and items are divided. It changes no answer.
+
+    Raises:
+        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
+            this type cannot be used, or the runner cannot keep time.
+
+    Example:
+        >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,
+        ...                      noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: derived here, docs/proofs/keyed_counts.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        window: Seconds,
+        noise: NoiseSource,
+        max_contributions: int | None = None,
+        delta: float = 0.0,
+        unit: Literal["person", "event"] = "person",
+        over: Span = "window",
+        start: Moment | None = None,
+        end: Moment | None = None,
+        horizon: int | None = None,
+        allowed_lateness: Seconds = 0,
+        domain: Domain | None = None,
+        min_people: int = 1,
+        top: int | None = None,
+        max_value: int | None = None,
+        signed_values: bool = False,
+        value_share: float = 0.5,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        beta: float = 0.01,
+        shards: int = 4,
+    ) -> None:
+        super().__init__(noise)
+        if domain is not None and not isinstance(domain, Domain):
+            raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
+        self.noise = noise
+        self.domain = domain
+        self.streams = None if streams is None else check_streams(streams)
+        self.shards = check_shards(shards)
+        self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1))
+        end = _end(window, start, end, horizon)
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        span = windows_in(over, self.steps)
+        self._clocked = domain is not None or span != "window"
+        if self._clocked and start is None:
+            raise ValueError("start must be given with a domain, and where counts are about more than one window")
+        if span != "window" and end is None:
+            raise ValueError("one of end and horizon must be given where counts are about more than one window")
+        if signed_values and max_value is None:
+            raise ValueError("max_value must be given with signed_values")
+        self.mechanism = Mechanism(
+            epsilon=epsilon,
+            delta=delta,
+            over=span,
+            horizon=self.steps.count,
+            contributions=_contributions(max_contributions, unit),
+            contributions_per_key=1 if span == "start" else None,
+            public_keys=domain is not None,
+            min_people=min_people,
+            max_value=max_value,
+            signed=signed_values,
+            value_share=value_share,
+            unit=unit,
+            neighbouring=neighbouring,
+            beta=beta,
+            bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
+        )
+        self.row_type = KeyCount if max_value is None else KeySum
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised, over the whole run and all streams."""
+        found = self.mechanism.guarantee
+        caveats = list(found.caveats)
+        if self._by_person:
+            caveats.append(people_hashed(self.mechanism.neighbouring))
+        if self.domain is None:
+            caveats.append(items_hashed(self.mechanism.neighbouring))
+        if self._by_person and (self._distinct or self.mechanism.needs_people):
+            caveats.append(contributions_hashed(self.mechanism.neighbouring))
+        public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
+        return replace(found, public=public, caveats=tuple(caveats))
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far counts are off, and how many people must have an item for it to be published."""
+        return self.mechanism.accuracy(self.mechanism.beta, self.mechanism.bounded_keys)
+
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields(
+            user=TEXT if self._by_person else UNREAD,
+            streams=self.streams is not None,
+            value=UNREAD if self.mechanism.max_value is None else WHOLE,
+        )
+
+    @property
+    def _by_person(self) -> bool:
+        return self.mechanism.unit == "person"
+
+    @property
+    def _value_limits(self) -> tuple[int, int]:
+        """The least and the largest value."""
+        largest = self.mechanism.max_value or 0
+        return -largest if self.mechanism.signed else 0, largest
+
+    @property
+    def _distinct(self) -> bool:
+        return self.mechanism.contributions_per_key == 1
+
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages."""
+        if not events.is_bounded and self.mechanism.keeps_noise_from_data:
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded and counts are since the start: with delta = 0 noise "
+                "does not depend on the data, and a job that is restored and sees other events in time would show the "
+                "exact difference"
+            )
+        _ = self.mechanism.law  # once, at launch; workers receive it
+        split = SplitEvents(
+            steps=self.steps,
+            noise=self.noise,
+            shards=self.shards,
+            domain=self.domain,
+            positions=self.domain is not None,
+            streams=self.streams,
+            limits=self._value_limits,
+        )
+        batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
+        marked = batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)
+        apart = marked | "ApartFromOthers" >> beam.Reshuffle()
+        return self._publish(self._count(apart, apply_dofn), apply_dofn)
+
+    def _count(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages from events to what counts of them, by shard of items."""
+        if not self._by_person:
+            return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
+        bound = BoundPerWindow(
+            **common,
+            timer_offset=1,
+            items_per_step=min(self.mechanism.contributions, MOST_IN_WINDOW),
+            selection="random",
+            item_shards=1,
+            by_people=True,
+            domain=self.domain,
+        )
+        count = CountContributions(
+            **common,
+            timer_offset=2,
+            contributions=self.mechanism.contributions,
+            distinct=self._distinct,
+            newcomers=self.mechanism.needs_people,
+            key_shards=self.shards,
+            limits=self._value_limits,
+            domain=self.domain,
+        )
+        return apply_dofn(apply_dofn(batches, bound, Keyed), count, Keyed)
+
+    def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the last stage of each shard of items."""
+        publisher = KeyPublisher(
+            steps=self.steps,
+            mechanism=self.mechanism,
+            noise=self._counting_noise,
+            domain=self.domain,
+            choose=self._choose,
+        )
+        return publish_counts(
+            counted,
+            apply_dofn,
+            publisher,
+            clocked=self._clocked,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=3,
+        )
+
+    @property
+    def _counting_noise(self) -> NoiseSource:
+        """The noise of counts: a run with other limits, items or streams shares none of it."""
+        streams = "" if self.streams is None else f"{sorted(self.streams)}"
+        domain = "" if self.domain is None else self.domain.digest
+        return self.noise.derive("counts per key", self.steps.label, streams, domain)
+
+
+def _contributions(limit: int | None, unit: str) -> int:
+    """Return how often one unit counts."""
+    if unit == "event":
+        if limit is not None:
+            raise ValueError("max_contributions must not be given when the unit is an event")
+        return 1
+    if limit is None:
+        raise ValueError("max_contributions must be given when the unit is a person")
+    return checks.integer("max_contributions", limit, minimum=1)
+
+
+def _end(window: float, start: float | None, end: float | None, horizon: int | None) -> float | None:
+    """Return the end of the last window."""
+    if horizon is None:
+        return end
+    if end is not None:
+        raise ValueError("horizon must not be given with end: both name the last window")
+    if start is None:
+        raise ValueError("start must be given with horizon: it is the number of windows since then")
+    return start + checks.integer("horizon", horizon, minimum=1) * checks.real("window", window)

@@ -1,0 +1,37 @@
+"""The largest counts of each window."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any
+
+from apache_beam.metrics.metric import Metrics
+
+
+@dataclass(frozen=True)
+class LargestCounts:
+    """Chooses the largest counts of a window in each stream; of equal ones, those whose items come first.
+
+    Privacy: post-processing.
+
+    Attributes:
+        top: number of counts in a stream.
+    """
+
+    top: int
+
+    def __call__(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of all rows of a window, which are published."""
+        streams: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            streams[row.stream].append(row)
+        chosen = [row for stream in sorted(streams) for row in self.of_stream(streams[stream])]
+        Metrics.counter("privstream", "counts_published").inc(len(chosen))
+        return chosen
+
+    def of_stream(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the largest of some rows of one window and one stream: no others can be among the largest of all."""
+        return nsmallest(self.top, rows, key=lambda row: (-row.count, row.item))

@@ -1,0 +1,149 @@
+"""Heavy hitters by noisy counts of all items, of which those that reach a threshold are published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
+from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.heavy_hitters.streaks import with_streaks
+from privstream.transforms.rows import STARTED, HeavyHitter
+from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import Follow
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByCounts:
+    """A method of `ShiftingHeavyHitters`: it charges nobody, but pays for every window that a person may take part in.
+
+    Attributes:
+        counts: of one window each, of all streams together; keys are public if `domain` is given.
+        tests: of one item in one window, in one stream, for which the accuracy is stated.
+        limits: sentences that say what a person may contribute.
+        steps: the windows.
+        noise: of counts.
+        domain: the list of items if each of them is counted in every window, else None.
+        streams: public names of the streams, if they are known.
+        shards: of items.
+    """
+
+    counts: KeyedCounts
+    tests: int
+    limits: tuple[str, ...]
+    steps: Steps
+    noise: NoiseSource
+    domain: Domain | None
+    streams: tuple[str, ...] | None
+    shards: int
+
+    @cached_property
+    def error(self) -> int:
+        """Most by which a count is off: in each of so many tests, on either side, but with probability beta."""
+        return self.counts.error(1, self.counts.beta, keys=self.tests)
+
+    @property
+    def threshold(self) -> int:
+        """The least noisy count that is published.
+
+        Items that are not on a list need it for privacy. Of a list it is what no item that nobody has reaches: in all
+        tests together, but with probability beta / 2.
+        """
+        needed = self.counts.threshold(1)
+        return self.error + 1 if needed is None else needed
+
+    @property
+    def lasting(self) -> None:
+        """None: reports charge nobody, so the same people count in all windows that they may take part in."""
+
+    @property
+    def remarks(self) -> str:
+        """What a reader of rows must know beside the detection threshold."""
+        return "Counts leave out what people have beyond these limits."
+
+    def detection_threshold(self, window: int) -> int:
+        """Return how many people must have an item for a report, the same in every window.
+
+        As with monitors, an item is missed with probability beta / 2 in all tests together.
+        """
+        return self.threshold + self.error
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The noise and the threshold."""
+        stddev = self.counts.stddev(1)
+        return {"count_stddev": stddev, "noise_scale": stddev, "threshold": self.threshold}
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised."""
+        found = self.counts.guarantee
+        public = ("all parameters", "the windows", *(("the list of items",) if self.domain else ()))
+        return replace(found, limits=(*self.limits, *found.limits), public=public)
+
+    def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
+        """Add nothing: where each item of a list is counted in every window, a clock does it."""
+        return batches
+
+    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
+        """Add the last stages: from who has what, by shard of items, to rows."""
+        publisher = HitterPublisher(
+            steps=self.steps, mechanism=self.counts, noise=self.noise, domain=self.domain, threshold=self.threshold
+        )
+        return publish_counts(
+            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
+            apply_dofn,
+            publisher,
+            clocked=self.domain is not None,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=timer_offset,
+        )
+
+
+def count_holders(element: Keyed) -> Keyed:
+    """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
+    key, held = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
+    items, counts = np.unique(held.items, return_counts=True)
+    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, held.names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HitterPublisher(KeyPublisher):
+    """Writes the counts that reach a threshold as heavy hitters.
+
+    Attributes:
+        threshold: the least noisy count that is published.
+    """
+
+    threshold: int
+
+    counter: ClassVar[str] = "hits_published"
+
+    @property
+    def row_type(self) -> type:
+        """What rows are."""
+        return HeavyHitter
+
+    @property
+    def follow(self) -> Follow:
+        """A report goes on that was there in the window before."""
+        return with_streaks
+
+    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
+        """Write the heavy hitters of one step."""
+        start, end = self.steps.bounds(step)
+        heavy = np.flatnonzero(found.counts >= self.threshold)
+        for item, count in zip(self.texts(found.keys[heavy], names), found.counts[heavy].tolist(), strict=True):
+            yield HeavyHitter(stream, start, end, item, count, found.count_stddev, start, STARTED)

@@ -1,0 +1,124 @@
+"""Heavy hitters by a threshold monitor, which tests each item in each window, and charges people for reports alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
+from privstream.transforms.heavy_hitters.item_pruning import PruneItems
+from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.heavy_hitters.streaks import with_streaks
+from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.timing.on_time_markers import KeyedBatch
+from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByMonitor:
+    """A method of `ShiftingHeavyHitters`.
+
+    Attributes:
+        monitor: of one stream.
+        windows: in which a person may take part, in one stream; None if there is no bound.
+        steps: the windows.
+        noise: of the run.
+        domain: the list of items if each of them is tested in every window, else None.
+        streams: public names of the streams, if they are known.
+        shards: of people, and of items.
+    """
+
+    monitor: ThresholdMonitor | StatusMonitor
+    windows: int | None
+    steps: Steps
+    noise: NoiseSource
+    domain: Domain | None
+    streams: tuple[str, ...] | None
+    shards: int
+
+    @property
+    def tests(self) -> int:
+        """Tests of one item in one window, in one stream, for which the accuracy is stated."""
+        return self.monitor.calibrated.budget.tests
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised."""
+        return self.monitor.guarantee
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The noise, the threshold of the first window, and how long the same people count, if not always."""
+        calibrated = self.monitor.calibrated
+        numbers = {
+            "count_stddev": self.monitor.count_stddev,
+            "noise_scale": calibrated.noise_scale,
+            "threshold": calibrated.threshold,
+        }
+        return numbers if self.lasting is None else numbers | {"lasting_windows": self.lasting}
+
+    @property
+    def lasting(self) -> int | None:
+        """In so many windows the same people may have an item that is reported, before they no longer count.
+
+        None if that never happens.
+        """
+        most, items = self.monitor.max_hits, self.monitor.items_per_step
+        return None if self.windows is not None and most >= self.windows * items else most
+
+    @property
+    def remarks(self) -> str:
+        """What a reader of rows must know beside the detection threshold."""
+        if self.lasting is None:
+            return self.left_out
+        windows = f"{self.lasting:,} window{'s' * (self.lasting > 1)}"
+        fades = f"An item that the same people have in more than {windows} fades, since reports charge them."
+        return f"{fades} {self.left_out}"
+
+    @property
+    def left_out(self) -> str:
+        """Whom counts leave out."""
+        hits, items = self.monitor.max_hits, self.monitor.items_per_step
+        return (
+            f"Counts leave out people who were charged {hits:,} time{'s' * (hits > 1)} before, and what a person has "
+            f"beyond {items:,} item{'s' * (items > 1)} in a window."
+        )
+
+    def detection_threshold(self, window: int) -> int:
+        """Return how many people must have an item for a report in window 1, 2, .."""
+        return self.monitor.calibrated.detection_threshold(self.tests, self.monitor.beta, step=window)
+
+    def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
+        """Add the steps of a public list of items that must be decided even if nobody has one."""
+        if self.domain is None:
+            return batches
+        emit = EmitEmptySteps(
+            monitor=self.monitor,
+            steps=self.steps,
+            noise=self.noise,
+            streams=self.streams or ("",),
+            shard=self.shards,
+        )
+        once = batches.pipeline | "Once" >> beam.Impulse()
+        empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
+        return cast(PCollection[Any], (batches, empty) | "WithEmptySteps" >> beam.Flatten())
+
+    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
+        """Add the last stages: from who has what, by shard of items, to rows."""
+        _ = self.monitor.calibrated  # once, at launch; workers receive it
+        common: dict[str, Any] = {"monitor": self.monitor, "steps": self.steps, "noise": self.noise}
+        candidates = apply_dofn(held, PruneItems(**common, timer_offset=timer_offset), Keyed)
+        decide = MonitorStream(**common, timer_offset=timer_offset + 1, domain=self.domain)
+        rows = apply_dofn(candidates, decide, HeavyHitter)
+        at_ends = AtWindowEnds(self.steps, HeavyHitter, timer_offset=timer_offset + 2, follow=with_streaks)
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

@@ -1,0 +1,1 @@
+"""Quantiles of numbers, window by window."""

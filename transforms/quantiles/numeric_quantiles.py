@@ -1,0 +1,216 @@
+"""NumericQuantiles: medians and percentiles of numbers in events, such as latencies, prices or ages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles as Mechanism
+from privstream.mechanisms.privacy.caveats import people_hashed
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import Keyed
+from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
+from privstream.transforms.events.gathering import gather
+from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.shards import check_shards
+from privstream.transforms.histograms.events import LISTED, Categories, CountEvents
+from privstream.transforms.histograms.people import LimitRows, SplitRows
+from privstream.transforms.quantiles.publishing import PublishQuantiles
+from privstream.transforms.quantiles.values import LAST_PLACE, BoundValues, SortIntoBins, bin_names
+from privstream.transforms.rows import QuantileEstimate
+from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.public_clock import WithClock
+from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+
+
+class NumericQuantiles(PrivateTransform):
+    """Publish, window by window, quantiles of numbers: the median, percentiles.
+
+    Input: rows with `value`, `user`, `time` and perhaps `stream`, or Arrow record batches with these columns. A value
+    is a number; without one an event becomes a dead letter. Output: `QuantileEstimate` rows, in every window one for
+    each quantile; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
+    its end plus `allowed_lateness`; what comes later is never used.
+
+    Privacy:
+        Unit: one person over the whole run and all streams, or one event. Neighbours: `neighbouring`. (epsilon, delta):
+        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with one
+        value in a window of a stream, chosen at random. Public: all arguments but `noise`.
+
+    Accuracy:
+        With probability 1 - beta all intervals of a stream contain the true quantile of the values that count, each
+        clipped to [low, high]: in all windows together, or in each window by itself if the run has no end. Where a
+        window has few values or none, intervals reach from `low` to `high`.
+
+    Args:
+        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
+            more noise.
+        low: least value, in the unit of values. Smaller ones count as this one.
+        high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
+        window: length of a window in seconds.
+        start: start of the first window, in seconds since 1970 UTC.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
+            privacy.
+        scale: bins of equal width ("linear"), or with edges of equal ratios ("log"), for values that span several
+            orders of magnitude. With "log", `low` must be > 0.
+        resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
+        max_contributions: number of values with which one person counts in the whole run. It must be given where the
+            unit is a person.
+        delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
+            1 / (number of people).
+        unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
+            user is read.
+        over: what a quantile is about: a "window", all windows since the "start", or so many seconds before the end of
+            each window.
+        end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
+            no end, and where quantiles are about more than one window.
+        allowed_lateness: number of seconds that a window stays open after its end.
+        streams: public names of the streams; they must be given if events have a stream.
+        neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
+            replaced by another one ("replace_one").
+        beta: probability with which some interval of a stream may not contain its quantile.
+        shards: number of parallel parts into which people are divided. It changes no answer.
+
+    Raises:
+        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
+            this type cannot be used, or the runner cannot keep time.
+
+    Example:
+        >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,
+        ...                              end=86400, max_contributions=24,
+        ...                              noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: derived here, docs/proofs/numeric_quantiles.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        low: float,
+        high: float,
+        window: Seconds,
+        start: Moment,
+        noise: NoiseSource,
+        quantiles: tuple[float, ...] = (0.5,),
+        scale: Literal["linear", "log"] = "linear",
+        resolution: int = 1000,
+        max_contributions: int | None = None,
+        delta: float = 0.0,
+        unit: Literal["person", "event"] = "person",
+        over: Span = "window",
+        end: Moment | None = None,
+        allowed_lateness: Seconds = 0,
+        streams: tuple[str, ...] | None = None,
+        neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
+        beta: float = 0.05,
+        shards: int = 4,
+    ) -> None:
+        super().__init__(noise)
+        self.noise = noise
+        self.streams = check_streams(streams)
+        self.shards = check_shards(shards)
+        checks.real("start", start)
+        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        span = windows_in(over, self.steps)
+        if span != "window" and end is None:
+            raise ValueError("end must be given where quantiles are about more than one window")
+        if unit == "event" and max_contributions is not None:
+            raise ValueError("max_contributions must not be given when the unit is an event")
+        if unit == "person" and max_contributions is None:
+            raise ValueError("max_contributions must be given when the unit is a person")
+        limit = 1 if max_contributions is None else checks.integer("max_contributions", max_contributions, minimum=1)
+        if limit > LAST_PLACE:
+            raise ValueError(f"max_contributions must be <= {LAST_PLACE}, got {limit}")
+        self.mechanism = Mechanism(
+            epsilon=epsilon,
+            delta=delta,
+            low=low,
+            high=high,
+            resolution=resolution,
+            scale=scale,
+            quantiles=quantiles,
+            over=span,
+            horizon=self.steps.count,
+            contributions=limit,
+            unit=unit,
+            neighbouring=neighbouring,
+            beta=beta,
+        )
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person or event is promised, over the whole run and all streams."""
+        found, most = self.mechanism.guarantee, self.mechanism.contributions
+        if not self._by_person:
+            return replace(found, public=("all parameters", "the windows"))
+        values = f"{most:,} value{'s' * (most > 1)}"
+        return replace(
+            found,
+            limits=(f"A person counts with at most {values} in the whole run, and with one in a window of a stream.",),
+            public=("all parameters", "the windows"),
+            caveats=(*found.caveats, people_hashed(self.mechanism.neighbouring)),
+        )
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How many values lie between a quantile and the ends of its interval."""
+        return self.mechanism.accuracy
+
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        user = TEXT if self._by_person else UNREAD
+        return EventFields(user=user, item=False, streams=self.streams != ("",), value=NUMBER)
+
+    @property
+    def _by_person(self) -> bool:
+        return self.mechanism.unit == "person"
+
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Build the stages."""
+        if not events.is_bounded and self.mechanism.delta == 0 and self.mechanism.over == "start":
+            raise ValueError(
+                "delta must be > 0 when the input is unbounded and quantiles are since the start: with delta = 0 noise "
+                "does not depend on the data, and a job that is restored and sees other events in time would show the "
+                "exact difference"
+            )
+        names = bin_names(self.mechanism.bins)
+        categories = Categories(domain=names, streams=self.streams, limit=1, separator=LISTED)
+        sort = SortIntoBins(self.mechanism.bins, names)
+        in_bins = apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
+        counts, last = self._count(in_bins, categories, apply_dofn)
+        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, apart=not self._by_person)
+        publish = PublishQuantiles(
+            steps=self.steps,
+            timer_offset=last,
+            categories=categories,
+            mechanism=self.mechanism,
+            noise=self._counting_noise,
+        )
+        return apply_dofn(clocked, publish, QuantileEstimate)
+
+    def _count(
+        self, batches: PCollection[Any], categories: Categories, apply_dofn: ApplyDoFn
+    ) -> tuple[PCollection[Any], int]:
+        """Build the stages that count, per bin, the values that count; return also the number of the next stage."""
+        common: dict[str, Any] = {"steps": self.steps, "categories": categories}
+        if not self._by_person:
+            return apply_dofn(batches, CountEvents(**common), Keyed), 1
+        noise = self.noise.derive("people in quantiles")
+        split = apply_dofn(batches, SplitRows(**common, noise=noise, shards=self.shards), KeyedBatch)
+        marked = split | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps) | "ApartFromOthers" >> beam.Reshuffle()
+        bounded = apply_dofn(marked, BoundValues(**common, timer_offset=1, noise=noise), Keyed)
+        limit = LimitRows(**common, timer_offset=2, limit=self.mechanism.contributions)
+        return apply_dofn(bounded, limit, Keyed), 3
+
+    @property
+    def _counting_noise(self) -> NoiseSource:
+        """The noise of counts: a run with other windows or streams shares none of it."""
+        return self.noise.derive("quantiles of numbers", self.steps.label, f"{sorted(self.streams)}")
