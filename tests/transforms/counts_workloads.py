@@ -33,7 +33,7 @@ CONFIGURATIONS = {
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
     "trailing": {"over": 30},
-    "trailing, people": {"over": 20, "min_people": 2, "streams": STREAMS[:2], "max_contributions": 3},
+    "trailing, people": {"over": 20, "min_people": 2, "streams": STREAMS[:2], "max_contributions": 3, "epsilon": 40.0},
     "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one"},
     "start": {"over": "start"},
     "start, people": {"over": "start", "min_people": 5, "neighbouring": "replace_one"},

@@ -14,6 +14,7 @@ import cardinality_workloads
 import histogram_workloads
 import privstream.transforms
 import pytest
+import test_numeric_quantiles_transform as quantiles
 import test_range_transforms as points
 import test_top_k as ranking
 import workloads
@@ -39,7 +40,7 @@ from privstream.transforms import (
 )
 
 NAME = re.compile(r"[A-Z][A-Za-z]*(/[A-Z][A-Za-z]*(\([A-Za-z]+\))?|\([A-Za-z]+\))*")
-EVENT = beam.Row(user="u", item="i", time=Timestamp(1), stream="s")
+EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(1), stream="s")
 KEY = b"a key for tests, no secret"
 SECRETS = [module.KEY.decode() for module in (alert_workloads, cardinality_workloads, histogram_workloads, points)]
 SECRETS += [KEY.decode(), workloads.KEY.decode(), *(repr(item)[1:-1] for item in ranking.ITEMS[3:])]
@@ -74,6 +75,7 @@ EXAMPLES = {
         ("histogram", histogram_workloads.transform, histogram_workloads.CONFIGURATIONS),
         ("flags", histogram_workloads.transform, histogram_workloads.FLAGS),
         ("cardinality", cardinality_workloads.transform, cardinality_workloads.CONFIGURATIONS),
+        ("quantiles", quantiles.transform, quantiles.CONFIGURATIONS),
         ("alerts", alert_workloads.transform, alert_workloads.CONFIGURATIONS),
         ("ranking", ranking.transform, ranking.CONFIGURATIONS),
         ("points", points.transform, points.CONFIGURATIONS),
