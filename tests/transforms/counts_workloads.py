@@ -135,10 +135,11 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:
     """Return the exact answers by stream, number of the window, and item, where they are not 0."""
-    over, first = made.mechanism.over, made.steps.first or 0
+    over, first = made.mechanism.over, START // 10
+    end = WINDOWS if made.steps.end else WINDOWS + 1
     span = {"window": 1, "start": WINDOWS}.get(over, over)
     found = Counter()
     for step, stream, item, _ in contributions(made, events):
-        for later in range(step - first, min(WINDOWS, step - first + span)):
+        for later in range(step - first, min(end, step - first + span)):
             found[stream, later, item] += 1
     return found
