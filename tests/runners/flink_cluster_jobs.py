@@ -17,7 +17,7 @@ import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from listening import descendants
-from paced_stream import Stream, build
+from paced_stream import Stream, build, windows_published
 from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -138,9 +138,9 @@ class Job:
         """Return how many rows the sink was given so far."""
         return len(list((self.folder / "rows").iterdir()))
 
-    def wait_for_rows(self, number: int) -> None:
-        """Wait until the sink was given so many rows."""
-        self.wait(lambda: self.rows_written() >= number, f"{number} rows")
+    def wait_for_windows(self, number: int) -> None:
+        """Wait until the sink was given the rows of so many windows."""
+        self.wait(lambda: windows_published(self.folder) >= number, f"{number} windows")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds, while the job has not failed for good."""

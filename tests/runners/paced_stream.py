@@ -24,6 +24,7 @@ WINDOW = 1.0
 PARTS = 4  # batches of a window
 USERS = 1500
 MAX_HITS = 3
+METHODS = ("clock", "status", "counts")
 POLL_SECONDS = 0.3
 
 
@@ -94,17 +95,17 @@ class Paced(PolledSource):
 
 
 class Keep(beam.DoFn):
-    """Writes each row to a file of its own; fails while there is a file `broken` in the folder above."""
+    """Writes each row to a file of its own, under a name; fails while there is a file `broken` in the folder above."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
 
     def process(self, element: Any) -> None:
         if (self.folder.parent / "broken").exists():
             with (self.folder.parent / "refused").open("a") as file:
                 file.write("refused\n")
             raise OSError("the sink is out of order")
-        (self.folder / uuid.uuid4().hex).write_text(json.dumps([str(field) for field in element]))
+        (self.folder / f"{self.name} {uuid.uuid4().hex}").write_text(json.dumps([str(field) for field in element]))
 
 
 def build(pipeline: beam.Pipeline, stream: Stream) -> None:
@@ -112,29 +113,39 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
     rows, dead_letters, windows = stream.folder / "rows", stream.folder / "dead", stream.folder / "windows"
     for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
-    hitters = ShiftingHeavyHitters(
-        epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100,
-        noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
-    )  # fmt: skip
     events = poll_parts(pipeline, [b"stream"], Paced(stream), Any)
-    published = events | "ShiftingHeavyHitters" >> hitters.with_dead_letters()
-    _ = published.rows | "KeepRows" >> beam.ParDo(Keep(rows))
-    _ = published.dead_letters | "KeepDead" >> beam.ParDo(Keep(dead_letters))
-    if stream.files:
-        _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
+    for method in METHODS:
+        hitters = ShiftingHeavyHitters(
+            epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100, method=method,
+            noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
+        )  # fmt: skip
+        published = events | f"Hitters {method}" >> hitters.with_dead_letters()
+        _ = published.rows | f"KeepRows {method}" >> beam.ParDo(Keep(rows, method))
+        _ = published.dead_letters | f"KeepDead {method}" >> beam.ParDo(Keep(dead_letters, method))
+        if stream.files and method == "status":
+            _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
 
 
-def kept(folder: Path, kind: type = HeavyHitter) -> list[Any]:
-    """Return all rows, or all dead letters, that the sink was ever given, sorted; fields are text."""
-    files = (folder / ("rows" if kind is HeavyHitter else "dead")).iterdir()
-    return sorted(kind(*json.loads(file.read_text())) for file in files if file.stat().st_size)
+def kept(folder: Path) -> list[tuple[str, HeavyHitter]]:
+    """Return all rows that the sink was ever given, with their methods, sorted; fields are text."""
+    return _kept(folder / "rows", HeavyHitter)
 
 
 def dead(folder: Path) -> list[DeadLetter]:
-    """Return the dead letters."""
-    return kept(folder, DeadLetter)
+    """Return the dead letters of all methods."""
+    return [letter for _, letter in _kept(folder / "dead", DeadLetter)]
+
+
+def windows_published(folder: Path) -> int:
+    """Return of how many windows the sink was given rows of each method; there are none of later windows before."""
+    return len(set.intersection(*({row.window_start for of, row in kept(folder) if of == name} for name in METHODS)))
 
 
 def window_files(folder: Path) -> dict[str, bytes]:
     """Return what is in the files of the windows, by their names; there is one more at the end."""
     return {file.name: file.read_bytes() for file in (folder / "windows").iterdir()}
+
+
+def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
+    files = [file for file in folder.iterdir() if file.stat().st_size]
+    return sorted((file.name.split()[0], kind(*json.loads(file.read_text()))) for file in files)
