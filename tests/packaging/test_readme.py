@@ -43,10 +43,8 @@ def test_the_first_answer_is_given(tmp_path, monkeypatch, capfd):
 
 
 def test_the_table_of_detection_thresholds_is_what_plan_says(capsys):
-    rows = dict(
-        re.findall(r"^\| `(status|clock|target_charging|kaplan_mansour_stemmer)` \| (\d.*) \|$", COMMANDS, re.MULTILINE)
-    )
-    assert set(rows) == {"status", "clock", "target_charging", "kaplan_mansour_stemmer"}
+    rows = dict(re.findall(r"^\| `(status|clock|target_charging|paper)` \| (\d.*) \|$", COMMANDS, re.MULTILINE))
+    assert set(rows) == {"status", "clock", "target_charging", "paper"}
     for column, max_hits in enumerate((1, 4, 16, 64)):
         budget = (
             f"--epsilon 1 --delta 1e-6 --max_hits {max_hits} --beta 0.01 --count_share 0 --items 1000 --windows 1000"

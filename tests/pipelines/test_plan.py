@@ -10,7 +10,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.transforms import ShiftingHeavyHitters
 
-METHODS = ["status", "clock", "target_charging", "kaplan_mansour_stemmer", "counts"]
+METHODS = ["status", "clock", "target_charging", "paper", "counts"]
 BASE = ["plan", "heavy-hitters", "--delta", "1e-6", "--max_hits", "4", "--count_share", "0"]
 LISTED = ["--items", "1000", "--windows", "1000", "--beta", "0.01"]
 
@@ -41,7 +41,7 @@ def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
         ("status", 15.24, 337, 0.0),
         ("clock", 15.0, 330, 0.0),
         ("target_charging", 21.5, 794, 0.002),
-        ("kaplan_mansour_stemmer", 49_487, 1.82e6, 0.005),
+        ("paper", 49_487, 1.82e6, 0.005),
     ],
 )
 def test_the_published_table(
@@ -91,7 +91,7 @@ def test_the_plan_is_what_a_run_promises(method: str, neighbouring: str, capsys:
 
 def test_what_cannot_be_says_why_and_the_rest_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     (answer,) = ask(capsys, "--epsilon", "500", *LISTED)["budgets"]
-    assert "inner noise scale >= 2" in answer["methods"]["kaplan_mansour_stemmer"]["reason"]
+    assert "inner noise scale >= 2" in answer["methods"]["paper"]["reason"]
     assert answer["methods"]["clock"]["detection_threshold"] < 20
     unending = budget(capsys)
     assert unending["methods"]["clock"]["detection_threshold"] > 100
@@ -133,7 +133,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*BASE, *LISTED, "--epsilon", "1"]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
-    for cell in ("status (taken)", "337", "clock", "330", "target_charging", "kaplan_mansour_stemmer", "49,487"):
+    for cell in ("status (taken)", "337", "clock", "330", "target_charging", "paper", "49,487"):
         assert cell in shown
     shown = " ".join(shown.split())
     assert "With probability 0.99, every item that at least 337 people have in a window" in shown

@@ -42,7 +42,7 @@ EXAMPLES = {
     "ShiftingHeavyHitters": [
         (HITTERS, (people_hashed, items_hashed)),
         (HITTERS | {"method": "clock"}, (people_hashed, items_hashed)),
-        (HITTERS | {"method": "kaplan_mansour_stemmer", "count_share": 0.0}, (people_hashed, items_hashed)),
+        (HITTERS | {"method": "paper", "count_share": 0.0}, (people_hashed, items_hashed)),
         (HITTERS | {"method": "counts"}, (people_hashed, items_hashed)),
         (HITTERS | LIST, (people_hashed, items_hashed)),
         (HITTERS | LIST | {"start": 0}, (people_hashed,)),

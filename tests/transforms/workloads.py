@@ -49,7 +49,7 @@ CONFIGURATIONS = {
     "target charging": {"method": "target_charging", **NO_COUNTS},
     "target charging, known": {"method": "target_charging", "domain": Domain(ITEMS), **NO_COUNTS},
     "paper": {
-        "method": "kaplan_mansour_stemmer",
+        "method": "paper",
         "epsilon": 100.0,
         "delta": 0.3,
         "beta": 0.9,

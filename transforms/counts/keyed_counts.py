@@ -74,13 +74,14 @@ class KeyedCounts(PrivateTransform):
             than one window.
         allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
-        min_people: number of people without whom an item is never published.
+        min_people: number of people whom an item needs to be published: in the window where `over` is "window", and else in
+            all windows so far. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
             counts, those whose names come first. Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
-        signed_values: whether values may be negative: they count as -`max_value` then if they are smaller.
+        signed_values: whether values may be negative: those below minus `max_value` count as that.
         value_share: share of the budget that pays for sums, in (0, 1).
         streams: public names of the streams to count; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or

@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -33,9 +33,6 @@ from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import choose_method
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
-
-CALIBRATIONS = {"clock": "clock", "target_charging": "target_charging", "kaplan_mansour_stemmer": "paper"}
-"""Of the threshold monitor, for the methods that are one."""
 
 MOST_STEPS = 2**53
 LATER = 1000
@@ -97,11 +94,11 @@ class ShiftingHeavyHitters(PrivateTransform):
         streams_per_person: number of streams in which one person may appear, if events have a stream.
         method: method that finds the items. "status" reports an item from the window in which it starts to the one in
             which it ends, and spends budget on these two. "clock" and "target_charging" spend budget on every report,
-            so that an item fades that the same people have in more than `max_hits` windows; "kaplan_mansour_stemmer" is
-            the published algorithm. "counts" publishes the noisy counts that reach a threshold: it needs `horizon`,
-            `end` or `participation_cap`, since the budget pays for every window that a person may take part in. It is
-            best where these are few. "auto" takes the method with the smallest `detection_threshold`, in the last
-            window if thresholds rise, of those with which no item fades.
+            so that an item fades that the same people have in more than `max_hits` windows; "paper" is
+            the algorithm of Kaplan, Mansour and Stemmer as published. "counts" publishes the noisy counts that reach a
+            threshold: it needs `horizon`, `end` or `participation_cap`, since the budget pays for every window that a
+            person may take part in. It is best where these are few. "auto" takes the method with the smallest
+            `detection_threshold`, in the last window if thresholds rise, of those with which no item fades.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
@@ -141,7 +138,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         domain: Domain | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
-        method: Literal["auto", "status", "clock", "target_charging", "kaplan_mansour_stemmer", "counts"] = "auto",
+        method: Literal["auto", "status", "clock", "target_charging", "paper", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         count_share: float = 0.25,
@@ -202,7 +199,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         of_stream, of_all = (_least(participation_cap, limit) for limit in (windows, in_streams))
         makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
             "status": partial(self._by_status, monitor, of_stream),
-            **{name: partial(self._by_tests, monitor, of_stream, kind) for name, kind in CALIBRATIONS.items()},
+            **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},
             "counts": partial(self._by_counts, monitor, of_all),
         }
         last = steps.count or 1  # thresholds may rise
