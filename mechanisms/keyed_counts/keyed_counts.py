@@ -114,9 +114,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be true or false, got {type(getattr(self, name)).__name__}")
         if checks.probability("delta", self.delta, zero=True) == 0 and not self.public_keys:
-            raise ValueError("delta must be > 0 unless the list of keys is public, got 0")
+            raise ValueError("delta must be > 0 unless the list of items is public, got 0")
         if self.delta > LARGEST_DELTA and not self.public_keys:
-            raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of keys is public, got {self.delta}")
+            raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of items is public, got {self.delta}")
         self._check_over()
         self._check_limits()
         checks.probability("value_share", self.value_share)
@@ -146,7 +146,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         if self.contributions_per_key is not None:
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
-            raise ValueError(f"min_people must be 1 if the list of keys is public, got {self.min_people}")
+            raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -188,7 +188,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             epsilon=self.epsilon,
             delta=self.delta,
             limits=sentences.limits(self.bounds, self.unit),
-            public=("all parameters", "the number of steps", *(("the list of keys",) if self.public_keys else ())),
+            public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
             proof=f"docs/proofs/keyed_counts.md, Theorem {1 if self.public_keys else 2}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             horizon=self.horizon,
@@ -232,7 +232,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         if self.max_value is not None:
             numbers["sum_stddev"] = self.stddev(last, "sum")
         largest = self.stddev(self._noise("count").largest_step(last))
-        text = sentences.accuracy(self.stddev(last), largest, bound, found, beta, tests)
+        text = sentences.accuracy(self.unit, self.stddev(last), largest, bound, found, beta, tests)
         return Accuracy(error=float(found or bound), failure_probability=beta, sentence=text, numbers=numbers)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:

@@ -1,4 +1,4 @@
-"""What the guarantee and the accuracy of counts per key say in words."""
+"""What the guarantee and the accuracy of counts per key say in words: keys are items, and steps are windows."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from privstream.mechanisms.keyed_counts.calibration import Bounds
 
 
 def limits(bounds: Bounds, unit: str) -> tuple[str, ...]:
-    """Return sentences that say what a unit is limited to, and which keys are considered."""
+    """Return sentences that say what a unit is limited to, and which items are considered."""
     if unit == "event":
-        found = ["An event contributes to one key in one step."]
+        found = ["An event counts for one item in one window."]
     else:
-        times = f"{bounds.contributions:,} contribution{'s' * (bounds.contributions > 1)}"
-        found = [f"A person makes at most {times} in the whole run, and at most one to a key in a step."]
+        times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
+        found = [f"A person counts at most {times} in the whole run, and at most once for an item in a window."]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
-            found.append(f"At most {bounds.per_key:,} of them {'are' if bounds.per_key > 1 else 'is'} to the same key.")
+            found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     if bounds.largest is not None:
         low = -bounds.largest if bounds.signed else 0
-        found.append(f"The value of a contribution is an integer from {low:,} to {bounds.largest:,}.")
-    if bounds.min_people is not None:
-        who = {"event": "event"}.get(unit, "person" if bounds.min_people == 1 else "people")
-        plural = "s" * (unit == "event" and bounds.min_people > 1)
+        found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")
+    if bounds.min_people is not None and bounds.min_people > 1:
         where = "in the window" if bounds.span == 1 else "since the start"
-        found.append(f"Keys with fewer than {bounds.min_people:,} {who}{plural} {where} are never published.")
+        found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never published.")
     return tuple(found)
 
 
-def accuracy(stddev: float, largest: float, bound: int, found: int | None, beta: float, tests: int) -> str:
-    """Return what holds at the last step, as a sentence; `largest` is the largest standard deviation of all steps."""
-    together = f"with probability {1 - beta:g} for {tests:,} keys at once"
-    text = f"Counts have a standard deviation of {stddev:.3g}, and {together} an error of at most {bound:,}"
-    if largest > stddev:
-        text = f"At the last step c{text[1:]} (the standard deviation is up to {largest:.3g} before)"
+def accuracy(unit: str, stddev: float, largest: float, bound: int, found: int | None, beta: float, tests: int) -> str:
+    """Return what holds at the last window, as sentences; `largest` is the largest standard deviation of all."""
+    last = f" in the last window, and up to {largest:.3g} before" if largest > stddev else ""
+    text = f"Counts have a standard deviation of {stddev:.3g}{last}. With probability {1 - beta:g}, the counts of "
+    text += f"{tests:,} items in one window are all off by at most {bound:,}"
     if found is None:
         return f"{text}."
-    return f"{text}; keys are published, {together}, if at least {found:,} people have them."
+    return f"{text}; and each of {tests:,} items that at least {found:,} {_plural(unit)} have is published."
+
+
+def _plural(unit: str) -> str:
+    return "events" if unit == "event" else "people"

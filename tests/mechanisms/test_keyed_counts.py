@@ -399,8 +399,8 @@ def test_long_runs_are_drawn_from_four_buffers():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"delta": 0.0}, "delta must be > 0 unless the list of keys is public"),
-        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of keys is public"),
+        ({"delta": 0.0}, "delta must be > 0 unless the list of items is public"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
         ({"contributions": 0}, "contributions must be >= 1, got 0"),
         ({"contributions": 1 << 40}, "contributions must be <= 1,073,741,824"),
         ({"over": "day"}, "over must be one of window, start"),
@@ -409,7 +409,7 @@ def test_long_runs_are_drawn_from_four_buffers():
         ({"over": 7}, "horizon must be given for counts over 7"),
         ({"over": "start", "horizon": 1 << 21}, "horizon must be <= 1048576"),
         ({"min_people": 0}, "min_people must be >= 1"),
-        ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of keys is public"),
+        ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of items is public"),
         ({"max_value": 0}, "max_value must be >= 1"),
         ({"value_share": 1.0}, "value_share must be in"),
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),

@@ -351,11 +351,11 @@ def test_the_key_and_everything_public_decide_the_noise():
     ("name", "changes", "error", "message"),
     [
         ("window", {"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
-        ("window", {"delta": 0.0}, ValueError, "delta must be > 0 unless the list of keys is public, got 0"),
+        ("window", {"delta": 0.0}, ValueError, "delta must be > 0 unless the list of items is public, got 0"),
         ("window", {"max_contributions": 0}, ValueError, "max_contributions must be >= 1, got 0"),
         ("window", {"max_contributions": 1.5}, TypeError, "max_contributions must be an int"),
         ("window", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
-        ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of keys is public, got 2"),
+        ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of items is public, got 2"),
         ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),

@@ -74,8 +74,8 @@ class KeyedCounts(PrivateTransform):
             than one window.
         allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
-        min_people: number of people whom an item needs to be published: in the window where `over` is "window", and else in
-            all windows so far. With the unit "event" it is a number of events.
+        min_people: number of people without whom an item is never published: in the window if `over` is "window", else
+            since the start. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
             counts, those whose names come first. Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the

@@ -35,7 +35,7 @@ SPEC = QuestionSpec(
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={
-        "detection_threshold": "people needed to be published",
+        "detection_threshold": "needed to be published",
         "threshold": "threshold",
         "stddev": "standard deviation of counts",
         "error_bound": "error bound",
