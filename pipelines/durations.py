@@ -7,7 +7,7 @@ from collections.abc import Mapping
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 """How many seconds there are in each unit."""
 
-RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h or 1d"
+RULE = "must be a number of seconds, or a number with its unit, such as 500ms, 90s, 30m, 1h, 1d or 1w"
 
 
 def seconds(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from privstream.pipelines.terminal import one_line
@@ -18,6 +18,10 @@ CONTINUES = " " * 8
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 METAVARS = {int: "N", float: "X"}
+
+
+NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
+"""What a text must be that is read by these."""
 
 
 class HelpPage(argparse.HelpFormatter):
@@ -50,14 +54,17 @@ class HelpPage(argparse.HelpFormatter):
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return what reads text for argparse, and says which rule the text breaks."""
-    if parse in (int, float, str):
-        return parse
+    if parse in (*NUMBERS, str):
+        return parse  # what a parser does with these is below
+    return _read_by(parse)
 
+
+def _read_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{error}, got {text!r}") from None
+            raise argparse.ArgumentTypeError(f"{NUMBERS.get(parse, error)}, got {text!r}") from None
 
     return read
 
@@ -104,6 +111,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given})
+        for number in NUMBERS:
+            self.register("type", number, _read_by(number))
 
     def format_help(self) -> str:
         """Return the help, with the options that must be given as usage."""

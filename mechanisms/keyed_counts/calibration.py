@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.factors import (
@@ -28,6 +29,7 @@ SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
 _FLOATS = 0.5
+_MOST_TRIED = 16  # contributions of one person to a key, for each of which a threshold is computed
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 EXACT = 2.0**53  # whole floats below it are exact
 _NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
@@ -99,9 +101,13 @@ class KeyLaw:
             return None
         tail = self.tail * self.bounds.test_share(step)
         people, most = self.bounds.min_people or 1, self.bounds.per_key
-        own = {1, most} if self.bounds.span != 1 else {1}  # what lies between has smaller thresholds: Lemma 4
+        noise, own = self.noises[0], {1, most}  # what lies between has smaller Gaussian thresholds: Lemma 4
+        if self.bounds.span == 1:
+            own = {1}
+        elif not isinstance(noise, ToeplitzNoise) or isinstance(noise.law, DiscreteLaplace):
+            own = set(range(1, most + 1))
         others = (people - 1) * max(own)
-        return max(others + number + self.noises[0].exceeded(step, number * tail) + 1 for number in own)
+        return max(others + number + noise.exceeded(step, number * tail) + 1 for number in own)
 
 
 @functools.lru_cache(maxsize=64)
@@ -111,33 +117,44 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     Raises:
         ValueError: no noise that can be drawn is enough.
     """
-    found = list(_laws(epsilon, delta, bounds))
+    found, refused = [], []
+    for law in _laws(epsilon, delta, bounds):
+        try:
+            found.append(law())
+        except ValueError as error:
+            refused.append(error)
+    if not found:
+        raise refused[-1]
     return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
 
 
-def _laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[KeyLaw]:
+def _laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
+    """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
-    if delta == 0 or bounds.span == 1:  # only public keys come with delta = 0
-        yield _pure(epsilon, delta, bounds)
+    if public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED:
+        yield partial(_pure, epsilon, delta, bounds)
+    if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
+        yield partial(_pure, epsilon, delta, bounds, in_tree=True)
     if delta > 0:
         factor = best_factor(bounds)
         for share in (1.0,) if public else SHARES:
-            yield _gaussian(epsilon, delta, share, factor, bounds)
+            yield partial(_gaussian, epsilon, delta, share, factor, bounds)
 
 
-def _pure(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
+def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:
     """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
     noises: list[KeyNoise] = []
-    nodes = 1 if bounds.span is not None else tree_nodes(bounds.steps)
+    nodes = tree_nodes(bounds.steps) if in_tree else 1
+    windows = bounds.steps if bounds.span is None else bounds.span
     for largest, share, _ in bounds.values:
         norm = bounds.persons * bounds.contributions * largest * nodes
         law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
-        if (bounds.span or 1) > 1:
-            _check_exact(_SCALES * law.scale * (bounds.span or 1), largest, bounds)
-        window = BandedFactor(bounds.steps, 1)
-        noises.append(
-            TreeNoise(bounds.steps, law) if bounds.span is None else ToeplitzNoise(window, law, 0, bounds.span)
-        )
+        if in_tree:
+            noises.append(TreeNoise(bounds.steps, law))
+            continue
+        if windows > 1:
+            _check_exact(_SCALES * law.scale * windows, largest, bounds)
+        noises.append(ToeplitzNoise(BandedFactor(bounds.steps, 1), law, 0, bounds.span))
     if bounds.min_people is None:
         return KeyLaw(tuple(noises), PureDp(epsilon), None, bounds)
     return KeyLaw(tuple(noises), SlackCurve(curve=PureDp(epsilon), slack=delta), _tail(delta, bounds), bounds)

@@ -29,6 +29,8 @@ Integers = NDArray[np.int64]
 
 LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
+MOST_SUM = 1 << 62
+"""Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
 WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
@@ -214,26 +216,33 @@ class KeyedCounts(Mechanism[KeyedState]):
         tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
         return (self.threshold(step) or 0) + self._noise("count").exceeded(step, tail)
 
-    def accuracy(self, beta: float = 0.01, tests: int = 10_000) -> Accuracy:
-        """Return what holds at the last step, from public parameters alone.
+    @property
+    def accuracy(self) -> Accuracy:
+        """What holds, from public parameters alone.
 
-        Its numbers are `stddev`, `threshold`, `detection_threshold` and `error_bound`, the last for `tests` keys at one
-        step, and `sum_stddev` if there are sums.
+        Its numbers are `stddev`, `threshold` and `detection_threshold` at the last step, `error_bound`, the largest one
+        of counts in any row, and `sum_stddev` if there are sums.
         """
-        last = self.horizon or 1
-        bound = self._noise("count").exceeded(last, checks.probability("beta", beta) / (2 * tests))
-        found = None if self.public_keys else self.detection(last, beta, tests)
+        last, noise = self.horizon or 1, self._noise("count")
         numbers = {
             "stddev": self.stddev(last),
             "threshold": self.threshold(last),
-            "detection_threshold": found,
-            "error_bound": bound,
+            "detection_threshold": None if self.public_keys else self.detection(last, self.beta, self.bounded_keys),
+            "error_bound": self._row_bound(noise, noise.largest_step(last)),
         }
         if self.max_value is not None:
             numbers["sum_stddev"] = self.stddev(last, "sum")
-        largest = self.stddev(self._noise("count").largest_step(last))
-        text = sentences.accuracy(self.unit, self.stddev(last), largest, bound, found, beta, tests)
-        return Accuracy(error=float(found or bound), failure_probability=beta, sentence=text, numbers=numbers)
+        return Accuracy(
+            error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
+            failure_probability=self.beta,
+            sentence=sentences.accuracy(self.unit, self.beta, self.bounded_keys, self.horizon, numbers),
+            numbers=numbers,
+        )
+
+    def _row_bound(self, noise: KeyNoise, step: int) -> int:
+        """Return the bound in rows of a step: but with beta, all of `bounded_keys` keys at all steps are within it."""
+        tests = 2 * len(self.law.noises) * self.bounded_keys * (self.horizon or 1)
+        return noise.exceeded(step, self.beta / tests)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
@@ -250,11 +259,21 @@ class KeyedCounts(Mechanism[KeyedState]):
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError: steps do not increase, sums are beyond their limits, or a key is not on the public list.
+            ValueError: steps do not increase, sums are beyond their limits, a key has more than 2^62 / max_value
+                contributions in all, or it is not on the public list.
         """
         shard, values = self._shard, self._checked(state, given)
         state, keys, answers = shard.step(state, given, values, self._source(noise))
+        if self.max_value is not None:
+            for table in (state.waiting, state.counted):
+                self._check_sums_fit(table.totals[0])
         return state, self._rows(given.step, keys, answers)
+
+    def _check_sums_fit(self, counts: Integers) -> None:
+        """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""
+        most = MOST_SUM // (self.max_value or 1)
+        if np.any(counts > most):
+            raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
 
     def _fields(self, state: KeyedState) -> dict[str, Any]:
         return {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
@@ -282,7 +301,8 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:
             return given.counts[None, :]
-        largest = given.counts.astype(np.float64) * self.max_value
+        self._check_sums_fit(given.counts)
+        largest = given.counts * self.max_value
         if np.any(given.sums > largest) or np.any(given.sums < (-largest if self.signed else 0)):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
@@ -296,8 +316,7 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
         """Return rows with their error bounds."""
-        tail = self.beta / (2 * len(answers) * self.bounded_keys * (self.horizon or 1))
-        bounds = [noise.exceeded(step, tail) for noise in self.law.noises]
+        bounds = [self._row_bound(noise, step) for noise in self.law.noises]
         deviations = [math.sqrt(noise.variance(step)) for noise in self.law.noises]
         counted = KeyedRows(step=step, keys=keys, counts=answers[0], count_stddev=deviations[0], count_bound=bounds[0])
         if self.max_value is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 
 
@@ -23,14 +25,21 @@ def limits(bounds: Bounds, unit: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def accuracy(unit: str, stddev: float, largest: float, bound: int, found: int | None, beta: float, tests: int) -> str:
-    """Return what holds at the last window, as sentences; `largest` is the largest standard deviation of all."""
-    last = f" in the last window, and up to {largest:.3g} before" if largest > stddev else ""
-    text = f"Counts have a standard deviation of {stddev:.3g}{last}. With probability {1 - beta:g}, the counts of "
-    text += f"{tests:,} items in one window are all off by at most {bound:,}"
-    if found is None:
-        return f"{text}."
-    return f"{text}; and each of {tests:,} items that at least {found:,} {_plural(unit)} have is published."
+def accuracy(unit: str, beta: float, items: int, horizon: int | None, numbers: Mapping[str, float | None]) -> str:
+    """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`."""
+    last = "" if horizon is None else " in the last window"
+    text = f"Counts have a standard deviation of {numbers['stddev']:.3g}{last}"
+    if "sum_stddev" in numbers:
+        text += f", and sums one of {numbers['sum_stddev']:.4g}"
+    together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"
+    text += (
+        f". With probability {1 - beta:g}, all error bounds of {items:,} items {together} hold; those of counts are at "
+        f"most {numbers['error_bound']:,}"
+    )
+    if (found := numbers["detection_threshold"]) is not None:
+        text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
+        text += f"{_plural(unit)} have{last}"
+    return f"{text}. Counts leave out what is beyond the limits of {'an event' if unit == 'event' else 'a person'}."
 
 
 def _plural(unit: str) -> str:

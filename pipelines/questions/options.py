@@ -97,7 +97,7 @@ KINDS: Mapping[str, Kind] = {
     "int": Kind("N", int),
     "str": Kind("NAME", str),
     "bool": Kind(None, bool),
-    "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d"),
+    "Seconds": Kind("DURATION", seconds, "in seconds", "in seconds, or such as 90s, 30m, 1h, 1d, 1w"),
     "Span": Kind("window|start|DURATION", span, "so many seconds", "a duration such as 7d, which is so many windows"),
     "Moment": Kind("TIME", str, "in seconds since 1970 UTC", "ISO 8601 or seconds since 1970 UTC"),
     "Path": Kind("PATH", str),

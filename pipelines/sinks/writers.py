@@ -162,7 +162,7 @@ def _cell(row: Any, name: str) -> Text:
     if isinstance(value, Timestamp):
         text = iso_8601(value.micros)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{value:,}"
+        text = f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"
         if name == "count" and hasattr(row, "count_stddev"):
             text = f"{text} ± {row.count_stddev:,.0f}" if row.count_stddev else "-"
     else:

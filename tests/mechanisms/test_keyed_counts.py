@@ -10,6 +10,8 @@ from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from scipy import linalg, special
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -79,7 +81,7 @@ def plain(rows):
 )
 def test_figures_per_window_are_those_of_half_of_delta_each_or_better(windows, sigma, threshold, detected):
     """The figures are those of continuous noise; integers cost at most one count at the threshold."""
-    accuracy = made(contributions=windows).accuracy(beta=0.01, tests=10_000)
+    accuracy = made(contributions=windows, beta=0.01).accuracy
     assert accuracy.numbers["stddev"] <= sigma + 0.05
     assert accuracy.numbers["stddev"] > 0.97 * sigma
     assert threshold * 0.99 < accuracy.numbers["threshold"] <= threshold + 1
@@ -218,7 +220,7 @@ def test_bare_keys_are_published_as_seldom_as_stated(people):
 
 
 def test_errors_hold_and_are_not_much_too_large():
-    mechanism = made(over="start", horizon=9, contributions_per_key=1, beta=0.5, bounded_keys=2000)
+    mechanism = made(over="start", horizon=9, contributions=8, contributions_per_key=1, beta=0.5, bounded_keys=2000)
     inputs = [given(t, np.full(2000, 500)) for t in range(1, 10)]
     broken, quarter = 0, 0
     for seed in range(12):
@@ -235,6 +237,26 @@ def test_detection_is_as_likely_as_stated():
     counts = np.full(50_000, mechanism.detection(1, 0.02))
     _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(6))
     assert 0.975 < len(rows.keys) / len(counts) < 0.99
+
+
+@pytest.mark.parametrize(("over", "contributions", "public", "law"), [
+    (7, 1, True, DiscreteLaplace), (7, 8, False, WideGaussian), (7, 4, False, DiscreteLaplace),
+    ("start", 1, True, DiscreteLaplace), ("start", 1, False, DiscreteLaplace), ("start", 4, False, WideGaussian),
+])  # fmt: skip
+def test_few_contributions_need_laplace_noise_and_many_gaussian(over, contributions, public, law):
+    """A delta never makes things worse; and noise of windows that is added up can be bound to data, unlike a tree's."""
+    mechanism = made(over=over, horizon=30, contributions=contributions, public_keys=public)
+    if over == "start":
+        mechanism = replace(mechanism, contributions_per_key=1)
+    assert isinstance(mechanism.law.noises[0].law, law)
+    if public:
+        assert mechanism.stddev(30) <= replace(mechanism, delta=0.0).stddev(30)
+
+
+def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():
+    mechanism = made(over=7, horizon=30, contributions=4)
+    noise, tail = mechanism.law.noises[0], mechanism.law.tail * mechanism.law.bounds.test_share(20)
+    assert mechanism.threshold(20) == max(i + noise.exceeded(20, i * tail) + 1 for i in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("fields", OVER)
@@ -350,12 +372,12 @@ def test_contributions_of_one_person_to_one_key_raise_the_threshold():
 
 
 def test_sums_and_means_are_near_the_truth():
-    mechanism = made(over="start", horizon=4, max_value=100, contributions_per_key=1)
+    mechanism = made(over="start", horizon=4, max_value=100, contributions=8, contributions_per_key=1)
     counts = np.full(500, 2000)
     _, rows = mechanism.step(mechanism.initial_state(), given(1, counts, counts * 30), SeededNoise(8))
     assert np.all(abs(rows.sums - 60_000) <= rows.sum_bound)
     assert np.all(abs(rows.means - 30) <= rows.mean_bounds)
-    assert rows.mean_bounds.max() < 4
+    assert rows.mean_bounds.max() < 8
     assert rows.sum_stddev == pytest.approx(100 * rows.count_stddev, rel=0.01)
 
 

@@ -53,3 +53,26 @@ def test_people_are_given_where_one_could_pass_for_many():
         mechanism.step(mechanism.initial_state(), step(), SeededNoise(1))
     once = KeyedCounts(**often, contributions_per_key=1)
     assert once.step(once.initial_state(), step(), SeededNoise(1))
+
+
+def test_where_one_law_cannot_be_drawn_another_is_taken():
+    """Laplace noise with a scale of 2e12, or Gaussian noise with a deviation of a tenth of that."""
+    made = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=1000, max_value=10**9)
+    assert made.stddev(1, "sum") < 4e11
+    with pytest.raises(ValueError, match="scale must be <="):
+        KeyedCounts(epsilon=1.0, contributions=1000, max_value=10**9, public_keys=True)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_sums_that_do_not_fit_are_refused_and_never_wrap(waiting):
+    often = {"epsilon": 1.0, "delta": 1e-6, "over": "start", "horizon": 9, "max_value": 2**36}
+    mechanism = KeyedCounts(**often, contributions_per_key=1, min_people=2**30 if waiting else 1)
+    counts = np.array([2**25, 1])
+    came = {"keys": np.arange(2, dtype=np.uint64), "counts": counts, "sums": counts * 2**36}
+    state, _ = mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **came), SeededNoise(1))
+    state, _ = mechanism.step(state, KeyedStep(step=2, **came), SeededNoise(1))
+    with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
+        mechanism.step(state, KeyedStep(step=3, **came), SeededNoise(1))
+    with pytest.raises(ValueError, match="a key must have at most 67,108,864 contributions"):
+        wrapped = came | {"counts": counts * 3}
+        mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **wrapped), SeededNoise(1))

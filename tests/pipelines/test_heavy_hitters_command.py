@@ -300,7 +300,7 @@ def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watch(city, tmp_path / "rows.jsonl", common=ENDLESS) == 2
-    message = "--horizon must be a number of windows unless start or --participation_cap is given"
+    message = "--horizon, --start or --participation_cap must be given"
     assert message in capsys.readouterr().err
 
 

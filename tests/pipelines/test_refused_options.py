@@ -73,7 +73,7 @@ OF_PEOPLE = {
 OF_EVENTS = {"histogram", "flags"}  # by default: they read no user then
 IN_TIME = {
     "--window 0": "window must be > 0 and a whole number of milliseconds",
-    "--window 1w": "--window: must be a number of seconds, or a number with its unit, such as",
+    "--window 1y": "--window: must be a number of seconds, or a number with its unit, such as",
     "--window nan": "window must be finite, got nan",
     "--end 2023-01-01 --start 2024-01-01": "end must",
     "--start yesterday": "such as 2030-01-31T12:00:00Z, or a number, got 'yesterday'",
@@ -87,7 +87,7 @@ OWN = {
     "heavy-hitters": {
         "--max_hits 0": "max_hits must be >= 1, got 0",
         "--max_hits 99999999999999999999": "max_hits must be between -2**40 and 2**40, got 99999999999999999999",
-        "--horizon never": "invalid int value: 'never'",
+        "--horizon never": "--horizon: must be a whole number, got 'never'",
         "--delta 0": "delta must be in (0, 1), got 0.0",
         "--method none": "invalid choice: 'none'",
         "--domain empty": "domain must name at least one item",
@@ -97,10 +97,10 @@ OWN = {
     },
     "counts": {
         "--max_contributions 0": "max_contributions must be >= 1, got 0",
-        "--over days": "must be seconds, or a number with s, m, h, d, w behind it, such as 12h; or window or start",
+        "--over days": "--over: must be a number of seconds, or a number with its unit, such as 500ms",
         "--over start": "start must be given with a domain, and where counts are about more than one window",
-        "--over 90m": "over must be a multiple of window, got 5400 > 3600 seconds",
-        "--over 2h --start 0": "one of end and horizon must be given where counts are about more than one window",
+        "--over 90m": "over must be a multiple of window, got 5400 s with windows of 3600 s",
+        "--over 2h --start 0": "end or horizon must be given where counts are about more than one window",
         "--horizon 5": "start must be given with horizon",
         "--horizon 0 --start 0": "horizon must be >= 1, got 0",
         "--horizon 5 --start 0 --end 7200": "horizon must not be given with end",
@@ -140,7 +140,7 @@ OWN = {
         "--resolution 100000": "resolution must be <= 65536, got 100000",
         "--max_contributions 0": "max_contributions must be >= 1, got 0",
         "--unit event": "max_contributions must not be given when the unit is an event",
-        "--over 90m": "over must be a multiple of window, got 5400 > 3600 seconds",
+        "--over 90m": "over must be a multiple of window, got 5400 s with windows of 3600 s",
         "--value_field ''": "--value_field",
     },
     "flags": {
@@ -183,7 +183,7 @@ FURTHER_PLANS = {
     "heavy-hitters --streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
     "counts --over 7d": "window must be given where over is a duration",
     "counts --over 7d --window 5d": "over must be a multiple of window",
-    "counts --over start": "one of end and horizon must be given",
+    "counts --over start": "end or horizon must be given",
     "counts --over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
     "counts --delta 0": "delta must be > 0 unless the list of keys is public, got 0",
     "top-k --delta 1e-300": "delta must be >= 1e-30, got 1e-300",

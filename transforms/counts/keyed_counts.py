@@ -82,7 +82,7 @@ class KeyedCounts(PrivateTransform):
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
         signed_values: whether values may be negative: those below minus `max_value` count as that.
-        value_share: share of the budget that pays for sums, in (0, 1).
+        value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
         streams: public names of the streams to count; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
@@ -119,7 +119,7 @@ class KeyedCounts(PrivateTransform):
         top: int | None = None,
         max_value: int | None = None,
         signed_values: bool = False,
-        value_share: float = 0.5,
+        value_share: float | None = None,
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
@@ -140,9 +140,10 @@ class KeyedCounts(PrivateTransform):
         if self._clocked and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and end is None:
-            raise ValueError("one of end and horizon must be given where counts are about more than one window")
-        if signed_values and max_value is None:
-            raise ValueError("max_value must be given with signed_values")
+            raise ValueError("end or horizon must be given where counts are about more than one window")
+        for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
+            if given and max_value is None:
+                raise ValueError(f"max_value must be given with {name}")
         self.mechanism = Mechanism(
             epsilon=epsilon,
             delta=delta,
@@ -154,7 +155,7 @@ class KeyedCounts(PrivateTransform):
             min_people=min_people,
             max_value=max_value,
             signed=signed_values,
-            value_share=value_share,
+            value_share=0.5 if value_share is None else value_share,
             unit=unit,
             neighbouring=neighbouring,
             beta=beta,
@@ -174,12 +175,13 @@ class KeyedCounts(PrivateTransform):
         if self._by_person and (self._distinct or self.mechanism.needs_people):
             caveats.append(contributions_hashed(self.mechanism.neighbouring))
         public = ("all parameters", *(("the list of items",) if self.domain else ()), "the windows")
-        return replace(found, public=public, caveats=tuple(caveats))
+        adaptivity = "The events of each window may depend on everything published before it."
+        return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats))
 
     @property
     def accuracy(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
-        return self.mechanism.accuracy(self.mechanism.beta, self.mechanism.bounded_keys)
+        return self.mechanism.accuracy
 
     @property
     def event_fields(self) -> EventFields:

@@ -168,7 +168,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
         if horizon is None and participation_cap is None and steps.first is None:
-            raise ValueError("horizon must be a number of windows unless start or participation_cap is given")
+            raise ValueError("horizon, start or participation_cap must be given")
         bound = participation_cap if participation_cap is not None else horizon
         if bound is not None and horizon is not None and steps.first is None:
             bound = min(bound, horizon)  # without a start, the horizon is counted per person too

@@ -143,7 +143,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
         return over
     micros = to_micros("over", over)
     if micros % steps.size:
-        raise ValueError(f"over must be a multiple of window, got {over:g} > {steps.size / MICROS:g} seconds")
+        raise ValueError(f"over must be a multiple of window, got {over:g} s with windows of {steps.size / MICROS:g} s")
     return micros // steps.size if micros > steps.size else "window"
 
 

@@ -38,6 +38,7 @@ SPEC = QuestionSpec(
         "detection_threshold": "needed to be published",
         "threshold": "threshold",
         "stddev": "standard deviation of counts",
+        "sum_stddev": "of sums",
         "error_bound": "error bound",
     },
     picture="the items that most people have, and the true counts",
