@@ -19,7 +19,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts
+from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts, ShiftingHeavyHitters
 from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds
@@ -75,6 +75,8 @@ def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
 def with_lateness(made: beam.PTransform, lateness: int) -> beam.PTransform:
     other = copy.copy(made)
     other.steps = dataclasses.replace(made.steps, allowed_lateness=lateness)
+    if isinstance(made, ShiftingHeavyHitters):
+        other.answer = dataclasses.replace(made.answer, steps=other.steps)
     return other
 
 
