@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, NamedTuple
@@ -120,6 +121,8 @@ def thresholds(name: str, value: Any) -> int | dict[str, int]:
 
 def _read_json(path: str) -> Any:
     """Return the JSON object in a file, or None."""
+    if not os.path.isfile(path):  # a device may never end
+        return None
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

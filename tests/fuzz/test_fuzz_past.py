@@ -18,6 +18,7 @@ TRANSFORMS = [
 ARGUMENTS = {
     "epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "end": 100, "max_hits": 1, "horizon": 5, "top": 1,
     "thresholds": 3,
+    "low": 0, "high": 9, "max_contributions": 1,
     "timeout": 5.0, "universe": 9, "records": 100, "alpha": 0.3, "rules": [AlertRule(name="r", at_least=3)],
     "domain": Domain(["a", "b"]),
 }  # fmt: skip

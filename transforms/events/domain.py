@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterable
 
 import numpy as np
@@ -43,6 +44,8 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError(f"domain must be a readable file, got {path!r}: it is no regular file")
         try:
             with FileSystems.open(path) as file:
                 content = file.read()
