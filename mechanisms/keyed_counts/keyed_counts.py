@@ -57,8 +57,9 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     Attributes:
         epsilon: finite and > 0.
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace, for counts since the
-            start in a k-ary tree, whose noise is not bound to the data: such a run must not be repeated on other data.
+        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; for counts since the
+            start, if there are many steps, in a k-ary tree, whose noise is not bound to the data: such a run must not
+            be repeated on other data.
         over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.

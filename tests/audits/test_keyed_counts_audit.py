@@ -9,7 +9,7 @@ from privstream.mechanisms import KeyedCounts
 from privstream.mechanisms.keyed_counts.calibration import best_factor, l2_norm
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
-from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
 from scipy import special
 
@@ -109,7 +109,9 @@ def normal(x, mean, deviation):
 
 def test_a_key_that_is_bare_and_then_shared_stays_within_delta():
     """Two steps since the start: u alone at step 1, another person at step 2; what is not published tells as well."""
-    mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, over="start", horizon=2, contributions_per_key=1)
+    mechanism = KeyedCounts(
+        epsilon=EPSILON, delta=DELTA, over="start", horizon=2, contributions=2, contributions_per_key=1
+    )
     first, second = (mechanism.stddev(step) for step in (1, 2))
     factor = mechanism.law.noises[0].factor
     late = 1 / factor.levels[1]  # the noise of step 2 is z_1 (1 - r_1 late) + z_2 late
@@ -128,6 +130,55 @@ def test_a_key_that_is_bare_and_then_shared_stays_within_delta():
         silent = max(0.0, (one - math.exp(EPSILON) * other)[~published].sum() * width)
         assert alone + excess + silent <= DELTA
     assert event > 0.01 * DELTA
+
+
+def laplace(scale):
+    """Return numbers and their probabilities."""
+    numbers = np.arange(-math.ceil(60 * scale), math.ceil(60 * scale) + 1)
+    weights = np.exp(-abs(numbers) / scale)
+    return numbers, weights / weights.sum()
+
+
+def test_a_key_that_is_bare_and_then_shared_stays_within_delta_with_laplace_noise():
+    """The same with few contributions, exactly: noise 1 of both steps, noise 2 of the second alone."""
+    mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, over="start", horizon=2)
+    assert isinstance(mechanism.law.noises[0].law, DiscreteLaplace)
+    numbers, weights = laplace(mechanism.law.noises[0].law.scale)
+    both = weights[:, None] * weights
+    answers = numbers[:, None] + numbers
+    least, largest = int(answers.min()) + 1, int(answers.max()) + 2
+
+    def seen(count, kept):
+        """Return how likely each answer of step 2 is, with those that are not published together."""
+        found = np.bincount((answers + count - least)[kept], both[kept], largest - least + 1)
+        hidden = np.arange(least, largest + 1) < mechanism.threshold(2)
+        return np.append(found[~hidden], found[hidden].sum())
+
+    everything = np.ones(both.shape, bool)
+    bare = np.broadcast_to(1 + numbers[:, None] < mechanism.threshold(1), both.shape)
+    with_u, without = seen(2, bare), seen(1, everything)
+    event = 1 - with_u.sum()
+    assert event + np.maximum(0, with_u - math.exp(EPSILON) * without).sum() <= DELTA
+    assert np.maximum(0, without - math.exp(EPSILON) * with_u).sum() <= DELTA
+    assert event > 0.01 * DELTA
+    cheaper = 1 - weights[1 + numbers < mechanism.threshold(1) - 5].sum()
+    assert cheaper > DELTA / 2, "thresholds are not far too high"
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_one_person_alone_is_seen_with_a_probability_of_delta_however_often_it_contributes(times):
+    """Counts of the last 3 of 9 windows, Laplace noise: u alone has the key at the last steps; any step may show it."""
+    delta = 1e-8
+    mechanism = KeyedCounts(epsilon=EPSILON, delta=delta, over=3, horizon=9, contributions=3)
+    assert isinstance(mechanism.law.noises[0].law, DiscreteLaplace)
+    _, weights = laplace(mechanism.law.noises[0].law.scale)
+    sums = np.convolve(np.convolve(weights, weights), weights)
+    values = np.arange(len(sums)) - len(sums) // 2
+    counts = [min(number, times) for number in range(1, 4)]
+    shown = [
+        sums[values + count >= mechanism.threshold(step)].sum() for step, count in zip((7, 8, 9), counts, strict=True)
+    ]
+    assert delta / 1000 < sum(shown) <= delta * times / 3
 
 
 def test_noise_that_begins_with_the_key_shows_when_the_key_came():

@@ -141,9 +141,13 @@ def test_rows_have_sums_only_where_they_are_asked_for():
     assert "user" not in KeyedCounts(**RUN, unit="event", max_value=5).event_fields.required
 
 
-@pytest.mark.parametrize(("over", "delta", "refused"), [("start", 0.0, True), ("start", 1e-6, False), (20, 0.0, False)])
-def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, delta, refused):
-    made = KeyedCounts(**RUN, unit="event", over=over, delta=delta)
+@pytest.mark.parametrize(
+    ("over", "delta", "windows", "refused"),
+    [("start", 0.0, 1000, True), ("start", 0.0, 4, False), ("start", 1e-6, 1000, False), (20, 0.0, 4, False)],
+)
+def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, delta, windows, refused):
+    """Noise in a tree, which is the smallest where there are many windows."""
+    made = KeyedCounts(**RUN | {"end": 10 * windows}, unit="event", over=over, delta=delta)
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=PrismRunner", "--streaming"]))
     events = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
     assert not events.is_bounded
