@@ -36,6 +36,8 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
 def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
     """Return the field with the number, if one is read."""
     field = getattr(arguments, "value_field", None)
+    if field == "":
+        raise ValueError("value_field must not be empty")
     if spec.value and (not spec.values_with or getattr(arguments, spec.values_with) is not None):
         return DEFAULT_VALUE if field is None else str(field)
     if field is not None:
