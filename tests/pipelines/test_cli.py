@@ -149,7 +149,7 @@ def test_errors_are_one_line_and_a_status(
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
-        (["--direct_num_workers", "many"], "--direct_num_workers: must be a whole number, got 'many'"),
+        (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
         (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
     ],

@@ -320,7 +320,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 > 60 seconds"),
+        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 s with windows of 60 s"),
         ("NumericQuantiles", {"quantiles": 0.5}, "quantiles must be a list of numbers, got float"),
         ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("NumericQuantiles", {"value_field": "weight"}, "value_field must be a field of the input, got 'weight'"),
