@@ -30,6 +30,7 @@ from privstream.mechanisms.histograms.query import (
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
@@ -87,6 +88,7 @@ __all__ = [
     "QuantileRows",
     "RangeCounter",
     "RangeStep",
+    "RuleMonitor",
     "SeededNoise",
     "SetCardinality",
     "Sparse",

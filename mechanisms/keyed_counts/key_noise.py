@@ -35,6 +35,13 @@ _LEAST_NORM = 1e-3
 class KeyNoise(ABC):
     """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
 
+    law: WideGaussian | DiscreteLaplace
+
+    @property
+    def is_laplace(self) -> bool:
+        """Whether numbers are drawn from a discrete Laplace law, and not from a Gaussian one."""
+        return isinstance(self.law, DiscreteLaplace)
+
     @property
     @abstractmethod
     def rows(self) -> int:
@@ -260,6 +267,7 @@ def _levelled(sigma: float, level: float) -> WideGaussian:
     return WideGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
 
 
+@functools.lru_cache(maxsize=4096)
 def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     """Return z with Pr[sum of so many > z] <= tail."""
     if number == 1:

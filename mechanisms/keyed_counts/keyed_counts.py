@@ -287,6 +287,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         kind, values = super()._described()
         return [kind, {name: value for name, value in values.items() if name not in WORDINGS}]
 
+    def _source(self, noise: NoiseSource) -> NoiseSource:
+        """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
+        source = super()._source(noise)
+        changed = self.delta > 0 and self.bounds.span != 1 and any(n.is_laplace for n in self.law.noises)
+        return source.derive("laplace") if changed else source
+
     @property
     def _shard(self) -> ShardSteps:
         return ShardSteps(self.law)

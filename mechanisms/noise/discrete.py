@@ -104,7 +104,7 @@ class Geometric:
 
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(Fraction(self.scale), two_sided=False), noise, labels)
+        return _draw_digits(_geometric_tables(self.scale, two_sided=False), noise, labels)
 
     def tail_quantile(self, beta: float) -> int:
         """Return the least integer z with Pr[X > z] <= beta."""
@@ -138,7 +138,7 @@ class DiscreteLaplace:
 
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return one value per label, int64 (n,)."""
-        return _draw_digits(_geometric_tables(Fraction(self.scale), two_sided=True), noise, labels)
+        return _draw_digits(_geometric_tables(self.scale, two_sided=True), noise, labels)
 
     def tail_quantile(self, beta: float) -> int:
         """Return the least integer z with Pr[X > z] <= beta."""
@@ -182,7 +182,7 @@ class DiscreteGaussian:
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
         """Return one value per label, int64 (n,)."""
         if self.sigma <= _LARGEST_TABLE_SIGMA:
-            return _gaussian_table(Fraction(self.sigma)).draw(noise, labels)
+            return _gaussian_table(self.sigma).draw(noise, labels)
         return _draw_wide_gaussian(Fraction(self.sigma), noise, labels)
 
     def tail_quantile(self, beta: float) -> int:
@@ -218,11 +218,12 @@ def _bernoulli_table(probability: Fraction) -> IntegerLaw:
 
 
 @lru_cache(maxsize=256)
-def _geometric_tables(scale: Fraction, *, two_sided: bool) -> tuple[IntegerLaw, ...]:
+def _geometric_tables(scale: float | Fraction, *, two_sided: bool) -> tuple[IntegerLaw, ...]:
     """Return the laws of the independent base-8192 digits of a geometric variable, leading digit first.
 
     With `two_sided` the leading digit carries the sign: d >= 0, or -1 - d where the variable is -1 - (digits).
     """
+    scale = Fraction(scale)  # here, where it is made once: to make and to hash a fraction takes as long as a small draw
     unit, tables = 1, []
     while _REACH * scale * (1 + two_sided) > _BASE * unit:
         tables.append(_digit_table(scale, unit))
@@ -265,8 +266,9 @@ def _draw_digits(tables: tuple[IntegerLaw, ...], noise: NoiseSource, labels: Lab
 
 
 @lru_cache(maxsize=64)
-def _gaussian_table(sigma: Fraction) -> IntegerLaw:
+def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     """Return the table of a discrete Gaussian; weights by the recurrence w(k+1) = w(k) e^(-(2k+1) / (2 sigma^2))."""
+    sigma = Fraction(sigma)
     reach = math.ceil(14 * sigma) + 1
     step, square = exp_minus(1 / (2 * sigma**2)), exp_minus(1 / sigma**2)
     weights = [1 << FIXED]

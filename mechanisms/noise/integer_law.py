@@ -97,7 +97,8 @@ class IntegerLaw:
         high, low = words[..., 0].ravel(), words[..., 1].ravel()
         index = self._guide[high >> self._shift].astype(np.int64)
         unsure = np.flatnonzero(index < 0)
-        index[unsure] = self._search(high[unsure], low[unsure])
+        if len(unsure):
+            index[unsure] = self._search(high[unsure], low[unsure])
         index += self.first
         return np.reshape(index, words.shape[:-1])
 

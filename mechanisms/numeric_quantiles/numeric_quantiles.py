@@ -149,9 +149,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
     @cached_property
     def tree(self) -> BinTree:
         """The tree over the bins with the least error at the last step."""
-        kinds = (
-            (True,) if self.delta == 0 else (False, True)
-        )  # with delta, noise of one window may be pure all the same
+        kinds = (True,) if self.delta == 0 else (False, True)  # with delta, Laplace noise may be smaller all the same
         trees = [best_tree(self.resolution, pure=pure) for pure in kinds]
         return min(trees, key=lambda tree: self._counts_of(tree).stddev(self.horizon or 1) * tree.worst_norm)
 

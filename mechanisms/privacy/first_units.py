@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUnit
+from privstream.mechanisms.durations import SECOND
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 
 IN_WINDOW = "one person in one window"
 WORDS = {

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from privstream.mechanisms import checks
+from privstream.mechanisms.durations import in_words
 
 PORTIONS = ("person", "event", "row")
 CHANGES = ("query", "utility", "measurement")
-SECOND = 1_000_000
 LONGEST = 1 << 62  # microseconds, of a window
 
 
@@ -22,8 +22,9 @@ class PrivacyUnit:
         what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
             occurs. "row": the same, but a row that is replaced keeps its step. "query", "utility" or "measurement": a
             change of the data that moves none of these by more than `bound`, whatever it is.
-        window: length in microseconds of the fixed windows, counted from 1970, of which the unit is what a person sends
-            in one; None for the whole run.
+        window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
+            the whole run.
+        origin: start of such a window in microseconds since 1970 UTC, in [0, window).
         bound: how far a change moves any query, utility or measurement at most.
         same_direction: a change moves all of them in the same direction.
 
@@ -31,8 +32,8 @@ class PrivacyUnit:
         ValueError, TypeError: a field is out of range, of the wrong type, or of another kind of unit.
 
     Example:
-        >>> print(PrivacyUnit(what="person", window=3600 * SECOND))
-        one person in one window of 3,600 seconds
+        >>> print(PrivacyUnit(what="person", window=3_600_000_000))
+        one person in one window of 1 hour
         >>> PERSON.changes("add_remove", EVENT, "add_remove")
         2
         >>> PERSON.changes("replace_one", EVENT, "add_remove")
@@ -41,6 +42,7 @@ class PrivacyUnit:
 
     what: str
     window: int | None = None
+    origin: int = 0
     bound: float = 1.0
     same_direction: bool = False
 
@@ -51,6 +53,8 @@ class PrivacyUnit:
             checks.integer("window", self.window, minimum=1, maximum=LONGEST)
             if self.what != "person":
                 raise ValueError(f"window must not be given for a unit of {self.what}")
+        if not 0 <= checks.integer("origin", self.origin, minimum=0) < (self.window or 1):
+            raise ValueError(f"origin must be >= 0 and less than window, got {self.origin}")
         if not isinstance(self.same_direction, bool):
             raise TypeError(f"same_direction must be True or False, got {type(self.same_direction).__name__}")
         if self.what in PORTIONS and (self.bound != 1 or self.same_direction):
@@ -62,7 +66,8 @@ class PrivacyUnit:
             direction = ", and moves all of them in the same direction" if self.same_direction else ""
             return f"one change of the data that moves no {self.what} by more than {self.bound:g}{direction}"
         if self.window is not None:
-            return f"one person in one window of {self.window / SECOND:,g} seconds"
+            since = f", counted from {in_words(self.origin)} after 1970 UTC" if self.origin else ""
+            return f"one person in one window of {in_words(self.window)}{since}"
         return "one event" if self.what == "event" else f"one {self.what} over the whole run"
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +118,9 @@ class PrivacyUnit:
         """Return whether the other unit is always a part of what one person sends, in one window if this has them."""
         if self.what != "person" or self.window is None or other.what != "person":
             return self.what == "person"
-        return other.window is not None and self.window % other.window == 0
+        if other.window is None:
+            return False
+        return self.window % other.window == 0 and (self.origin - other.origin) % other.window == 0
 
 
 PERSON = PrivacyUnit(what="person")

@@ -9,7 +9,9 @@ import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor
+from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
+from privstream.mechanisms.keyed_counts.shard_steps import ShardSteps
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from scipy import linalg, special
@@ -19,11 +21,14 @@ OVER = [
     {"over": "window"},
     {"over": "window", "public_keys": True},
     {"over": 3, "horizon": 9, "contributions": 2},
+    {"over": 3, "horizon": 9, "contributions": 8},
     {"over": 3, "horizon": 9, "contributions_per_key": 1, "contributions": 2},
     {"over": "start", "horizon": 9, "contributions": 4, "contributions_per_key": 1},
     {"over": "start", "horizon": 200, "contributions_per_key": 1},
     {"over": "start", "horizon": 9, "public_keys": True, "delta": 0.0},
     {"over": 4, "horizon": 9, "public_keys": True, "delta": 0.0},
+    {"over": "start", "horizon": 9, "public_keys": True, "contributions": 9},
+    {"over": "start", "horizon": 1000, "public_keys": True, "delta": 0.0},
     {"over": "start", "horizon": 9, "max_value": 50, "signed": True, "min_people": 2},
 ]
 
@@ -251,6 +256,26 @@ def test_few_contributions_need_laplace_noise_and_many_gaussian(over, contributi
     assert isinstance(mechanism.law.noises[0].law, law)
     if public:
         assert mechanism.stddev(30) <= replace(mechanism, delta=0.0).stddev(30)
+
+
+def test_what_is_tried_here_has_every_kind_of_noise():
+    kinds = {(type(noise), type(noise.law)) for fields in OVER for noise in made(**fields).law.noises}
+    assert kinds == {(ToeplitzNoise, DiscreteLaplace), (ToeplitzNoise, WideGaussian), (TreeNoise, DiscreteLaplace)}
+
+
+@pytest.mark.parametrize(("fields", "again"), [
+    ({"over": 7, "horizon": 30}, True), ({"over": 7, "horizon": 30, "contributions": 8}, False),
+    ({"over": 7, "horizon": 30, "public_keys": True, "delta": 0.0}, False), ({"over": "window"}, False),
+])  # fmt: skip
+def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again):
+    """Equal labels with two laws would give the noise away to who sees both answers."""
+    mechanism, keys = made(**fields), np.arange(500, dtype=np.uint64)
+    step = given(1, np.full(500, 10_000))
+    _, rows = mechanism.step(start(mechanism, 500), step, SeededNoise(1))
+    source = SeededNoise(1).derive("keyed counts", mechanism.parameters)
+    _, _, answers = ShardSteps(mechanism.law).step(start(mechanism, 500), step, step.counts[None, :], source)
+    assert np.array_equal(rows.keys, keys)
+    assert np.array_equal(rows.counts, answers[0]) != again
 
 
 def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():

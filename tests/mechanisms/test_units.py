@@ -5,14 +5,16 @@ import math
 from collections import deque
 
 import pytest
+from privstream.mechanisms.durations import SECOND, in_words
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.privacy.accounting import PointCurve, PureDp, group_point
 from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 
 ROW = PrivacyUnit(what="row")
 HOUR = PrivacyUnit(what="person", window=3600 * SECOND)
+DAY = 86_400 * SECOND
 TWO_HOURS = PrivacyUnit(what="person", window=7200 * SECOND)
 ADD, REPLACE = "add_remove", "replace_one"
 PAIRS = [(unit, how) for unit in (PERSON, HOUR, EVENT, ROW) for how in (ADD, REPLACE)]
@@ -156,11 +158,32 @@ def test_a_composition_is_about_the_first_unit():
 
 
 @pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (30 * DAY, "30 days"),
+        (DAY, "1 day"),
+        (DAY + 3600 * SECOND, "25 hours"),
+        (90 * 60 * SECOND, "90 minutes"),
+        (60 * SECOND, "1 minute"),
+        (61_500_000, "61.5 seconds"),
+        (10_000 * DAY, "10,000 days"),
+        (0, "0 seconds"),
+    ],
+)
+def test_durations_are_said_as_people_say_them(micros, text):
+    assert in_words(micros) == text
+
+
+@pytest.mark.parametrize(
     ("unit", "text"),
     [
         (PERSON, "one person over the whole run"),
-        (HOUR, "one person in one window of 3,600 seconds"),
+        (HOUR, "one person in one window of 1 hour"),
         (PrivacyUnit(what="person", window=500_000), "one person in one window of 0.5 seconds"),
+        (
+            PrivacyUnit(what="person", window=7 * DAY, origin=4 * DAY),
+            "one person in one window of 7 days, counted from 4 days after 1970 UTC",
+        ),
         (EVENT, "one event"),
         (ROW, "one row over the whole run"),
         (PrivacyUnit(what="utility", bound=0.25), "one change of the data that moves no utility by more than 0.25"),
