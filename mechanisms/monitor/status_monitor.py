@@ -69,8 +69,8 @@ class StatusMonitor(ItemMonitor[StatusState]):
         an unknown domain, items that nobody has never go up.
 
     Attributes:
-        up_steps: steps at which an item is up, of all items of one stream together, for the accuracy. More of them
-            lower the threshold at which items go down.
+        up_steps: steps at which an item is up, of all items of one stream together, for the accuracy; no more than
+            `tests` count. More of them lower the threshold at which items go down.
 
     All other attributes are those of `ItemMonitor`.
 
@@ -94,7 +94,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
     @cached_property
     def calibrated(self) -> StatusCalibration:
         """The noise and the thresholds that meet the guarantee."""
-        return status.calibrate(self._budget, self.up_steps)
+        return status.calibrate(self._budget, min(self.up_steps, self._budget.tests))
 
     def ends_with(self, beta: float) -> int:
         """Return up to how many people an item that is up goes down at once, but with chance `beta`; -1 if never."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 
@@ -11,7 +12,7 @@ from privstream.pipelines.sources.json_lines import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import AlertRule
 
-FIELDS = ("name", "at_least", "at_most", "items")
+FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
 
 
 def read_rules(path: str) -> tuple[AlertRule, ...]:

@@ -227,30 +227,43 @@ def paper_outcomes(epsilon, row, seed, runs=8000):
     return outcomes
 
 
-def flag_outcomes(epsilon, row, seed, runs=16000):
+def flag_outcomes(epsilon, row, seed, runs=4000):
     """Tell when the flag goes up."""
     mechanism = ColumnFlags(epsilon=epsilon, columns=1, thresholds=(400,), horizon=5)
     rows = np.array([[row], [400], [0], [0], [0]])
     return [int(flags.sum()) for flags in whole_runs(mechanism, rows, seed, runs)]
 
 
-def direct_outcomes(epsilon, row, seed, runs=8000):
-    """Tell how far sums are above the truth at steps that end nodes which hold the row."""
-    mechanism = HistogramQueries(epsilon=epsilon, columns=1, mode="direct", horizon=4)
-    rows = np.array([[row], [0], [0], [0]])
-    return [tuple(np.clip(published[:2, 0], -2, 3).tolist()) for published in whole_runs(mechanism, rows, seed, runs)]
+def direct_outcomes(epsilon, row, seed, runs=20_000):
+    """Tell how far sums are above the truth at steps that end nodes which hold the row; a column is a run."""
+    mechanism = HistogramQueries(epsilon=epsilon, columns=runs, row_columns=1, mode="direct", horizon=4)
+    rows = np.zeros((4, runs), np.int64)
+    rows[0] = row
+    _, published = mechanism.run(mechanism.initial_state(), rows, SeededNoise(seed))
+    return [tuple(seen) for seen in np.clip(published[:2], -2, 3).T.tolist()]
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "visible"),
-    [(anchored_outcomes, 0.2), (paper_outcomes, 0.05), (flag_outcomes, 0.02), (direct_outcomes, 0.3)],
+    ("outcomes", "claimed", "looked_at", "visible"),
+    [
+        (anchored_outcomes, 4.0, 4.0, 0.8),
+        (paper_outcomes, 4.0, 4.0, 0.2),
+        (flag_outcomes, 2.0, 16.0, 0.32),
+        (direct_outcomes, 4.0, 4.0, 1.2),
+    ],
 )
-def test_histograms_and_flags_stand_as_a_whole(outcomes, visible):
-    """Worst inputs at the threshold; a good part of epsilon shows, and more than it with a twentieth of the noise."""
-    claimed = 4.0
+def test_histograms_and_flags_stand_as_a_whole(outcomes, claimed, looked_at, visible):
+    """Worst inputs at the threshold; a part of epsilon shows, and more than it with a twentieth of the noise.
+
+    A flag tells little, and of a small epsilon nothing in few runs; a large one tells whether the attack sees.
+    Power, from the exact law of the first test that passes: 4,000 runs of flags show 2.70, give or take 0.13, with a
+    twentieth of the noise (16,000 runs at a claim of 4 show 4.54, give or take 0.12), and 1.09, give or take 0.11, at
+    epsilon 16.
+    """
     found = {
         epsilon: lower_epsilon(*coded(*(outcomes(epsilon, row, seed) for seed, row in enumerate((0, 1)))))
-        for epsilon in (claimed, 20 * claimed)
+        for epsilon in sorted({claimed, looked_at, 20 * claimed})
     }
-    print(f"\n{outcomes.__name__}: {found[claimed]:.3f} of {claimed}, with a twentieth of the noise {found[80.0]:.3f}")
-    assert visible * claimed < found[claimed] <= claimed < found[80.0]
+    print(f"\n{outcomes.__name__}: claimed {claimed}, found by epsilon {found}")
+    assert found[claimed] <= claimed < found[20 * claimed]
+    assert visible < found[looked_at] <= looked_at

@@ -225,10 +225,10 @@ def codes(runs):
     return [np.array([known[outcome] for outcome in run]) for run in runs]
 
 
-def audit(mechanism, ask, worlds, seed):
+def audit(mechanism, ask, worlds, seed, runs=RUNS):
     """Return a lower bound of epsilon from runs in two worlds; `ask(mechanism, values, noise)` is what one sees."""
     outcomes = [
-        [ask(mechanism, world, SeededNoise(seed).derive(w, run)) for run in range(RUNS)]
+        [ask(mechanism, world, SeededNoise(seed).derive(w, run)) for run in range(runs)]
         for w, world in enumerate(worlds)
     ]
     return lower_epsilon(*codes(outcomes))
@@ -248,8 +248,11 @@ TOP = 4
 TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
 
 
-@pytest.mark.parametrize(("noise_law", "integer"), [("exponential", False), ("laplace", True)])
-def test_noisy_top_k(noise_law, integer):
+@pytest.mark.parametrize(
+    ("noise_law", "integer", "broken_runs"), [("exponential", False, 4_000), ("laplace", True, RUNS)]
+)
+def test_noisy_top_k(noise_law, integer, broken_runs):
+    """Power: 2,000 tested runs with exponential noise for one show 3.2, give or take 0.2."""
     claimed = 2.0
     mechanism = NoisyTopK(epsilon=claimed, top=TOP, noise_law=noise_law, integer=integer)
     found = audit(mechanism, see_top, TOP_WORLDS, 1)
@@ -257,7 +260,7 @@ def test_noisy_top_k(noise_law, integer):
     assert 0.1 * claimed < found <= claimed
     # Broken: noise for one selected query, not for `top` of them.
     uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP, noise_law=noise_law, integer=integer)
-    found = audit(uncovered, see_top, TOP_WORLDS, 2)
+    found = audit(uncovered, see_top, TOP_WORLDS, 2, broken_runs)
     print(f"noise does not cover top: {found:.3f}")
     assert found > claimed
 
@@ -321,7 +324,7 @@ def test_exponential_mechanism(see):
 
 
 def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
-    """A gap is no cover for a choice without noise."""
+    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 1,000 tested runs show 3.7."""
     claimed = 1.0
 
     def see(mechanism, values, noise):
@@ -329,4 +332,4 @@ def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
         return best, *coarse([mechanism.gap(values, best, noise).gap], 0.5)
 
     worlds = (np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    assert audit(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9) > 3 * claimed
+    assert audit(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=2_000) > 3 * claimed

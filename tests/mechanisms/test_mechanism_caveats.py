@@ -9,6 +9,7 @@ from privstream.mechanisms.privacy import caveats
 
 SAME_DIRECTION = "moves all of them in the same direction"
 COLUMNS = {"columns": 3, "horizon": 20}
+RULES = {"delta": 1e-6, "max_hits": 4, "starts": (500,), "ends": (400,), "many": (True,)}
 RUN = {"delta": 1e-6, "max_hits": 4, "horizon": 100}
 FLAGS = {"columns": 1, "thresholds": (9,)}
 MONOTONE = (privstream.mechanisms.Monotone(lambda sums: sums.max(axis=1)),)
@@ -38,6 +39,7 @@ EXAMPLES = {
         (RUN | {"calibration": "clock", "count_share": 0.0}, NUMBERS),
     ],
     "StatusMonitor": [(RUN, NUMBERS), (RUN | {"domain_size": 9}, NUMBERS)],
+    "RuleMonitor": [(RULES, NUMBERS), (RULES | {"streams_per_person": 2}, NUMBERS)],
     "BinaryTreeCounter": [(COLUMNS, EXACT)],
     "BottomUpTreeCounter": [(COLUMNS, EXACT)],
     "KaryTreeCounter": [(COLUMNS, EXACT)],

@@ -36,6 +36,7 @@ from privstream.mechanisms import (
     PrivacyGuarantee,
     RangeCounter,
     RangeStep,
+    RuleMonitor,
     SeededNoise,
     SetCardinality,
     Sparse,
@@ -73,6 +74,20 @@ def queries_with_one_hit():
 def holdings():
     people = np.arange(1, 3001, dtype=np.uint64)
     return [Holdings(step=i, users=people.copy(), items=people % np.uint64(2 + 700 * (i % 2))) for i in range(4)]
+
+
+def rules_met():
+    """Numbers of people that pass and miss the thresholds of two rules, and come so near that noise decides."""
+    numbers = [(1000, 1000), (400, 1000), (1000, 300), (0, 0)]
+    return [
+        Holdings(
+            step=i,
+            users=np.concatenate([np.arange(many), np.arange(few)]).astype(np.uint64),
+            items=np.repeat([0, 1], [many, few]).astype(np.uint64),
+            ranks=np.repeat([0, 1], [many, few]).astype(np.uint16),
+        )
+        for i, (many, few) in enumerate(numbers)
+    ]
 
 
 def column_sums():
@@ -145,6 +160,10 @@ EXAMPLES = {
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
     ),
     StatusMonitor: Example(StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings),
+    RuleMonitor: Example(
+        RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(400, 300), ends=(400, 310), many=(True, False)),
+        rules_met,
+    ),
     BinaryTreeCounter: Example(BinaryTreeCounter(**COLUMNS, horizon=20), column_sums),
     BottomUpTreeCounter: Example(BottomUpTreeCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
     KaryTreeCounter: Example(KaryTreeCounter(**COLUMNS, horizon=20), column_sums),

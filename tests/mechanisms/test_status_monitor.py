@@ -246,6 +246,13 @@ def test_detection_thresholds():
     assert found == [337, 520]
 
 
+def test_no_more_steps_up_than_tests_count():
+    """On a short public list the threshold would else be that of items that are up in 100,000 windows."""
+    made = StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=100, tests=1200, beta=0.05, count_share=0.0)
+    assert made.detection_threshold == replace(made, up_steps=1200).detection_threshold
+    assert made.detection_threshold < replace(made, tests=120_000).detection_threshold - 50
+
+
 def test_steps_up_is_the_mean_of_a_geometric_law():
     for count in (0, 2, 5):
         end = float(KNOWN.calibrated.end_probability(count))

@@ -85,11 +85,20 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
         ("", "--rules must have at least one rule"),
         ('{"name": "x"}', "line 1 of .*: rule 'x' must have one of at_least and at_most"),
         ('{"name": "x", "at_least": 1}\n\n[1]', "line 3 of .*: line must be one JSON object"),
-        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, got 'at_leest'"),
+        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, until, got 'at_leest'"),
         ('{"at_least": 1}', "rule must have a name"),
         ('{"name": "x", "at_least": "1"}', "threshold of rule 'x' must be a number, got str"),
         ('{"name": "x", "at_least": 1, "items": "abc"}', "items must be a list"),
         ('{"name": "x", "at_least": 1}\n{"name": "x", "at_least": 2}', "rules must have distinct names"),
+        (
+            '{"name": "x", "at_least": 5, "until": 6}',
+            "line 1 of .*: until of rule 'x' must be <= at_least, or",
+        ),
+        ('{"name": "x", "at_most": 5, "until": 4}', "line 1 of .*: until of rule 'x' must be >= at_most"),
+        ('{"name": "x", "at_least": 5, "until": "4"}', "until of rule 'x' must be a number, got str"),
+        ('{"name": "x", "at_least": 5, "until": 4.5}', "until of rule 'x' must be an integer"),
+        ('{"name": "x", "at_least": 5, "until": -1}', "until of rule 'x' must be >= 0, got -1"),
+        ('{"name": "x", "at_least": 5, "until": 4}', "until of rule 'x' is for the method 'status', and not for"),
     ],
 )
 def test_bad_rules(clinic, tmp_path, capsys, lines, message):
@@ -109,7 +118,7 @@ def test_bad_rules(clinic, tmp_path, capsys, lines, message):
         (["--stream_field", "item"], "must be different fields"),
         (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
         (["--rules", "nowhere"], "--rules must be a readable file: cannot read nowhere"),
-        (["--start", "2024-01-01T00:30"], "start must be a multiple of the window's period"),
+        (["--start", "2024-01-01T00:00:00.0001Z"], "start must be >= 0 and a whole number of milliseconds"),
         (["--dead_letter", "{rules}"], "--dead_letter must not be written over --rules"),
     ],
 )
@@ -140,7 +149,7 @@ def test_streams_are_named(tmp_path, capsys):
 
 
 def test_rules_are_read_as_written(tmp_path):
-    rules = (AlertRule(name='a "b" ä', at_least=3, items=("x,y", "z: {}")), AlertRule(name="c", at_most=0))
+    rules = (AlertRule(name='a "b" ä', at_least=3, items=("x,y", "z: {}")), AlertRule(name="c", at_most=0, until=9))
     write_rules(str(tmp_path / "rules"), rules)
     assert read_rules(str(tmp_path / "rules")) == rules
 
@@ -189,18 +198,38 @@ def test_the_plan_says_what_the_mechanism_says(capsys):
     assert "of the first 1,000 windows" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_plan_compares_both_methods(capsys):
-    given = ["--epsilon", "1", "--windows", "24", "--rules", "3"]
-    for more, taken in ([], "sparse_vector"), (["--delta", "1e-6"], "counts"):
-        assert cli.main(["plan", "alerts", *given, *more, "--json"]) == 0
+def test_the_plan_compares_all_methods(capsys):
+    given = ["--epsilon", "1", "--rules", "3"]
+    for windows, more, taken in (
+        (24, [], "sparse_vector"),
+        (24, ["--delta", "1e-6"], "status"),
+        (5, ["--delta", "1e-6"], "counts"),
+    ):
+        assert cli.main(["plan", "alerts", *given, "--windows", str(windows), *more, "--json"]) == 0
         (budget,) = json.loads(capsys.readouterr().out)["budgets"]
-        margins = {name: found["margin"] for name, found in budget["methods"].items()}
+        margins = {name: found["margin"] for name, found in budget["methods"].items() if "margin" in found}
+        assert len(margins) == (3 if more else 2)
         assert budget["taken"] == taken == min(margins, key=margins.get)
-        assert budget["guarantee"]["delta"] == (1e-6 if taken == "counts" else 0.0)
-    assert cli.main(["plan", "alerts", *given, "--delta", "1e-6"]) == 0
-    shown = capsys.readouterr().out
-    assert "counts (taken)" in shown
+        assert budget["guarantee"]["delta"] == (1e-6 if more else 0.0)
+    assert budget["methods"]["status"]["end_margin"] == budget["methods"]["status"]["margin"]
+    assert cli.main(["plan", "alerts", *given, "--windows", "24", "--delta", "1e-6"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "status (taken)" in shown
     assert "until the run stops" not in shown
+    assert "Who has been charged 4 times is not counted." in shown
+
+
+def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):
+    write_rules(str(tmp_path / "until"), [AlertRule(name="flu", at_least=500, until=400)])
+    given = ["plan", "alerts", "--epsilon", "1", "--windows", "24", "--delta", "1e-6"]
+    assert cli.main([*given, "--rules", str(tmp_path / "until")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "counts: until of rule 'flu' is for the method 'status', and not for 'counts'" in shown
+    assert cli.main([*given, "--rules", "2", "--quiet", "3"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "status: --quiet must be 0 for status, which charges nobody while an alert lasts, got 3" in shown
+    assert cli.main(["plan", "alerts", "--epsilon", "1", "--windows", "24", "--rules", str(tmp_path / "until")]) == 2
+    assert "--delta must be > 0 for status" in capsys.readouterr().err
 
 
 def test_the_plan_of_rules_in_a_file_knows_their_directions(capsys, tmp_path):

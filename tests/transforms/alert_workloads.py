@@ -101,7 +101,7 @@ def reference(made: SparseVectorAlerts, events) -> list[Alert]:
         for rules in groups:
             key = streams[0].encode() if plan.by_stream else b""
             noise = made.noise.derive("run", key, rules[0].name if plan.by_rule else "")
-            state, last = mechanism.initial_state(), {}
+            state, last, since = mechanism.initial_state(), {}, {}
             for step in range(made.steps.first, made.steps.end):
                 for stream in streams:
                     for rule in rules:
@@ -111,14 +111,15 @@ def reference(made: SparseVectorAlerts, events) -> list[Alert]:
                         threshold = np.array([rule.sign * rule.threshold])
                         state, answer = mechanism.step(state, value, noise, thresholds=threshold)
                         if answer.hits[0]:
-                            last[stream, rule.name] = step
-                            rows.append(row(made, mechanism, state, answer, step, stream, rule))
+                            began = since_when(last, since, (stream, rule.name), step)
+                            rows.append(row(made, mechanism, state, answer, step, stream, rule, began))
     return sorted(rows)
 
 
 def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
     """Return the alerts by noisy counts: all counts one by one."""
     true, plan, counts, rows, last = true_counts(made, events), made.plan, made.counted.counts, [], {}
+    since: dict = {}
     places = [(stream,) for stream in plan.streams] if plan.by_stream else [plan.streams]
     for streams in places:
         key = streams[0].encode() if plan.by_stream else b""
@@ -132,16 +133,27 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
                 gap = rule.sign * (count - rule.threshold)
                 if gap < 0 or last.get((stream, rule.name), -math.inf) + plan.quiet >= step:
                     continue
-                last[stream, rule.name] = step
+                began = since_when(last, since, (stream, rule.name), step)
                 start = step * made.steps.period
                 bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
                 lower = gap - counts.error(1, 2 * plan.beta)
                 numbers_of = (float(rule.threshold), float(count), gap, noisy.count_stddev, lower, 0.0, 0.0, False)
-                rows.append(Alert(stream, *bounds, rule.name, *numbers_of))
+                rows.append(Alert(stream, *bounds, rule.name, *numbers_of, *lasting(made, began, step)))
     return sorted(rows)
 
 
-def row(made, mechanism, state, answer, step, stream, rule) -> Alert:
+def since_when(last, since, place, step) -> int:
+    """Note that a rule is met, and return the step since which it has been met in each window."""
+    since[place] = since[place] if last.get(place) == step - 1 else step
+    last[place] = step
+    return since[place]
+
+
+def lasting(made, began, step) -> tuple[Timestamp, str]:
+    return Timestamp(micros=began * made.steps.period), "started" if began == step else "continues"
+
+
+def row(made, mechanism, state, answer, step, stream, rule, began) -> Alert:
     stddev = math.sqrt(mechanism.variances(answer)[0])
     digits = 2 - math.floor(math.log10(stddev))
     gap = round(float(answer.gaps[0]), digits)
@@ -159,6 +171,8 @@ def row(made, mechanism, state, answer, step, stream, rule) -> Alert:
         epsilon_spent=math.ceil(float(mechanism.costs(answer)[0]) * 1e6) / 1e6,
         epsilon_left=max(0.0, mechanism.epsilon - mechanism.spent(state)),
         stopped=mechanism.halted(state),
+        since=Timestamp(micros=began * made.steps.period),
+        status=lasting(made, began, step)[1],
     )
 
 

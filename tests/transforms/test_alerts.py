@@ -276,7 +276,7 @@ class TestRules:
             ({"streams": "st"}, ValueError, "streams must be distinct names, at least one, got 'st'"),
             ({"streams_per_person": 1}, ValueError, "streams must be given with streams_per_person"),
             ({"start": None}, TypeError, "start must be a number, got NoneType"),
-            ({"start": START + 1}, ValueError, "start must be a multiple of the window's period"),
+            ({"start": START + 1e-4}, ValueError, "start must be >= 0 and a whole number of milliseconds"),
             ({"beta": 1.0}, ValueError, r"beta must be in \(0, 1\), got 1.0"),
         ],
     )

@@ -55,17 +55,20 @@ def test_crashes_and_timers_in_any_order_change_nothing(name, seed):
     [
         ({"end": 12}, "counts"),
         ({"end": 365}, "sparse_vector"),
-        ({"end": 100, "delta": 1e-6}, "counts"),
-        ({"end": 365, "delta": 1e-6}, "sparse_vector"),
-        ({"end": 365, "delta": 1e-6, "min_alerts": 100}, "counts"),
-        ({"end": None, "delta": 1e-6}, "sparse_vector"),
+        ({"end": 100, "delta": 1e-6}, "status"),
+        ({"end": 30, "delta": 1e-6}, "counts"),
+        ({"end": 365, "delta": 1e-6}, "status"),
+        ({"end": None, "delta": 1e-6}, "status"),
+        ({"end": 365, "delta": 1e-6, "quiet": 1, "min_alerts": 1}, "sparse_vector"),
+        ({"end": 365, "delta": 1e-6, "quiet": 1, "min_alerts": 100}, "counts"),
     ],
 )
 def test_auto_takes_the_smaller_margin(changes, taken):
     found = SparseVectorAlerts(**ONE | changes)
     assert found.method == taken
     if found.windows is not None:
-        asked = [SparseVectorAlerts(**ONE | changes, method=method) for method in ("counts", "sparse_vector")]
+        methods = ["counts", "sparse_vector"] + ["status"] * ("delta" in changes and "quiet" not in changes)
+        asked = [SparseVectorAlerts(**ONE | changes, method=method) for method in methods]
         assert found.margin() == min(each.margin() for each in asked) == found.accuracy.error
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import unpack
 from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts, Tests
-from privstream.transforms.rows import Alert
+from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
 
 
@@ -27,6 +28,13 @@ class CountedAlerts:
 
     plan: AlertPlan
     counts: KeyedCounts
+
+    proof: ClassVar[str] = "docs/proofs/alerts.md, section 6"
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised."""
+        return self.counts.guarantee
 
     def margin(self, tests: int) -> float:
         """Return by how much counts are off at most in so many tests together, but with the plan's beta."""
@@ -52,12 +60,12 @@ class CompareCounts(TestCounts, state="compare_counts"):
 
     def initial(self, key: bytes) -> Runs:
         """Return the state before the first window: there are no runs that could stop."""
-        return Runs((), super().initial(key).fired)
+        return replace(super().initial(key), progress=())
 
     def restore(self, data: bytes) -> Runs:
         """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
-        return Runs((), fields["fired"])
+        return Runs((), fields["fired"], fields["since"])
 
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
         """Compare all counts of one window, in all streams of the key."""
@@ -70,11 +78,12 @@ class CompareCounts(TestCounts, state="compare_counts"):
         gaps = signs * (noisy - thresholds)
         last = state.fired[tests.streams, tests.rules]
         hits = np.flatnonzero((gaps >= 0) & self.awake(last, step))
-        fired = state.fired.copy()
-        fired[tests.streams[hits], tests.rules[hits]] = step
+        after = state.alerted(tests.streams[hits], tests.rules[hits], step)
+        since = after.since[tests.streams[hits], tests.rules[hits]]
         self.alerts.inc(len(hits))
-        columns = zip(tests.streams[hits].tolist(), tests.rules[hits].tolist(), gaps[hits].tolist(), strict=True)
-        return Runs((), fired), [self._row(streams[stream], step, rule, gap) for stream, rule, gap in columns]
+        found = (tests.streams[hits], tests.rules[hits], gaps[hits], since)
+        columns = zip(*(column.tolist() for column in found), strict=True)
+        return after, [self._row(streams[stream], step, rule, gap, first) for stream, rule, gap, first in columns]
 
     def _noisy(self, key: bytes, step: int, tests: Tests) -> np.ndarray:
         """Return the counts of one window with noise, int64 (n,)."""
@@ -84,7 +93,7 @@ class CompareCounts(TestCounts, state="compare_counts"):
         _, rows = counts.step(counts.initial_state(keys), given, noise)
         return rows.counts
 
-    def _row(self, stream: str, step: int, number: int, gap: float) -> Alert:
+    def _row(self, stream: str, step: int, number: int, gap: float, since: int) -> Alert:
         """Write one alert."""
         rule, stddev = self.plan.rules[number], self.method.stddev
         start, end = self.steps.bounds(step)
@@ -101,4 +110,6 @@ class CompareCounts(TestCounts, state="compare_counts"):
             epsilon_spent=0.0,
             epsilon_left=0.0,
             stopped=False,
+            since=self.steps.bounds(since)[0],
+            status=STARTED if since == step else CONTINUES,
         )

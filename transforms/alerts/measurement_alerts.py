@@ -14,9 +14,9 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
+from privstream.transforms.alerts.alert_transform import BUDGETS, AlertTransform
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
-from privstream.transforms.alerts.sparse_vector_alerts import BUDGETS, AlertTransform
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.element_types import check_rows
@@ -50,7 +50,7 @@ class MeasurementAlerts(AlertTransform):
             protects better and needs more noise.
         rules: public rules with the thresholds of the measurements; they name no items.
         window: length of a window in seconds. The measurements of a window are tested together.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same measurements.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
             `end` must be given unless the input has no end.
@@ -129,10 +129,11 @@ class MeasurementAlerts(AlertTransform):
             beta=checks.probability("beta", beta),
         )
         steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
-        self.noise = noise.derive("measurement alerts", describe(rules, *steps, names, by_rule, quiet))
+        public = describe(rules, *steps, names, by_rule, quiet) + self.steps.further_label.encode()
+        self.noise = noise.derive("measurement alerts", public)
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What is promised for the measurements, whatever they are."""
         cost = (
             f"Tests stop when alerts have cost as much as {self.plan.mechanism.min_hits:,} at the full price, or nearly"

@@ -23,6 +23,8 @@ class AlertRule:
         at_least: the alert fires when the value is at least this, or
         at_most: when it is at most this; one of both must be given.
         items: what is counted are the people with an event of one of these items; None for people with any event.
+        until: with the method "status", the number at which an alert ends: at most `at_least`, or at least `at_most`.
+            None: the same number.
 
     Raises:
         ValueError, TypeError: an argument breaks its rule.
@@ -36,6 +38,7 @@ class AlertRule:
     at_least: float | None = None
     at_most: float | None = None
     items: tuple[str, ...] | None = None
+    until: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -45,6 +48,13 @@ class AlertRule:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
         checks.real(f"threshold of rule {self.name!r}", self.threshold)
+        if self.until is not None and self.sign * checks.real(f"until of rule {self.name!r}", self.until) > (
+            self.sign * self.threshold
+        ):
+            beyond = "at_least, or an alert would end before it starts" if self.sign > 0 else "at_most"
+            raise ValueError(
+                f"until of rule {self.name!r} must be {'<=' if self.sign > 0 else '>='} {beyond}, got {self.until}"
+            )
         if self.items is None:
             return
         if isinstance(self.items, str) or not all(isinstance(item, str) for item in self.items):
@@ -95,11 +105,21 @@ def check_rules(rules: Sequence[AlertRule], *, counts: bool) -> tuple[AlertRule,
             raise ValueError(f"threshold of rule {rule.name!r} must be between -2**53 and 2**53, got {rule.threshold}")
         if counts:
             checks.integer(f"threshold of rule {rule.name!r}", rule.threshold, minimum=0)
+            if rule.until is not None:
+                checks.integer(f"until of rule {rule.name!r}", rule.until, minimum=0, maximum=LARGEST)
         elif rule.items is not None:
             raise ValueError(f"rule {rule.name!r} must name no items: it is about a measurement")
+        elif rule.until is not None:
+            raise ValueError(f"rule {rule.name!r} must have no until: it is about a measurement")
     return tuple(rules)
 
 
 def describe(rules: Sequence[AlertRule], *others: object) -> bytes:
     """Return bytes that differ for other rules and other public values; a part of the noise's label."""
-    return json.dumps([[[r.name, r.sign, float(r.threshold), r.items] for r in rules], list(others)]).encode()
+    described = [[r.name, r.sign, float(r.threshold), r.items, *_described(r.until)] for r in rules]
+    return json.dumps([described, list(others)]).encode()
+
+
+def _described(until: float | None) -> list[float]:
+    """Return what a rule has beside its threshold; labels of rules without it stay as they are."""
+    return [] if until is None else [float(until)]

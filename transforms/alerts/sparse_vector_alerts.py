@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -10,17 +9,19 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
+from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, AlertTransform
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
+from privstream.transforms.alerts.status_tests import DecideRules, StatusAlerts, rank_rules
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
@@ -28,7 +29,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
+from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
 from privstream.transforms.events.shards import check_shards
 from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import Alert
@@ -36,101 +37,49 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeM
 from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
-BUDGETS = ("shared", "per_rule")
-
-LATER = 1000
-"""The number of windows for which the accuracy is stated where there is no end."""
-
-
-class AlertTransform(PrivateTransform):
-    """What the transforms that publish alerts share: their windows, their plan, and what it promises."""
-
-    steps: Steps
-    plan: AlertPlan
-    noise: NoiseSource
-    counted: CountedAlerts | None = None
-    tested = "measurement"
-
-    @property
-    def windows(self) -> int | None:
-        """Number of windows of the run; None for no end."""
-        return self.steps.count
-
-    def margin(self, windows: int | None = None) -> float:
-        """Return by how much a value must pass its threshold to be sure of an alert.
-
-        With probability 1 - beta, in all tests of one run in so many windows (None: those of the transform) at once: a
-        value that passes its threshold by more fires, while the run lasts, and what fires does not miss it by more.
-        """
-        windows = self.windows if windows is None else checks.integer("windows", windows, minimum=1)
-        if windows is None:
-            raise ValueError("windows must be given for a run without an end")
-        tests = self.plan.tests(windows)
-        if self.counted is not None:
-            return self.counted.margin(tests)
-        return self.plan.mechanism.accuracy(tests, self.plan.beta)
-
-    @property
-    def accuracy(self) -> Accuracy:
-        """By how much a threshold must be passed, in all tests together, and what alerts cost."""
-        plan, windows = self.plan, self.windows or LATER
-        mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
-        span = "" if self.windows else f" of the first {windows:,} windows"
-        stated = round(margin) if mechanism.integer else math.ceil(margin)  # holds for whole numbers
-        runs = {
-            "runs": len(plan.keys) * len(plan.groups),
-            "min_alerts": mechanism.min_hits,
-            "max_alerts": mechanism.most_hits,
-            "gap_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(mechanism.branches)],
-            "epsilon_per_alert": mechanism.hit_epsilon,
-        }
-        last = ", until the run stops"
-        if self.counted is not None:
-            last, runs = "", {"gap_stddevs": [self.counted.stddev], "epsilon_per_alert": 0.0}
-        return Accuracy(
-            error=margin,
-            failure_probability=plan.beta,
-            sentence=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, every "
-            f"{self.tested} that passes its threshold by more than {stated:,} gives an alert{last}, and none that "
-            "misses it by more does.",
-            numbers={"margin": margin, "tests": tests, **runs},
-        )
+FEW_HITS = 4
+"""So often a person is charged for statuses at most, if nobody says how often."""
 
 
 class SparseVectorAlerts(AlertTransform):
     """Report in which windows enough people, or few enough, meet a public rule, and by how many it is passed.
 
     In every window of every stream each rule is tested once, on a public clock, also where there is no event. A test
-    compares the number of distinct people with the threshold of the rule, with noise on both. A test without an alert
-    publishes nothing and costs nothing. An alert costs budget; one that passes its threshold clearly costs less. When
-    the budget does not suffice for another alert, the run stops, and its last row has the flag `stopped`. With the
-    method "counts" the budget pays for all windows before, and no alert stops anything.
+    compares the number of distinct people with the threshold of the rule, with noise. A test without an alert publishes
+    nothing. With the method "status" an alert starts, continues and ends; its start and its end charge the people who
+    are counted for it, and who has been charged `max_hits` times is no longer counted. With "sparse_vector" an alert
+    costs budget; one that passes its threshold clearly costs less. When the budget does not suffice for another alert,
+    the run stops, and its last row has the flag `stopped`. With "counts" the budget pays for all windows before, and no
+    alert stops anything.
 
     Input: as of `ShiftingHeavyHitters`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows
     and dead letters. A window is decided once, at its end plus `allowed_lateness`.
 
     Privacy:
         Unit: one person over the whole run and all streams. Neighbours: `neighbouring`. Pure epsilon, however long the
-        run; with the method "counts" (epsilon, `delta`), for the windows up to `end`. One person moves each count by at
-        most 1, and may take part in any number of windows, with any number of events: no other limit is needed. Public:
-        all arguments but `noise`.
+        run; with the method "counts" (epsilon, `delta`), for the windows up to `end`, and with "status" (epsilon,
+        `delta`), however long the run. One person moves each count by at most 1, and may take part in any number of
+        windows, with any number of events. Public: all arguments but `noise`.
 
     Accuracy:
         `margin()`: with probability 1 - beta, every count that passes its threshold by more than the margin gives an
-        alert while the run lasts. For any one test, the probability of an alert with a wrong `gap_lower_bound` is at
-        most beta. Among the alerts alone wrong bounds may be more frequent: of the counts far from their threshold,
-        only those with large noise give an alert.
+        alert while the run lasts; with the method "status", every count of people who have not been charged `max_hits`
+        times. For any one test, the probability of an alert with a wrong `gap_lower_bound` is at most beta. Among the
+        alerts alone wrong bounds may be more frequent: of the counts far from their threshold, only those with large
+        noise give an alert.
 
     Args:
         epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
             better and needs more noise.
         rules: public rules, which are tested in this order. Their thresholds are numbers of people.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
             `end` must be given unless the input has no end.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         min_alerts: number of alerts that the budget pays for in any case. An alert that passes its threshold clearly
             costs less, so that there may be more.
@@ -139,18 +88,24 @@ class SparseVectorAlerts(AlertTransform):
         budget: "shared" gives the tests of all rules one budget together; "per_rule" gives each rule an equal part of
             epsilon. Rules of both directions (at_least and at_most) that share a budget need twice the noise on counts.
         quiet: number of windows after an alert in which its rule is not tested in its stream, so that a state that
-            lasts does not use up the budget.
+            lasts does not use up the budget. Not for the method "status", with which such a state costs nothing.
         streams: public names of the streams in which rules are tested. They must be given if events have a stream.
         streams_per_person: number of streams in which one person counts: those in which the person appears first. Each
             stream then has a budget of its own. Without it a person counts in all streams, which share one budget.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1): for the method "counts",
-            whose noise it lowers. Choose it far below 1 / (number of people).
-        method: method that tests; "auto" takes the one with the smaller `margin`. "sparse_vector" pays for alerts
-            alone, and stops when the budget is spent. "counts" adds noise to every count and never stops: it pays for
-            every rule in every window up to `end`, which must be given. It does not use `min_alerts`, `branches` and
-            `budget`.
+        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). The method "status" needs
+            it, and it lowers the noise of "counts"; "sparse_vector" does not use it. Choose it far below 1 / (number of
+            people).
+        method: method that tests; "auto" takes the one with the smallest `margin`. "status" reports a rule from the
+            window in which it is met to the one in which that ends, and charges people for these two alone; no run
+            stops, and it needs `delta`. "sparse_vector" pays for alerts alone, and stops when the budget is spent.
+            "counts" adds noise to every count and never stops: it pays for every rule in every window up to `end`,
+            which must be given. `min_alerts`, `branches` and `budget` are for "sparse_vector" alone, and rules with an
+            `until` for "status" alone.
+        max_hits: with the method "status", the number of starts and ends of alerts that one person is charged for in
+            one stream, at least the number of rules. Who has been charged so often no longer counts. Without it 4, or
+            the number of rules if that is larger.
         beta: probability with which the accuracy statement, or the bound of one test, may be wrong.
         shards: number of parallel parts into which people are divided. It changes no answer.
 
@@ -162,7 +117,8 @@ class SparseVectorAlerts(AlertTransform):
         ...                             window=3600, start=0, end=86400, noise=KeyedNoise.from_file(path))
         ... # doctest: +SKIP
 
-    Source: Ding et al., Free gap estimates (2022), Algorithm 1; docs/proofs/free_gap.md, docs/proofs/alerts.md.
+    Source: Ding et al., Free gap estimates (2022), Algorithm 1; docs/proofs/free_gap.md, docs/proofs/alerts.md. The
+    method "status" is derived here, docs/proofs/status_monitor.md, section 6.
     """
 
     tested = "number of people"
@@ -177,6 +133,7 @@ class SparseVectorAlerts(AlertTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         period: Seconds | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         min_alerts: int = 10,
         branches: int = 2,
@@ -186,7 +143,8 @@ class SparseVectorAlerts(AlertTransform):
         streams_per_person: int | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         delta: float = 0.0,
-        method: Literal["auto", "sparse_vector", "counts"] = "auto",
+        method: Literal["auto", "status", "sparse_vector", "counts"] = "auto",
+        max_hits: int | None = None,
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
@@ -206,7 +164,14 @@ class SparseVectorAlerts(AlertTransform):
         self.streams = streams
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
-        self.steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window,
+            period=period,
+            start=start,
+            end=end,
+            renew_every=renew_every,
+            allowed_lateness=allowed_lateness,
+        )
         one_direction = by_rule or len({rule.sign for rule in rules}) == 1
         mechanism = AdaptiveSparseVector(
             epsilon=epsilon
@@ -228,17 +193,30 @@ class SparseVectorAlerts(AlertTransform):
             beta=checks.probability("beta", beta),
         )
         steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
-        public = describe(rules, *steps, names, streams_per_person, by_rule, quiet)
+        public = describe(rules, *steps, names, streams_per_person, by_rule, quiet) + self.steps.further_label.encode()
         self.noise = noise.derive("sparse vector alerts", public)
         self.delta = delta
-        makers: dict[str, Callable[[], CountedAlerts | None]] = {
-            "sparse_vector": lambda: None,
+        self.max_hits = max(FEW_HITS, len(rules)) if max_hits is None else max_hits
+        makers: dict[str, Callable[[], CountedAlerts | StatusAlerts | None]] = {
+            "status": self._by_status,
+            "sparse_vector": self._by_sparse_vector,
             "counts": self._counted,
         }
         self.method, self.counted = choose_method(method, makers, self._margin_of)
 
+    def _by_sparse_vector(self) -> None:
+        """Check that the plan's own mechanism can test the rules."""
+        self._check_no_until("sparse_vector")
+
+    def _check_no_until(self, method: str) -> None:
+        """Refuse rules with an end of their own."""
+        for rule in self.plan.rules:
+            if rule.until is not None:
+                raise ValueError(f"until of rule {rule.name!r} is for the method 'status', and not for {method!r}")
+
     def _counted(self) -> CountedAlerts:
         """Return the method that adds noise to all counts."""
+        self._check_no_until("counts")
         plan, windows = self.plan, self.windows
         if windows is None:
             raise ValueError("end must be given for counts: they pay for every window")
@@ -254,19 +232,43 @@ class SparseVectorAlerts(AlertTransform):
         )
         return CountedAlerts(plan=plan, counts=counts)
 
-    def _margin_of(self, counted: CountedAlerts | None) -> float:
+    def _by_status(self) -> StatusAlerts:
+        """Return the method that charges people for changes."""
+        plan, streams = self.plan, len(self.plan.streams)
+        if self.delta == 0:
+            raise ValueError("delta must be > 0 for status")
+        if plan.quiet:
+            raise ValueError(f"quiet must be 0 for status, which charges nobody while an alert lasts, got {plan.quiet}")
+        monitor = RuleMonitor(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            max_hits=self.max_hits,
+            starts=tuple(int(rule.threshold) for rule in plan.rules),
+            ends=tuple(int(rule.threshold if rule.until is None else rule.until) for rule in plan.rules),
+            many=tuple(rule.sign > 0 for rule in plan.rules),
+            neighbouring=plan.mechanism.neighbouring,
+            streams_per_person=min(streams, self.streams_per_person or streams),
+            tests=len(plan.rules) * streams * (self.windows or LATER),
+            beta=plan.beta,
+        )
+        return StatusAlerts(plan=plan, monitor=monitor)
+
+    def _margin_of(self, counted: CountedAlerts | StatusAlerts | None) -> float:
         """Return the margin of a method."""
         tests = self.plan.tests(self.windows or LATER)
         return self.plan.mechanism.accuracy(tests, self.plan.beta) if counted is None else counted.margin(tests)
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
         plan = self.plan
         caveats = [KEYED_NOISE]
-        if self.streams_per_person is not None and self.streams_per_person < len(plan.streams):
-            # Without such a limit two people who share a hash are counted once, which moves no count by more than 1.
-            caveats += [people_hashed(plan.mechanism.neighbouring), streams_hashed(plan.mechanism.neighbouring)]
+        some_streams = self.streams_per_person is not None and self.streams_per_person < len(plan.streams)
+        if isinstance(self.counted, StatusAlerts) or some_streams:
+            # Without a limit two people who share a hash are counted once, which moves no count by more than 1.
+            caveats.append(people_hashed(plan.mechanism.neighbouring))
+        if some_streams:
+            caveats.append(streams_hashed(plan.mechanism.neighbouring))
         limits = [
             "A person may take part in any number of windows, with any number of events.",
         ]
@@ -275,18 +277,20 @@ class SparseVectorAlerts(AlertTransform):
                 f"Tests stop when alerts have cost as much as {plan.mechanism.min_hits:,} at the full price, or nearly"
             )
             limits.append(stop + (", for each rule by itself." if plan.by_rule else "."))
-        else:
+        elif isinstance(self.counted, CountedAlerts):
             limits.append(f"Each person counts once for a rule in each of {self.windows:,} windows of a stream.")
+        else:
+            limits += self.counted.monitor.guarantee.limits
         if self.streams_per_person is not None:
             most = self.streams_per_person
             limits.append(f"Each person counts in at most {most:,} stream{'s' * (most > 1)}.")
         public = ("all parameters, among them the rules" + (" and the streams" if self.streams else ""),)
         if self.counted is not None:
             return replace(
-                self.counted.counts.guarantee,
+                self.counted.guarantee,
                 limits=tuple(limits),
                 public=public,
-                proof="docs/proofs/alerts.md, section 6",
+                proof=self.counted.proof,
                 caveats=tuple(caveats),
             )
         return PrivacyGuarantee(
@@ -327,6 +331,11 @@ class SparseVectorAlerts(AlertTransform):
                 steps=self.steps, noise=self.noise, timer_offset=2, item_shards=1, streams=self.streams_per_person
             )
             met = apply_dofn(met, limit, Keyed)
+        if isinstance(self.counted, StatusAlerts):
+            ranked = met | "RankRules" >> beam.Map(rank_rules).with_output_types(Keyed)
+            clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams)
+            decide = DecideRules(method=self.counted, steps=self.steps, timer_offset=3, noise=self.noise)
+            return apply_dofn(clocked, decide, Alert)
         count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
         counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import decode_counts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.rows import Alert
+from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -39,10 +39,21 @@ class Tests(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """State of a key: how far each run of the mechanism is, and when each rule fired last in each stream."""
+    """State of a key: how far each run of the mechanism is.
+
+    When each rule fired last in each stream, and since when it has fired in each window, int64 (streams, rules).
+    """
 
     progress: tuple[GapProgress, ...]
     fired: np.ndarray
+    since: np.ndarray
+
+    def alerted(self, streams: np.ndarray, rules: np.ndarray, step: int) -> Runs:
+        """Return what follows alerts at a step."""
+        fired, since = self.fired.copy(), self.since.copy()
+        since[streams, rules] = np.where(fired[streams, rules] == step - 1, since[streams, rules], step)
+        fired[streams, rules] = step
+        return Runs(self.progress, fired, since)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +121,18 @@ class TestAlerts(ClockedSteps):
         """Return the state before the first window."""
         plan = self.plan
         fired = np.full((len(plan.streams_of(key)), len(plan.rules)), NEVER, np.int64)
-        return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired)
+        return Runs(tuple(plan.mechanism.initial_state() for _ in plan.groups), fired, fired)
 
     def snapshot(self, state: Runs) -> bytes:
         """Encode a state."""
         runs = {f"run {i}": self.plan.mechanism.snapshot(progress) for i, progress in enumerate(state.progress)}
-        return pack("alert runs", 1, runs | {"fired": state.fired})
+        return pack("alert runs", 1, runs | {"fired": state.fired, "since": state.since})
 
     def restore(self, data: bytes) -> Runs:
         """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
         runs = (self.plan.mechanism.restore(fields[f"run {i}"]) for i in range(len(self.plan.groups)))
-        return Runs(tuple(runs), fields["fired"])
+        return Runs(tuple(runs), fields["fired"], fields["since"])
 
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
         """Test all rules in one window, in all streams of the key."""
@@ -131,33 +142,43 @@ class TestAlerts(ClockedSteps):
         streams = plan.streams_of(key)
         tests = self.read(streams, batches)
         awake = self.awake(state.fired[tests.streams, tests.rules], step)
-        fired, progress, alerts = state.fired.copy(), list(state.progress), []
+        after, progress, alerts = state, list(state.progress), []
         for run, rules in enumerate(plan.groups):
             mine = tests.take(np.flatnonzero(awake & np.isin(tests.rules, rules)))
             if not len(mine.values) or mechanism.halted(progress[run]):
                 continue
-            progress[run], hits, answers = self._test(key, run, mine, progress[run])
-            fired[hits.streams, hits.rules] = step
-            alerts += self._rows(streams, step, hits, answers, progress[run])
+            progress[run], hits, answers = self._test(key, step, run, mine, progress[run])
+            after = after.alerted(hits.streams, hits.rules, step)
+            since = after.since[hits.streams, hits.rules]
+            alerts += self._rows(streams, step, hits, answers, progress[run], since)
         self.alerts.inc(len(alerts))
-        return Runs(tuple(progress), fired), alerts
+        return replace(after, progress=tuple(progress)), alerts
 
     def awake(self, last: np.ndarray, step: int) -> np.ndarray:
         """Tell which tests are made, given the step of the last alert of each."""
         found: np.ndarray = (last == NEVER) | (last + self.plan.quiet < step)
         return found
 
-    def _test(self, key: bytes, run: int, tests: Tests, before: GapProgress) -> tuple[GapProgress, Tests, GapAnswers]:
+    def _test(
+        self, key: bytes, step: int, run: int, tests: Tests, before: GapProgress
+    ) -> tuple[GapProgress, Tests, GapAnswers]:
         """Make the tests of one run in one window; return those that hit, and their answers."""
         plan = self.plan
         signs = np.array([rule.sign for rule in plan.rules])[tests.rules]
         thresholds = np.array([rule.threshold for rule in plan.rules])[tests.rules]
-        noise = self.noise.derive("run", key, plan.rules[run].name if plan.by_rule else "")
+        noise = self.steps.renewed(self.noise, step)
+        noise = noise.derive("run", key, plan.rules[run].name if plan.by_rule else "")
         after, answers = plan.mechanism.step(before, signs * tests.values, noise, thresholds=signs * thresholds)
         return after, tests.take(np.flatnonzero(answers.hits)), answers
 
     def _rows(
-        self, streams: tuple[str, ...], step: int, hits: Tests, answers: GapAnswers, after: GapProgress
+        self,
+        streams: tuple[str, ...],
+        step: int,
+        hits: Tests,
+        answers: GapAnswers,
+        after: GapProgress,
+        since: np.ndarray,
     ) -> list[Alert]:
         """Write the hits as rows; the last that the budget pays for says so.
 
@@ -175,10 +196,11 @@ class TestAlerts(ClockedSteps):
             mechanism.lower_bounds(answers, 1 - plan.beta).tolist(),
             costs.tolist(),
             np.maximum(left, 0).tolist(),
+            since.tolist(),
             strict=True,
         )
         rows = []
-        for stream, number, raw, stddev, lower, cost, remaining in columns:
+        for stream, number, raw, stddev, lower, cost, remaining, first in columns:
             rule = plan.rules[number]
             digits = 2 - math.floor(math.log10(stddev))
             gap = round(raw, digits)
@@ -196,6 +218,8 @@ class TestAlerts(ClockedSteps):
                     epsilon_spent=math.ceil(cost * PARTS) / PARTS,
                     epsilon_left=math.floor(remaining * PARTS) / PARTS,
                     stopped=False,
+                    since=self.steps.bounds(first)[0],
+                    status=STARTED if first == step else CONTINUES,
                 )
             )
         if rows and mechanism.halted(after):

@@ -52,9 +52,10 @@ class ByStatus(ByMonitor):
     def remarks(self) -> str:
         """What a reader of rows must know beside the detection threshold."""
         between, windows = self.between
+        up_steps = self.monitor.calibrated.up_steps
         ends = f"An item that at most {self.ends_with:,} people still have ends in the next window with probability "
         return (
-            f"It is then reported in every window until fewer have it, in {self.monitor.up_steps:,} windows of items "
+            f"It is then reported in every window until fewer have it, in {up_steps:,} windows of items "
             f"that are reported. {ends if self.ends_with >= 0 else 'An item that nobody has ends with probability '}"
             f"{1 - self.monitor.beta:g}; one that {between:,} people have stays for {windows:,.0f} windows on average. "
             "There are counts where an item starts or ends. " + self.left_out

@@ -43,8 +43,12 @@ class EmitEmptySteps(beam.DoFn):
         """Find these steps."""
         if self.steps.first is None or self.steps.end is None:
             raise ValueError("start, and end or horizon, must be given to test a domain in every window")
-        noise = self.noise.derive("stream", stream)
-        step = self.monitor.next_absent_hit(self.steps.first, self.steps.end, noise)
-        while step is not None:
-            yield step
-            step = self.monitor.next_absent_hit(step + 1, self.steps.end, noise)
+        step = self.steps.first
+        while step < self.steps.end:
+            end = min(self.steps.end, self.steps.last_alike(step) + 1)
+            noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+            later = step - self.steps.alike(step)  # than the steps of the mechanism
+            found = self.monitor.next_absent_hit(step - later, end - later, noise)
+            if found is not None:
+                yield found + later
+            step = end if found is None else found + later + 1

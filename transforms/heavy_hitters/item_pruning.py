@@ -31,8 +31,8 @@ class PruneItems(StepBatches, state="prune_items"):
         """Test the items of one step of one shard; an empty step, in which nobody holds anything, goes on."""
         batches = [decode(HolderBatch, data) for data in records]
         items, counts = np.unique(np.concatenate([batch.items for batch in batches]), return_counts=True)
-        noise = self.noise.derive("stream", key.stream)
-        candidates = items[self.monitor.could_exceed(key.step, items, counts, noise)]
+        noise = self.steps.renewed(self.noise, key.step).derive("stream", key.stream)
+        candidates = items[self.monitor.could_exceed(self.steps.alike(key.step), items, counts, noise)]
         self.tested.inc(len(items))
         self.kept.inc(len(candidates))
         kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]

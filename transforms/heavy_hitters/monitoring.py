@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, StepKey
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.rows import STARTED, HeavyHitter
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.ordered import Handled
 
 
-class MonitorStream(OrderedSteps, state="monitor_stream"):
+class MonitorStream(MonitorStage, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
 
-    def __init__(
-        self,
-        *,
-        monitor: ThresholdMonitor,
-        steps: Steps,
-        noise: NoiseSource,
-        timer_offset: int,
-        domain: Domain | None = None,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
-        self.monitor = monitor
-        self.noise = noise
-        self.hits = Metrics.counter("privstream", "hits_published")
+    monitor: ThresholdMonitor
+    hits = Metrics.counter("privstream", "hits_published")
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
-        holdings = Holdings(step=step, users=held.users, items=held.items, ranks=held.ranks)
+        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
-        hits, charges = self.monitor.decide(state, holdings, self.noise.derive("stream", stream))
+        hits, charges = self.monitor.decide(state, holdings, noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [0] * len(hits.items)
@@ -60,10 +43,6 @@ class MonitorStream(OrderedSteps, state="monitor_stream"):
         ]
         segment = charges.to_bytes() if len(charges) else None
         return Handled(state.add(charges), segment, rows)
-
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        """Describe late holdings by item."""
-        return late_events(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
         """Add up the log."""

@@ -80,8 +80,10 @@ class ShiftingHeavyHitters(PrivateTransform):
             otherwise they are counted for each person. Without `horizon` thresholds rise slowly with time, and `start`
             or `participation_cap` must be given.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. On long runs thresholds are lower than with `horizon`, at the price of a counter for each person.
@@ -131,6 +133,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         period: Seconds | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         participation_cap: int | None = None,
         items_per_step: int = 1,
@@ -155,7 +158,14 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.streams = streams
         self.streams_per_person = streams_per_person
         self.shards = check_shards(shards)
-        steps = Steps.of(window=window, period=period, start=start, end=end, allowed_lateness=allowed_lateness)
+        steps = Steps.of(
+            window=window,
+            period=period,
+            start=start,
+            end=end,
+            renew_every=renew_every,
+            allowed_lateness=allowed_lateness,
+        )
         for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
             if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
                 raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
@@ -172,6 +182,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         bound = participation_cap if participation_cap is not None else horizon
         if bound is not None and horizon is not None and steps.first is None:
             bound = min(bound, horizon)  # without a start, the horizon is counted per person too
+        if steps.renewal is not None:
+            bound = min(steps.count or 1, bound or MOST_STEPS)
         if known and steps.count is not None:
             if participation_cap is not None:
                 raise ValueError("participation_cap must not be given when a known domain is tested in every window")
@@ -273,15 +285,15 @@ class ShiftingHeavyHitters(PrivateTransform):
         streams = "" if self.streams_per_person is None else " of all streams"
         if self.streams is not None:
             streams = f" of {sorted(self.streams)}"  # all of them decide who counts where
-        return label + streams + ("" if counted_from is None else f" from {counted_from}")
+        return label + streams + ("" if counted_from is None else f" from {counted_from}") + steps.further_label
 
     @property
     def _tested_domain(self) -> Domain | None:
         """The domain, if each of its items is tested in every window, whether anybody has it or not."""
-        return None if self.steps.count is None else self.domain
+        return None if self.steps.first is None or self.steps.end is None else self.domain
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
         if self._tested_domain is None:

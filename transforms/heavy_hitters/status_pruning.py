@@ -11,10 +11,8 @@ from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, seal
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
+from privstream.transforms.timing.ordered import Handled
 
 NO_ITEMS = np.empty(0, np.uint64)
 NO_COUNTS = np.empty(0, np.int64)
@@ -28,7 +26,7 @@ class MayBeUp:
     items: np.ndarray
 
 
-class PruneDownItems(OrderedSteps, state="prune_down_items"):
+class PruneDownItems(MonitorStage, state="prune_down_items"):
     """Per stream and shard of items: keep the items that may be up, or may go up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
@@ -36,37 +34,25 @@ class PruneDownItems(OrderedSteps, state="prune_down_items"):
     is kept, since its end charges them, however few they are.
     """
 
-    def __init__(
-        self,
-        *,
-        monitor: StatusMonitor,
-        steps: Steps,
-        noise: NoiseSource,
-        timer_offset: int,
-        domain: Domain | None = None,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.monitor = monitor
-        self.noise = noise
-        self.domain = domain
-        self.tested = Metrics.counter("privstream", "items_tested")
-        self.kept = Metrics.counter("privstream", "items_near_heavy")
+    monitor: StatusMonitor
+    tested = Metrics.counter("privstream", "items_tested")
+    kept = Metrics.counter("privstream", "items_near_heavy")
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: MayBeUp) -> Handled:
         """Prune one step of one shard; an empty step, in which nobody has anything, goes on."""
-        stream = StepKey.from_bytes(key).stream
-        noise = self.noise.derive("stream", stream)
+        stream, alike = StepKey.from_bytes(key).stream, self.steps.alike(step)
+        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         held = HolderBatch.join([batch for _, batch in batches])
         items, counts = np.unique(held.items, return_counts=True)
-        before = self._before(state, step, noise)
-        after = self.monitor.may_be_up(step, before, items, counts, noise)
+        before = self._before(state, alike, noise)
+        after = self.monitor.may_be_up(alike, before, items, counts, noise)
         kept = np.isin(items, np.union1d(before, after))
         self.tested.inc(len(items))
         self.kept.inc(int(kept.sum()))
         rows = np.flatnonzero(np.isin(held.items, items[kept]))
         outputs = [(stream.encode(), seal(batches[0][0], held.take(rows)))] if len(rows) or not len(items) else []
         changed = len(before) or len(after)
-        state = MayBeUp(step + 1, after)
+        state = MayBeUp(alike + 1, after)
         return Handled(state, _segment(state) if changed else None, outputs)
 
     def _before(self, state: MayBeUp, step: int, noise: NoiseSource) -> np.ndarray:
@@ -76,10 +62,6 @@ class PruneDownItems(OrderedSteps, state="prune_down_items"):
             items = self.monitor.may_be_up(at, items, NO_ITEMS, NO_COUNTS, noise)
             at = self.monitor.next_absent_hit(at + 1, step, noise)
         return items
-
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Any:
-        """Describe late holdings by item."""
-        return late_events(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> MayBeUp:
         """Take what was written last."""

@@ -12,15 +12,12 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows
 from privstream.mechanisms.monitor.up_items import UpItems
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, Names, StepKey
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.ordered import Handled
 
 NOTHING = np.empty(0, np.uint64)
 
@@ -70,26 +67,14 @@ class Statuses:
         return Statuses(counters, up, names.select(up.items) if len(names.items) and len(up) else Names.none())
 
 
-class DecideStatuses(OrderedSteps, state="decide_statuses"):
+class DecideStatuses(MonitorStage, state="decide_statuses"):
     """Per stream: decide each step once, publish what is up or ends, and log what has changed.
 
     While anything is up every step is decided, with or without data: which ones are is as public as the statuses.
     """
 
-    def __init__(
-        self,
-        *,
-        monitor: StatusMonitor,
-        steps: Steps,
-        noise: NoiseSource,
-        timer_offset: int,
-        domain: Domain | None = None,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
-        self.monitor = monitor
-        self.noise = noise
-        self.hits = Metrics.counter("privstream", "hits_published")
+    monitor: StatusMonitor
+    hits = Metrics.counter("privstream", "hits_published")
 
     def follows(self, state: Statuses) -> bool:
         """Go on while anything is up."""
@@ -98,9 +83,9 @@ class DecideStatuses(OrderedSteps, state="decide_statuses"):
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
         """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
-        holdings = Holdings(step=step, users=held.users, items=held.items, ranks=held.ranks)
+        holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
-        noise = self.noise.derive("stream", stream)
+        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
         found, up, charges = self.monitor.decide(state.counters, state.up, holdings, noise)
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
@@ -111,6 +96,7 @@ class DecideStatuses(OrderedSteps, state="decide_statuses"):
     def _rows(self, stream: str, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the items that are up or end; a count that nobody was charged for is none."""
         start, end = self.steps.bounds(step)
+        later = step - self.steps.alike(step)  # than the steps of the mechanism
         counts = found.counts if len(found.counts) else np.zeros(len(found.items), np.int64)
         columns = (found.items, counts, found.since, found.status)
         for item, count, since, status in zip(*(column.tolist() for column in columns), strict=True):
@@ -122,7 +108,7 @@ class DecideStatuses(OrderedSteps, state="decide_statuses"):
                 item=names[item] if self.domain is None else self.domain[item],
                 count=count,
                 count_stddev=self.monitor.count_stddev if counted else 0.0,
-                since=self.steps.bounds(since)[0],
+                since=self.steps.bounds(since + later)[0],
                 status=STATUSES[status],
             )
 
@@ -131,10 +117,6 @@ class DecideStatuses(OrderedSteps, state="decide_statuses"):
         started = after.without(before.items)
         known = names.select(started.items) if self.domain is None and len(started) else Names.none()
         return Change(charges, started, known, before.without(after.items).items)
-
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        """Describe late holdings by item."""
-        return late_events(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
         """Add up the log."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,20 +9,36 @@ from typing import BinaryIO
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, chart, key_above, short, style_axes
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.chart import (
+    ALARM,
+    COLOURS,
+    DAY,
+    FAINT,
+    GREY,
+    MARKERS,
+    chart,
+    key_above,
+    moment,
+    note,
+    short,
+    style_axes,
+    told,
+)
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import percent
 from privstream.pipelines.questions.alerts.simulation import RuleCount
 from privstream.transforms import Alert
+from privstream.transforms.rows import ENDED
 
 
 @dataclass(frozen=True)
 class AlertPicture:
-    """What is drawn: the alerts of a stream, and the truth about their rules, or about nothing."""
+    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are."""
 
     stream: str
     rows: Sequence[Alert]
     truth: Sequence[RuleCount]
+    certainty: str
 
     @property
     def rules(self) -> list[str]:
@@ -31,87 +46,105 @@ class AlertPicture:
         return list(dict.fromkeys(row.rule for row in self.rows))
 
     @property
-    def colours(self) -> dict[str, str]:
-        """A colour for each rule; grey for those beyond the last."""
-        return {rule: COLOURS[i] if i < len(COLOURS) else GREY for i, rule in enumerate(self.rules)}
+    def styles(self) -> dict[str, tuple[str, str]]:
+        """A colour and a marker for each rule; those beyond the last are grey."""
+        known = list(zip(COLOURS, MARKERS, strict=True))
+        return {rule: known[i] if i < len(known) else (GREY, ".") for i, rule in enumerate(self.rules)}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="alerts", truth="shows the true numbers as lines")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-    write_picture(arguments.output, lambda: partial(draw, _read(arguments)))
-
-
-def _read(arguments: argparse.Namespace) -> AlertPicture:
-    """Read what is to be drawn."""
-    stream, rows = choose_stream(read_rows("--input", arguments.input, Alert), arguments.stream)
-    truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, RuleCount)
-    return AlertPicture(stream, rows, [row for row in truth if row.stream == stream])
+def prepare(given: Given) -> Drawing:
+    """Return what draws the alerts."""
+    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], percent(given.promise)))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
-    """Draw alerts as points at the middle of their window, with a line to their bound, and thresholds as dashes."""
-    colours = picture.colours
+    """Draw alerts as thick lines, points in the middle of windows with a line to their bound, thresholds as dashes."""
+    styles = picture.styles
     with chart(stream, format) as (figure, axes):
-        for rule, colour in colours.items():
+        for rule, (colour, marker) in styles.items():
             mine = [row for row in picture.rows if row.rule == rule]
             true = sorted((row.window_start.micros, row.people) for row in picture.truth if row.rule == rule)
             half = (mine[0].window_end.micros - mine[0].window_start.micros) / 2
             axes.plot([(t + half) / DAY for t, _ in true], [n for _, n in true], color=colour, linewidth=1, alpha=0.6)
             axes.axhline(mine[0].threshold, color=colour, linewidth=1, linestyle=(0, (4, 3)), alpha=0.8)
-            _points(axes, mine, colour, half)
+            _lasting(axes, mine, colour)
+            _points(axes, mine, colour, marker, half)
         windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
         windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
         span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
-        _stop(axes, picture.rows)
+        _stop(axes, picture.rows, span)
         title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
         style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
-        marks = [Line2D([], [], color=colour, marker="o", markersize=4.5) for colour in colours.values()]
-        key_above(axes, marks, [short(rule) for rule in colours])
+        marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles.values()]
+        key_above(axes, marks, [short(rule) for rule in styles])
 
 
-def _points(axes: Axes, rows: Sequence[Alert], colour: str, half: float) -> None:
-    """Draw the alerts of one rule."""
+def lasting(rows: Sequence[Alert]) -> dict[int, int]:
+    """Return when each alert of one rule started, and when its last window ended, in microseconds since 1970."""
+    return {row.since.micros: row.window_end.micros for row in rows if row.status != ENDED}
+
+
+def _lasting(axes: Axes, rows: Sequence[Alert], colour: str) -> None:
+    """Draw how long the alerts of one rule last, as thick lines at its threshold."""
+    for start, end in lasting(rows).items():
+        level = [rows[0].threshold] * 2
+        axes.plot([start / DAY, end / DAY], level, color=colour, linewidth=7, alpha=0.3, solid_capstyle="butt")
+
+
+def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str, half: float) -> None:
+    """Draw the numbers with noise of one rule, hollow where an alert ends; where there is none, only a note."""
     for row in rows:
         day = (row.window_start.micros + half) / DAY
-        sign = 1 if row.estimate >= row.threshold else -1
+        if not row.gap_stddev:
+            note(axes, row.rule, [(day, row.threshold, f"{moment(row.window_start.micros)}: {row.status}")])
+            continue
+        sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1
         bound = row.threshold + sign * row.gap_lower_bound
         axes.plot([day, day], [bound, row.estimate], color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
-        axes.plot([day], [row.estimate], "o", color=colour, markersize=4.5, zorder=4)
+        inside = "white" if row.status == ENDED else colour
+        axes.plot([day], [row.estimate], marker, color=colour, markerfacecolor=inside, markersize=4.5, zorder=4)
+        words = "at least" if sign > 0 else "at most"
+        text = f"{told(row.window_start.micros, row.estimate)}, {words} {bound:,.6g}, {row.status}"
+        note(axes, row.rule, [(day, row.estimate, text)])
 
 
-def _stop(axes: Axes, rows: Sequence[Alert]) -> None:
-    """Mark where runs of tests have stopped."""
+def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> None:
+    """Mark where runs of tests have stopped, and the time after it, in which nothing is tested."""
     for row in rows:
-        if row.stopped:
+        if row.stopped and span is not None:
             axes.axvline(row.window_end.micros / DAY, color=ALARM, linewidth=1.2, linestyle=":")
+            axes.axvspan(row.window_end.micros / DAY, span[1] / DAY, facecolor="none", edgecolor=FAINT, hatch="//")
 
 
 def _caption(picture: AlertPicture) -> str:
     """Say what is seen."""
+    number = len({(row.rule, row.since) for row in picture.rows})
     parts = [
-        f"{len(picture.rows):,} alerts of {len(picture.rules):,} rules. Points: numbers of people with noise; bars "
-        "end at their confidence bounds. Dashed: thresholds"
+        f"Alerts: {number:,}, of {len(picture.rules):,} rules; thick lines show how long they last. Points: numbers of "
+        "people with noise"
     ]
+    if any(row.status == ENDED for row in picture.rows):
+        parts.append(", hollow where an alert ends")
+    parts.append(
+        "; bars: where the true values are, from a bound that they are beyond with probability "
+        f"{picture.certainty}, each by itself. Dashed: thresholds"
+    )
     if picture.truth:
         parts.append(". Thin lines: the true numbers")
     parts.append(".")
     if any(row.stopped for row in picture.rows):
-        parts.append(" At the dotted line the budget was spent, and the tests stopped.")
+        parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")
     elif picture.rows and (last := picture.rows[-1]).epsilon_left:
         parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")
     return "".join(parts)
 
 
-COMMAND = Command(
-    description="Draws alerts over time with their confidence bounds and thresholds and, given the truth, the true "
+PICTURE = PictureSpec(
+    description="Draws how long alerts last, their confidence bounds and thresholds and, given the truth, the true "
     "numbers.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=RuleCount,
+    shows="shows the true numbers as lines",
+    prepare=prepare,
 )

@@ -6,30 +6,36 @@ from privstream.pipelines.questions.spec import Option, QuestionSpec
 RULES = """\
 rules, one JSON object on each line:
   {"name": "flu", "at_least": 500, "items": ["fever", "cough"]}
-  {"name": "outage", "at_most": 100}
+  {"name": "outage", "at_most": 100, "until": 150}
 A rule is about the number of different people who have, within a window, an event of one of its items; without items,
-any event. Rules, and the file with them, are public.
+any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. Rules,
+and the file with them, are public.
 """
 
 NUMBERS = """\
 numbers in the answer:
-  margin                with probability 1 - beta, in all tests of a run together, while it lasts, every number of
+  start margin          with probability 1 - beta, in all tests of a run together, while it lasts, every number of
                         people that passes its threshold by more than the margin gives an alert, and none that misses
                         its threshold by more than the margin does
+  end margin            by status, with the same probability: every alert ends whose number of people misses "until" by
+                        more than the margin, and none ends while the number passes it by more. The other methods
+                        decide each window by itself, and do not report ends
   fewest alerts         number of alerts that the budget pays for in any case
   most alerts           number of alerts that the budget pays for if all of them pass their thresholds clearly
   standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
 Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
-be noticed. More windows raise the margin of sparse_vector only with their logarithm; that of counts grows with the
-square root of their number (with delta above 0). Counts have no number of alerts: they never stop.
+be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
+with the square root of their number (with delta above 0). Status and counts have no number of alerts: they never stop.
+The margins of status are for people who have been charged fewer than --max_hits times.
 """
 
 SPEC = QuestionSpec(
     word="alerts",
     summary="report the windows in which numbers of people pass the thresholds of public rules",
     description="Reports the windows in which numbers of people pass the thresholds of public rules, and by how "
-    "much. By sparse vector, tests without an alert cost nothing, and when alerts have spent the budget, the run stops "
-    "and reports it. By counts, every window is paid for before, and no run stops.",
+    "much. By status, an alert starts, continues and ends; only starts and ends charge people, and no run stops. By "
+    "sparse vector, tests without an alert cost nothing, and when alerts have spent the budget, the run stops and "
+    "reports it. By counts, every window is paid for before, and no run stops.",
     protected="a person over the whole run",
     known_as="outbreaks, outages, unusual numbers of unique users",
     transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
@@ -44,7 +50,6 @@ SPEC = QuestionSpec(
     files=("rules",),
     epilog=RULES,
     plan_epilog=NUMBERS,
-    unplanned=("quiet",),
     sizes={
         "rules": Option(
             "rules", "int|Path", "number of rules, all with at_least; or the file with the rules", REQUIRED
@@ -52,11 +57,12 @@ SPEC = QuestionSpec(
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
-        "margin": "margin (people)",
+        "margin": "start margin (people)",
+        "end_margin": "end margin (people)",
         "min_alerts": "fewest alerts",
         "max_alerts": "most alerts",
         "gap_stddevs": "standard deviation of counts",
     },
-    picture="alerts with their bounds, and the true numbers",
+    picture="how long alerts last, their bounds, and the true numbers",
     simulation="what people report to a clinic, with an outbreak and an outage",
 )

@@ -1,0 +1,286 @@
+"""RuleMonitor: keep for public rules about numbers of people whether each is met, charging people only for changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.monitor import status
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.clock import PRECISION
+from privstream.mechanisms.monitor.holdings import Holdings, Tally, repeats
+from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
+from privstream.mechanisms.monitor.status import StatusCalibration
+from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+
+Integers = NDArray[np.int64]
+
+LARGEST_THRESHOLD = 1 << 53
+NOT_MET = -1
+
+
+@dataclass(frozen=True, eq=False)
+class RuleRows:
+    """What is published about one step: the rules that are met, and those that no longer are.
+
+    Attributes:
+        rules: int64, shape (m,), increasing: numbers of the rules.
+        status: uint8, shape (m,): STARTED, CONTINUES or ENDED.
+        since: int64, shape (m,): the step since which each was met.
+        counts: int64, shape (m,): noisy number of people charged, for rules that started or ended; 0 for those that
+            continue. Shape (0,) without counts.
+    """
+
+    rules: Integers
+    status: NDArray[np.uint8]
+    since: Integers
+    counts: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class RuleState:
+    """Who has been charged, and since which step each rule is met, int64 (rules,); NOT_MET for others. Private."""
+
+    counters: UserCounters = field(default_factory=UserCounters)
+    since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    last_step: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleMonitor(Mechanism[RuleState]):
+    """Keep for each of some public rules, such as "at least 500 people", whether it is met.
+
+    A rule has two numbers, around which its tests are: one at which it begins to be met, and one at which it ends. Each
+    change charges every person who took part in the test; staying as it is costs nothing. A person charged `max_hits`
+    times takes part no more.
+
+    Privacy:
+        Unit: one person over the whole run. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`. Every rule is
+        tested at every step, whether anybody is counted for it or not; people may take part in any number of steps.
+        Assumes that of a person only the rules ranked below the charges left count, see `Holdings`. Public: all fields,
+        the steps, the changes and the noisy counts of changes.
+
+    Accuracy:
+        `margin`: with probability 1 - beta, in `tests` tests together, every number of people, of those not yet
+        dropped, that passes its threshold by more than the margin makes a rule met at once, and keeps it met; and none
+        that misses it by more does. In between a rule stays as it is.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: changes for which one person is charged at most, >= the number of rules, which one person may meet.
+        starts: for each rule the number of people at which it begins to be met, integers in [0, 2^53].
+        ends: the number at which it ends; not above `starts` for rules of many people, not below for those of few.
+        many: for each rule, whether it is met by many people ("at least"), and not by few ("at most").
+        neighbouring: "add_remove" or "replace_one".
+        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
+        tests: tests of one rule at one step for the accuracy.
+        beta: failure probability over all of them.
+        count_share: share of epsilon that pays for noisy counts of changes; 0 publishes no counts.
+        label: says what the steps and rules are; monitors that differ in any field draw different noise.
+
+    Raises:
+        ValueError, TypeError: a field is out of range.
+
+    Example:
+        >>> from privstream.mechanisms import SeededNoise
+        >>> monitor = RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500,), ends=(500,), many=(True,))
+        >>> monitor.margin
+        194
+        >>> crowd = np.arange(800, dtype=np.uint64)
+        >>> given = Holdings(step=1, users=crowd, items=np.zeros(800, np.uint64))
+        >>> state, rows = monitor.step(monitor.initial_state(), given, SeededNoise(1))
+        >>> rows.status.tolist(), abs(int(rows.counts[0]) - 800) < 60
+        ([0], True)
+
+    Source: derived here, docs/proofs/status_monitor.md.
+    """
+
+    epsilon: float
+    delta: float
+    max_hits: int
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    many: tuple[bool, ...]
+    neighbouring: str = "add_remove"
+    streams_per_person: int = 1
+    tests: int = DEFAULT_TESTS
+    beta: float = 0.05
+    count_share: float = 0.25
+    label: str = ""
+
+    noise_label = "rule monitor"
+    state_type = RuleState
+
+    def __post_init__(self) -> None:
+        if not self.starts or not len(self.starts) == len(self.ends) == len(self.many):
+            raise ValueError("starts, ends and many must be of equal length, at least one")
+        for start, end, many in zip(self.starts, self.ends, self.many, strict=True):
+            for name, value in {"starts": start, "ends": end}.items():
+                checks.integer(name, value, minimum=0, maximum=LARGEST_THRESHOLD)
+            if (end > start) if many else (end < start):
+                raise ValueError(
+                    f"ends must not be {'above' if many else 'below'} starts for a rule of "
+                    f"{'many' if many else 'few'} people, got {end} and {start}"
+                )
+        most = checks.integer("max_hits", self.max_hits, minimum=1, maximum=LARGEST_UINT16)
+        if most < len(self.starts):
+            raise ValueError(f"max_hits must be >= the number of rules, got {most} < {len(self.starts)}")
+        _ = self._laws  # noise that cannot be drawn is refused now
+
+    @cached_property
+    def calibrated(self) -> StatusCalibration:
+        """The noise that meets the guarantee; its thresholds are for items, and not used here."""
+        budget = MonitorBudget(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            max_hits=self.max_hits,
+            tests=self.tests,
+            beta=self.beta,
+            neighbouring=self.neighbouring,
+            items_per_step=len(self.starts),
+            streams_per_person=self.streams_per_person,
+            count_share=self.count_share,
+        )
+        return status.calibrate(budget, up_steps=self.tests)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """The guarantee for one person over the whole run."""
+        return replace(self.calibrated.guarantee, public=("all parameters", "the steps", "the changes"))
+
+    @property
+    def margin(self) -> int:
+        """By how much a threshold must be passed, or missed, for a test to go as it should."""
+        return self.margin_in(self.tests)
+
+    def margin_in(self, tests: int) -> int:
+        """Return the margin for another number of tests; thresholds stay where they are for `tests`."""
+        surely, eta = math.log(checks.integer("tests", tests, minimum=1) / self.beta), self.calibrated.eta
+        return math.ceil(max(math.log(surely) / eta + self._shift, surely / eta - self._shift))
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on published counts; 0 if none are published."""
+        sigma = self.calibrated.count_sigma
+        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+
+    def count_error(self, beta: float) -> int:
+        """Return by how much the noise on a published count exceeds it at most, but with probability beta."""
+        sigma = self.calibrated.count_sigma
+        return 0 if sigma is None else DiscreteGaussian(sigma).tail_quantile(checks.probability("beta", beta))
+
+    @property
+    def _shift(self) -> float:
+        """By how much thresholds are moved away from each other, so that both kinds of errors have one margin."""
+        surely = math.log(self.tests / self.beta)
+        return (surely - math.log(surely)) / (2 * self.calibrated.eta)
+
+    @cached_property
+    def _laws(self) -> tuple[IntegerLaw, IntegerLaw]:
+        """The laws of T and T' for numbers of 0, up to 128 bits: numbers of people are moved by those of the rules."""
+        eta, shift = self.calibrated.eta, self._shift
+        reach = math.ceil(WORD_BITS * math.log(2) / eta + shift) + 1
+        near = math.ceil(math.log(WORD_BITS * math.log(2)) / eta + shift) + 1
+        if reach + near > LARGEST_TABLE:
+            raise ValueError(
+                f"epsilon must be large enough for noise of at most {LARGEST_TABLE:,} people, got {self.epsilon}"
+            )
+        with mpmath.workprec(PRECISION):
+            rate, moved = mpmath.mpf(eta), mpmath.mpf(shift)
+        rises = IntegerLaw.from_survival(-reach, lambda k: mpmath.exp(-mpmath.exp(rate * (k - moved))))
+        falls = IntegerLaw.from_survival(-near, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k + moved))))
+        return rises, falls
+
+    def initial_state(self) -> RuleState:
+        """Return the state before the first step: no rule is met."""
+        return RuleState(since=np.full(len(self.starts), NOT_MET, np.int64))
+
+    def step(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[RuleState, RuleRows]:
+        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
+
+        Args:
+            state: the state before.
+            holdings: who counts for which rule; `items` are numbers of rules.
+            noise: what all noise is drawn from.
+
+        Raises:
+            ValueError: the step does not follow the last one, or holdings break a rule of `Holdings`.
+        """
+        if state.last_step >= 0 and holdings.step != state.last_step + 1:
+            raise ValueError(f"step must be {state.last_step + 1}, got {holdings.step}: every step is decided")
+        rows, since, charges = self.decide(state.counters, state.since, holdings, noise)
+        return RuleState(state.counters.add(charges), since, holdings.step), rows
+
+    def decide(
+        self, counters: UserCounters, since: Integers, holdings: Holdings, noise: NoiseSource
+    ) -> tuple[RuleRows, Integers, Charges]:
+        """Return the rows of a step, since when rules are met after it, and who is charged (not for publication).
+
+        For those who keep the state themselves: all steps must be decided, in order, each once, which only `step`
+        checks.
+        """
+        self._check(holdings)
+        step, source = holdings.step, self._source(noise)
+        tally = Tally.of(holdings, counters, self.max_hits)
+        counts = tally.counts(np.arange(len(self.starts), dtype=np.uint64))
+        met = since != NOT_MET
+        changed = self._is_met(step, counts, met, source) != met
+        after = np.where(changed, np.where(met, NOT_MET, step), since)
+        listed = np.flatnonzero(met | changed)
+        kinds = np.where(changed, np.where(met, ENDED, STARTED), CONTINUES).astype(np.uint8)
+        noisy = self._noisy(step, np.flatnonzero(changed), counts, source)
+        rows = RuleRows(
+            listed, kinds[listed], np.where(met, since, step)[listed], noisy[listed] if len(noisy) else noisy
+        )
+        return rows, after, tally.charges(np.isin(tally.items, np.flatnonzero(changed).astype(np.uint64)))
+
+    def _is_met(self, step: int, counts: Integers, met: NDArray[np.bool_], source: NoiseSource) -> NDArray[np.bool_]:
+        """Test all rules: whether each is met now, given whether it was."""
+        rules, many = np.arange(len(counts), dtype=np.uint64), np.array(self.many)
+        rises, falls = self._laws
+        above = counts >= np.array(self._numbers(rising=True)) + rises.draw(source.derive("rise", step), rules)
+        below = counts < np.array(self._numbers(rising=False)) + falls.draw(source.derive("fall", step), rules)
+        high = np.where(met == many, ~below, above)  # of a rule of few people that is not met, the number is high
+        return np.asarray(high == many)
+
+    def _numbers(self, *, rising: bool) -> tuple[int, ...]:
+        """Return of each rule the number that is tested where counts rise, or fall."""
+        return tuple(
+            start if many == rising else end for start, end, many in zip(self.starts, self.ends, self.many, strict=True)
+        )
+
+    def _noisy(self, step: int, changed: Integers, counts: Integers, source: NoiseSource) -> Integers:
+        """Add noise to the counts of changes. The true count is part of its labels: see docs/proofs/noise.md."""
+        if self.calibrated.count_sigma is None:
+            return np.empty(0, np.int64)
+        noise, found = source.derive("count", step), np.zeros(len(counts), np.int64)
+        labels = noise.bind(changed.astype(np.uint64), counts[changed])
+        found[changed] = counts[changed] + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, labels)
+        return found
+
+    def _check(self, holdings: Holdings) -> None:
+        """Refuse holdings that would let one person count more than the guarantee allows."""
+        if np.any(holdings.items >= np.uint64(len(self.starts))):
+            raise ValueError(f"items must be numbers of rules, < {len(self.starts)}")
+        ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
+        if repeats(holdings.users) and (repeats(holdings.users, ranks) or repeats(holdings.users, holdings.items)):
+            raise ValueError("ranks and items must be distinct for each person")
+
+    def _fields(self, state: RuleState) -> dict[str, Any]:
+        return {"last": state.last_step, "charges": state.counters.compact().to_bytes(), "since": state.since}
+
+    def _state(self, fields: dict[str, Any]) -> RuleState:
+        return RuleState(UserCounters().add(Charges.from_bytes(fields["charges"])), fields["since"], fields["last"])

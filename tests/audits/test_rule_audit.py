@@ -1,0 +1,173 @@
+"""Attacks on the monitor of rules, without chance: all answers of all tests are tried, in both worlds.
+
+The mechanism itself counts, charges and keeps the statuses; only the answer of each test is given to it, with the
+probability that its own tables of noise state.
+"""
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.monitor import clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.rule_monitor import NOT_MET, RuleMonitor
+from privstream.mechanisms.monitor.status_monitor import STARTED
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from status_attacks import NEGLIGIBLE, best_order, leaked
+
+EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
+NOISE, SUSPECT = SeededNoise(1), np.zeros(1, np.uint64)
+ANSWERS: list[bool] = []
+COUNTED: list[int] = []
+
+
+class Steered(RuleMonitor):
+    """Answers tests as `ANSWERS` says, and notes how many people they are about."""
+
+    def _is_met(self, step, counts, met, source):
+        COUNTED.append(int(counts[0]))
+        return np.array([ANSWERS.pop()])
+
+
+class FreeEndings(Steered):
+    """Charges nobody when an alert ends."""
+
+    def decide(self, counters, since, holdings, noise):
+        rows, after, charges = super().decide(counters, since, holdings, noise)
+        return rows, after, charges if np.any(rows.status == STARTED) else Charges.none()
+
+
+class LittleNoise(Steered):
+    """Has noise of two thirds of the scale that the budget asks for."""
+
+    @cached_property
+    def calibrated(self):
+        return replace(super().calibrated, eta=1.5 * super().calibrated.eta)
+
+
+class NoiseOfTheClock(Steered):
+    """Is calibrated for tests of one kind."""
+
+    @cached_property
+    def calibrated(self):
+        budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
+        return replace(super().calibrated, eta=clock.calibrate(budget).eta)
+
+
+def made(kind=Steered, **changes):
+    fields = {"starts": (NUMBER,), "ends": (NUMBER,), "many": (True,), "tests": 100, "count_share": 0.0}
+    return kind(epsilon=EPSILON, delta=DELTA, **fields | {"max_hits": 1} | changes)
+
+
+def best(monitor, *, cells, against):
+    """Return the order of tests that is proved to be the best; see `status_attacks.best_order`."""
+    moved = SimpleNamespace(
+        eta=monitor.calibrated.eta, threshold=NUMBER + monitor._shift, end_threshold=NUMBER - monitor._shift
+    )
+    order = best_order(moved, EPSILON, cells=cells, against=against)
+
+    def rule(law, number):
+        rising, others, _ = order(law[:, None], np.ones((2, 1)), number)
+        return bool(rising[0]), int(others[0])
+
+    return rule
+
+
+def decided(monitor, worlds, since, step, others, suspect, answer):
+    """Decide one step in both worlds; return counters, statuses, and how many people were counted in each."""
+    COUNTED.clear()
+    following = []
+    for world, counters in enumerate(worlds):
+        strangers = np.arange(others, dtype=np.uint64) + np.uint64((step + 1) << 20)
+        users = np.concatenate([SUSPECT[: suspect and world == 0], strangers])
+        ANSWERS.append(answer)
+        given = Holdings(step=step, users=users, items=np.zeros(len(users), np.uint64))
+        _, after, charges = monitor.decide(counters, since, given, NOISE)
+        following.append(counters.add(charges))
+    return following, after, np.array(COUNTED)
+
+
+def transcripts(monitor, rule, *, tests, max_hits):
+    """Return the probabilities of all transcripts with the suspect (world 0) and without, shape (2, n).
+
+    Args:
+        rule: given the probabilities so far, shape (2,), and the number of the test: whether numbers should have to
+            rise for a change, and how many others count. Where the status is the other one, a crowd of strangers large
+            enough changes it first, in both worlds alike: of such a step only the answer matters.
+    """
+    rises, falls = monitor._laws
+    many = monitor.many[0]
+    going, done = [(np.ones(2), [UserCounters()] * 2, monitor.initial_state().since)], []
+    for number in range(tests):
+        before, going = going, []
+        for law, *place in before:
+            rising, others = rule(law, number)
+            worlds, since = place
+            if (since[0] == NOT_MET) != (rising == many):
+                worlds, since, _ = decided(monitor, *place, 2 * number, 0, False, since[0] == NOT_MET)
+            for high in (False, True):
+                after, status, counts = decided(monitor, worlds, since, 2 * number + 1, others, True, high == many)
+                noise = rises if rising else falls
+                likely = law * (noise.cdf(counts - NUMBER) if high else noise.survival(counts - NUMBER))
+                if after[0].charged(SUSPECT)[0] >= max_hits:
+                    done.append(likely)
+                elif likely.max() > NEGLIGIBLE:
+                    going.append((likely, after, status))
+    return np.array(done + [law for law, _, _ in going]).T
+
+
+@pytest.mark.parametrize("many", [True, False])
+@pytest.mark.parametrize("against", [0, 1])
+def test_the_best_order_of_tests_uses_delta_up_and_no_more(against, many):
+    monitor = made(many=(many,))
+    law = transcripts(monitor, best(monitor, cells=12, against=against), tests=90, max_hits=1)
+    assert law.sum(axis=1) == pytest.approx([1, 1], abs=1e-9)
+    assert 0.9 * DELTA < leaked(law, EPSILON) <= DELTA
+    for epsilon in (0.0, 0.35, 1.4):
+        assert leaked(law, epsilon) <= monitor.calibrated.hits_curve.delta(epsilon)
+
+
+@pytest.mark.slow
+def test_two_charges():
+    monitor = made(max_hits=2)
+    law = transcripts(monitor, best(monitor, cells=5, against=0), tests=45, max_hits=2)
+    assert 0.8 * DELTA < leaked(law, EPSILON) <= DELTA
+
+
+@pytest.mark.parametrize("kind", [Steered, FreeEndings])
+def test_endings_that_charge_nobody_are_found(kind):
+    monitor = made(kind)
+    knee = round(NUMBER - monitor._shift)
+    law = transcripts(monitor, lambda law, number: (False, knee), tests=7, max_hits=1)
+    leak = leaked(law, EPSILON)
+    assert leak > 1.2 * DELTA if kind is FreeEndings else leak <= DELTA
+
+
+def test_too_little_noise_is_found():
+    monitor = made(LittleNoise)
+    law = transcripts(monitor, best(monitor, cells=12, against=0), tests=90, max_hits=1)
+    assert leaked(law, EPSILON) > 1.5 * DELTA
+
+
+def test_noise_that_was_calibrated_for_one_kind_of_test_is_found():
+    monitor = made(NoiseOfTheClock)
+    law = transcripts(monitor, best(monitor, cells=20, against=0), tests=150, max_hits=1)
+    assert leaked(law, EPSILON) > 1.1 * DELTA
+
+
+def test_answers_have_the_probabilities_that_the_attack_reckons_with():
+    """Of the mechanism's own draws, in many steps: within six standard deviations."""
+    monitor, steps = made(RuleMonitor), 1000
+    rises, falls = monitor._laws
+    for met, law, shift in ((False, rises, 1), (True, falls, -1)):
+        count = round(NUMBER + shift * monitor._shift)
+        answers = [monitor._is_met(i, np.array([count]), np.array([met]), NOISE.derive("audit")) for i in range(steps)]
+        high = np.count_nonzero(answers)
+        chance = float(law.cdf(count - NUMBER))
+        assert 0.2 < chance < 0.8
+        assert abs(high - steps * chance) < 6 * math.sqrt(steps * chance * (1 - chance))

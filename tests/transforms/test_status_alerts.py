@@ -1,0 +1,218 @@
+"""Alerts by status: rows of a slow reference on every runner, whom changes charge, and what restored jobs know."""
+
+from collections import defaultdict
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from grids import some_quick
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import Alert, SparseVectorAlerts
+from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.alerts.status_tests import DecideRules, Met
+from privstream.transforms.batches import HolderBatch, Names, encode
+from runner_harness import on_every_runner, run
+from slow_reference import hashed
+
+SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8
+RULES = (
+    AlertRule(name="many", at_least=60, items=("a",), until=40),
+    AlertRule(name="few", at_most=30),
+    AlertRule(name="two", at_least=50, items=("a", "b")),
+)
+COMMON = {
+    "epsilon": 40.0,
+    "delta": 1e-2,
+    "rules": RULES,
+    "window": WINDOW,
+    "start": START,
+    "end": START + WINDOWS * WINDOW,
+    "max_hits": 4,
+    "method": "status",
+    "shards": 2,
+}
+CONFIGURATIONS = {
+    "one": {},
+    "streams": {"streams": ("north", "south")},
+    "streams of a person": {"streams": ("north", "south"), "streams_per_person": 1},
+    "renewed": {"renew_every": 2 * WINDOW},
+    "replaced": {"neighbouring": "replace_one"},
+}
+CROWDS = [(90, 40), (90, 0), (50, 10), (10, 5), (0, 0), (80, 80), (20, 60), (0, 90)]
+"""How many people have an event of a and of b in each window; the same people, so that charges are used up."""
+
+
+def transform(name, **changes):
+    return SparseVectorAlerts(**COMMON | CONFIGURATIONS[name] | changes, noise=KeyedNoise(b"a key for tests of alerts"))
+
+
+def random_events(name):
+    """Return events (user, item, time, stream), some twice, some before the start and of no rule."""
+    rng = np.random.default_rng(8)
+    streams = ["north", "south"] if "streams" in CONFIGURATIONS[name] else [""]
+    found = [("nobody", "a", START * SECOND - 1, streams[0]), ("somebody", "c", START * SECOND + 5, streams[0])]
+    for window, crowd in enumerate(CROWDS):
+        for item, number in zip("ab", crowd, strict=True):
+            for person in range(number):
+                for stream in streams[: 1 + (person % 3 == 0)]:
+                    time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
+                    found += [(f"user {person}", item, time, stream)] * (1 + (person % 7 == 0))
+    return found
+
+
+def rows_of(made, events, runner="fn_api"):
+    """Return what the transform publishes, sorted."""
+    elements = [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
+    found = run(runner, lambda pipeline: pipeline | beam.Create(elements) | beam.Reshuffle() | made)
+    return sorted(found.elements())
+
+
+def reference(made, events):
+    """Return status, window and rule of all rows, by one step of the mechanism after the other."""
+    expected = []
+    for stream in made.streams or ("",):
+        meets = defaultdict(lambda: defaultdict(set))
+        for user, item, time, of in sorted(events, key=lambda event: event[2]):
+            window = (time // SECOND - START) // WINDOW
+            if of != stream or window < 0:
+                continue
+            numbers = {n for n, rule in enumerate(RULES) if rule.items is None or item in rule.items}
+            meets[window][user] |= numbers
+        state = made.counted.monitor.initial_state()
+        period = made.steps.renewal or WINDOWS
+        for window in range(WINDOWS):
+            step = made.steps.first + window
+            if window % period == 0:
+                state = made.counted.monitor.initial_state()
+            of_window = [
+                (hashed(made.noise.derive("user hash"), user), number, rank)
+                for user, numbers in meets[window].items()
+                for rank, number in enumerate(sorted(numbers))
+            ]
+            columns = [np.array(column, np.uint64) for column in zip(*of_window, strict=True)] or [
+                np.empty(0, np.uint64)
+            ] * 3
+            given = Holdings(
+                step=made.steps.alike(step), users=columns[0], items=columns[1], ranks=columns[2].astype(np.uint16)
+            )
+            noise = made.steps.renewed(made.noise, step).derive("stream", stream)
+            state, found = made.counted.monitor.step(state, given, noise)
+            kinds = ("started", "continues", "ended")
+            expected += [
+                (stream, START + window * WINDOW, RULES[rule].name, kinds[kind])
+                for rule, kind in zip(found.rules.tolist(), found.status.tolist(), strict=True)
+            ]
+    return sorted(expected)
+
+
+def plain(rows):
+    return sorted((row.stream, row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
+
+
+@some_quick("name", [name for name in CONFIGURATIONS if name != "streams of a person"], "one")
+def test_rows_are_those_of_the_reference(name):
+    made = transform(name)
+    rows = rows_of(made, random_events(name))
+    assert plain(rows) == reference(made, random_events(name))
+    assert {row.status for row in rows} == {"started", "continues", "ended"}
+
+
+@pytest.mark.parametrize("name", ["one", "renewed", "streams of a person"])
+@on_every_runner
+def test_runners_agree(runner, name):
+    events = random_events(name)
+    assert rows_of(transform(name), events, runner) == rows_of(transform(name, shards=5), events[::-1])
+
+
+def test_rows_say_since_when_and_have_numbers_where_somebody_was_charged():
+    rows = [row for row in rows_of(transform("one"), random_events("one")) if row.rule == "many"]
+    began = None
+    for row in rows:
+        assert isinstance(row, Alert)
+        began = row.window_start if row.status == "started" else began
+        assert row.since == began
+        numbers = (row.estimate, row.gap, row.gap_stddev, row.gap_lower_bound)
+        if row.status == "continues":
+            assert numbers == (0, 0, 0, 0)
+        else:
+            assert row.gap == row.estimate - 60
+            assert row.gap_lower_bound < row.gap
+            assert row.gap_stddev > 0
+
+
+def test_a_state_follows_from_its_log():
+    made = transform("one")
+    stage = made_stage(made)
+    state, key = stage.initial(b""), b""
+    segments = []
+    for window, (many, _) in enumerate(CROWDS[:4]):
+        state, _ = stage.advance(key, made.steps.first + window, [holders(many)], state)
+        segments += stage.changes(made.steps.first + window, made.steps.first + window, {}, state)
+        state = stage.logged(state)
+    assert len(state.unlogged) == 0
+    for log in (segments, stage.encode(state)):
+        found = stage.decode(key, log)
+        assert isinstance(found, Met)
+        people = np.arange(100, dtype=np.uint64)
+        assert found.counters.charged(people).tolist() == state.counters.charged(people).tolist()
+        assert found.since.tolist() == state.since.tolist()
+    assert state.counters.charged(np.zeros(1, np.uint64))[0] > 0
+
+
+def made_stage(made):
+    return DecideRules(method=made.counted, steps=made.steps, timer_offset=3, noise=made.noise)
+
+
+def holders(many: int) -> bytes:
+    users = np.arange(many, dtype=np.uint64)
+    return encode(HolderBatch(users, np.zeros(many, np.uint64), np.zeros(many, np.uint16), Names.none()))
+
+
+def test_auto_takes_the_smallest_margin():
+    def asked(**changes):
+        return transform("one", **{"rules": RULES[1:], "method": "auto", "epsilon": 1.0, "delta": 1e-6} | changes)
+
+    few, many = asked(end=START + WINDOW), asked(end=START + 1000 * WINDOW)
+    assert (few.method, many.method) == ("counts", "status")
+    assert many.margin() < asked(method="sparse_vector", end=START + 1000 * WINDOW).margin()
+    assert asked(delta=0.0, end=START + 1000 * WINDOW).method == "sparse_vector"
+    assert asked(rules=RULES, end=START + WINDOW).method == "status", "only it knows of until"
+
+
+def test_the_guarantee_says_whom_changes_charge():
+    found = transform("streams of a person").guarantee
+    assert (found.epsilon, found.delta) == (40.0, 1e-2)
+    assert "Each person is charged for at most 4 changes and then no longer counted." in found.limits
+    assert "Each person counts in at most 1 stream." in found.limits
+    assert found.proof == "docs/proofs/status_monitor.md, section 6"
+    assert any("64-bit hashes" in caveat for caveat in found.caveats)
+    assert "Who has been charged 4 times is not counted." in transform("one").accuracy.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"delta": 0.0}, "delta must be > 0 for status"),
+        ({"max_hits": 2}, "max_hits must be >= the number of rules, got 2 < 3"),
+        ({"max_hits": 0}, "max_hits must be >= 1"),
+        ({"quiet": 1}, "quiet must be 0 for status"),
+        ({"method": "counts"}, "until of rule 'many' is for the method 'status', and not for 'counts'"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        transform("one", **changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"at_least": 5, "until": 6}, "until of rule 'x' must be <= at_least"),
+        ({"at_most": 5, "until": 4}, "until of rule 'x' must be >= at_most"),
+    ],
+)
+def test_thresholds_that_cross_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        AlertRule(name="x", **fields)

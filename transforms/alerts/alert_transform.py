@@ -1,0 +1,80 @@
+"""What the transforms that publish alerts share: their margin, and what is true of all tests together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.alerts.count_tests import CountedAlerts
+from privstream.transforms.alerts.status_tests import StatusAlerts
+from privstream.transforms.alerts.threshold_tests import AlertPlan
+from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.timing.steps import Steps
+
+BUDGETS = ("shared", "per_rule")
+
+LATER = 1000
+"""The number of windows for which the accuracy is stated where there is no end."""
+
+
+class AlertTransform(PrivateTransform):
+    """What the transforms that publish alerts share: their windows, their plan, and what it promises."""
+
+    steps: Steps
+    plan: AlertPlan
+    noise: NoiseSource
+    counted: CountedAlerts | StatusAlerts | None = None
+    tested = "measurement"
+
+    @property
+    def windows(self) -> int | None:
+        """Number of windows of the run; None for no end."""
+        return self.steps.count
+
+    def margin(self, windows: int | None = None) -> float:
+        """Return by how much a value must pass its threshold to be sure of an alert.
+
+        With probability 1 - beta, in all tests of one run in so many windows (None: those of the transform) at once: a
+        value that passes its threshold by more fires, while the run lasts, and what fires does not miss it by more.
+        """
+        windows = self.windows if windows is None else checks.integer("windows", windows, minimum=1)
+        if windows is None:
+            raise ValueError("windows must be given for a run without an end")
+        tests = self.plan.tests(windows)
+        if self.counted is not None:
+            return self.counted.margin(tests)
+        return self.plan.mechanism.accuracy(tests, self.plan.beta)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """By how much a threshold must be passed, in all tests together, and what alerts cost."""
+        plan, windows = self.plan, self.windows or LATER
+        mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
+        span = "" if self.windows else f" of the first {windows:,} windows"
+        stated = round(margin) if mechanism.integer else math.ceil(margin)  # holds for whole numbers
+        runs: dict[str, Any] = {
+            "runs": len(plan.keys) * len(plan.groups),
+            "min_alerts": mechanism.min_hits,
+            "max_alerts": mechanism.most_hits,
+            "gap_stddevs": [math.sqrt(mechanism.tests.variance(branch)) for branch in range(mechanism.branches)],
+            "epsilon_per_alert": mechanism.hit_epsilon,
+        }
+        last = ", until the run stops" if self.counted is None else ""
+        claim = (
+            f"every {self.tested} that passes its threshold by more than {stated:,} gives an alert{last}, and none "
+            "that misses it by more does."
+        )
+        if self.counted is not None:
+            runs = {"gap_stddevs": [self.counted.stddev], "epsilon_per_alert": 0.0}
+        if isinstance(self.counted, StatusAlerts):
+            claim = self.counted.claim(stated)
+            runs |= {"end_margin": margin, "max_hits": self.counted.monitor.max_hits}
+        return Accuracy(
+            error=margin,
+            failure_probability=plan.beta,
+            sentence=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}",
+            numbers={"margin": margin, "tests": tests, **runs},
+        )

@@ -1,0 +1,181 @@
+"""Alerts by status: a rule that is met stays so until it ends, and people are charged for these changes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows
+from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.transforms.alerts.threshold_tests import AlertPlan
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
+from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.events.late import late_letter
+from privstream.transforms.rows import CONTINUES, STATUSES, Alert
+from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.steps import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusAlerts:
+    """A method of `SparseVectorAlerts`: each stream has a monitor of its rules.
+
+    Attributes:
+        plan: the rules, the streams and what was asked of the tests.
+        monitor: of one stream.
+    """
+
+    plan: AlertPlan
+    monitor: RuleMonitor
+
+    proof: ClassVar[str] = "docs/proofs/status_monitor.md, section 6"
+
+    def claim(self, margin: int) -> str:
+        """Say what is true of all tests together, but with the plan's beta."""
+        return (
+            f"an alert starts where a number of people passes its threshold by more than {margin:,}, and nowhere where "
+            f"the number misses it by more; it ends where the number misses `until` (without one, the threshold) by "
+            f"more than {margin:,}, and nowhere where the number passes that by more. Who has been charged "
+            f"{self.monitor.max_hits:,} times is not counted."
+        )
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What one person is promised."""
+        return self.monitor.guarantee
+
+    def margin(self, tests: int) -> float:
+        """Return by how much counts must pass a threshold in so many tests together, but with the plan's beta."""
+        return float(self.monitor.margin_in(tests))
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise on counts of changes."""
+        return self.monitor.count_stddev
+
+
+def rank_rules(element: Keyed) -> Keyed:
+    """Number the rules that each person meets in a window of a stream, and send them on by stream.
+
+    All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
+    """
+
+    key, met = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
+    ranks = place_in_run(met.users, np.lexsort((met.items, met.users))).astype(np.uint16)
+    return key.stream.encode(), stepped(key.step, encode(HolderBatch(met.users, met.items, ranks, met.names)))
+
+
+@dataclass(frozen=True, eq=False)
+class Met:
+    """What a stream remembers: who was charged, since when rules are met, and what changed and is not yet logged."""
+
+    counters: UserCounters
+    since: np.ndarray
+    unlogged: Charges
+
+
+class DecideRules(ClockedSteps, state="decide_rules"):
+    """Per stream, on a public clock: test every rule in every window, and publish those that are met or end."""
+
+    def __init__(self, *, method: StatusAlerts, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.method = method
+        self.noise = noise
+        self.alerts = Metrics.counter("privstream", "alerts_published")
+
+    @cached_property
+    def monitor(self) -> RuleMonitor:
+        """The mechanism of one stream."""
+        return self.method.monitor
+
+    def initial(self, key: bytes) -> Met:
+        """No rule is met, and nobody was charged."""
+        return Met(UserCounters(), self.monitor.initial_state().since, Charges.none())
+
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: Met) -> tuple[Met, list[Alert]]:
+        """Decide one window."""
+        held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        given = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
+        stream = key.decode()
+        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        found, since, charges = self.monitor.decide(state.counters, state.since, given, noise)
+        self.alerts.inc(len(found.rules))
+        after = Met(state.counters.add(charges), since, state.unlogged.merged(charges))
+        return after, list(self._rows(stream, step, found))
+
+    def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
+        """Write the rules that are met or end; a count that nobody was charged for is none."""
+        plan, later = self.method.plan, step - self.steps.alike(step)
+        start, end = self.steps.bounds(step)
+        counts = found.counts if len(found.counts) else np.zeros(len(found.rules), np.int64)
+        columns = (found.rules, found.status, found.since, counts)
+        for number, kind, since, count in zip(*(column.tolist() for column in columns), strict=True):
+            rule, status = plan.rules[number], STATUSES[kind]
+            counted = len(found.counts) > 0 and status != CONTINUES
+            gap = rule.sign * (count - rule.threshold) if counted else 0.0
+            yield Alert(
+                stream=stream,
+                window_start=start,
+                window_end=end,
+                rule=rule.name,
+                threshold=float(rule.threshold),
+                estimate=float(count),
+                gap=float(gap),
+                gap_stddev=self.method.stddev if counted else 0.0,
+                gap_lower_bound=float(gap - self._lower_bound) if counted else 0.0,
+                epsilon_spent=0.0,
+                epsilon_left=0.0,
+                stopped=False,
+                since=self.steps.bounds(since + later)[0],
+                status=status,
+            )
+
+    @cached_property
+    def _lower_bound(self) -> float:
+        """By how much, with the plan's beta in one count, noise makes a gap too large."""
+        return self.monitor.count_error(self.method.plan.beta)
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count and describe people who come too late."""
+        held = decode(HolderBatch, batch)
+        self.late.inc(len(held.users))
+        for number in np.unique(held.items).tolist():
+            name = self.method.plan.rules[number].name
+            yield late_letter(self.steps, step, "late people", name, key.decode())
+
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: Met) -> list[bytes]:
+        """Write who has been charged since the last time, and since when rules are met."""
+        return [_segment(state.unlogged, state.since)]
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Met:
+        """Add up the log."""
+        state = self.initial(key)
+        for segment in segments:
+            found: dict[str, Any] = unpack("rules met", 1, segment)
+            counters = state.counters.add(Charges.from_bytes(found["charges"]))
+            state = Met(counters, found["since"], Charges.none())
+        return state
+
+    def encode(self, state: Met) -> list[bytes]:
+        """Write one entry per person."""
+        charges = state.counters.compact()
+        starts = range(0, max(1, len(charges)), SEGMENT)
+        return [_segment(charges.slice(start, start + SEGMENT), state.since) for start in starts]
+
+    def logged(self, state: Met) -> Met:
+        """Return the state without what is in the log now."""
+        return replace(state, unlogged=Charges.none())
+
+
+def _segment(charges: Charges, since: np.ndarray) -> bytes:
+    return pack("rules met", 1, {"charges": charges.to_bytes(), "since": since})
