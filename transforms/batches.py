@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.spill import fetch, put_away
 
 Keyed = tuple[bytes, bytes]
 """What travels from stage to stage: a record under a key."""
@@ -183,16 +184,16 @@ Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 
 
 def encode(batch: EventBatch | HolderBatch | CountBatch) -> bytes:
-    """Encode a batch as bytes; a column that it does not have leaves no trace."""
+    """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
     columns = {name: column for name, column in columns.items() if column is not None}
     names = {f"names.{f.name}": getattr(batch.names, f.name) for f in fields(Names)}
-    return pack(type(batch).__name__, 1, columns | names)
+    return put_away(pack(type(batch).__name__, 1, columns | names))
 
 
 def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
-    found: dict[str, Any] = unpack(kind.__name__, 1, data)
+    found: dict[str, Any] = unpack(kind.__name__, 1, fetch(data))
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name in found}, names=names)
 
@@ -208,9 +209,14 @@ def sealed_key(record: bytes) -> StepKey:
     return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
 
 
+def sealed_batch(record: bytes) -> bytes:
+    """Return the encoded batch in what `seal` returned."""
+    return record[4 + int.from_bytes(record[:4], "big") :]
+
+
 def unseal(kind: type[Batch], record: bytes) -> Batch:
     """Return the batch in what `seal` returned."""
-    return decode(kind, record[4 + int.from_bytes(record[:4], "big") :])
+    return decode(kind, sealed_batch(record))
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -51,11 +51,13 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the true gap is at least. For any one test, the probability of an alert with a wrong bound
             is at most the beta of the transform.
-        epsilon_spent: what this alert has cost, rounded up; 0 with the method "counts", which pays before the run.
-        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else;
-            0 with the method "counts".
+        epsilon_spent: what this alert has cost, rounded up; 0 with "status" and "counts", where alerts cost nothing.
+        epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
             longer tested.
+        since: start of the window since which the rule has been met, in each window without a gap.
+        status: "started", "continues" or "ended". With the method "status" a rule that is met stays so until it ends;
+            its row then says "ended". Where it continues, all numbers but the threshold are 0. Others have no ends.
     """
 
     stream: str
@@ -70,6 +72,8 @@ class Alert(NamedTuple):
     epsilon_spent: float
     epsilon_left: float
     stopped: bool
+    since: Timestamp
+    status: str
 
 
 class Measurement(NamedTuple):

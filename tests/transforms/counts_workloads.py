@@ -32,13 +32,13 @@ CONFIGURATIONS = {
     "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
-    "trailing": {"over": 30},
+    "trailing": {"over": 30, "epsilon": 2.0},
     "trailing, people": {"over": 20, "min_people": 2, "streams": STREAMS[:2], "max_contributions": 3, "epsilon": 40.0},
-    "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one"},
-    "start": {"over": "start"},
+    "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one", "epsilon": 2.0},
+    "start": {"over": "start", "epsilon": 4.0},
     "start, people": {"over": "start", "min_people": 5, "neighbouring": "replace_one"},
     "start, streams": {"over": "start", "streams": STREAMS, "max_contributions": 2},
-    "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS},
+    "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }
 Contribution = tuple[int, str, str, str]  # step, stream, item, user

@@ -51,6 +51,12 @@ def measurements():
     return MeasurementAlerts(epsilon=1.0, window=1, start=0, end=2, rules=rules, noise=KeyedNoise(KEY))
 
 
+def rules():
+    some = (privstream.transforms.AlertRule(name="rule", at_least=5, until=3),)
+    run = {"epsilon": 1.0, "delta": 1e-6, "window": 1, "start": 0, "end": 4, "renew_every": 2}
+    return privstream.transforms.SparseVectorAlerts(**run, rules=some, method="status", noise=KeyedNoise(KEY))
+
+
 def queries():
     return PrivateQueries(epsilon=1.0, domain=Domain(["i", "j"]), records=10, alpha=0.5, noise=KeyedNoise(KEY))
 
@@ -83,6 +89,7 @@ EXAMPLES = {
     for name in names
 } | {
     "measurements": measurements,
+    "rules": rules,
     "queries": queries,
 }
 ONE_OF_EACH = [*{name.partition(",")[0]: name for name in EXAMPLES}.values(), "points, ranges"]

@@ -11,7 +11,6 @@ import runner_harness
 from apache_beam.transforms.window import TimestampedValue
 from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
-    COMMON,
     CONFIGURATIONS,
     ITEMS,
     LISTED,
@@ -374,7 +373,7 @@ def test_refusals(name, changes, error, message):
 
 
 def test_guarantee_names_limits_and_proof(check_proof):
-    assert COMMON["epsilon"] == transform("start").guarantee.epsilon
+    assert transform("start").guarantee.epsilon == CONFIGURATIONS["start"]["epsilon"]
     for name, theorem in (("start", "Theorem 2"), ("start, public", "Theorem 1")):
         guarantee = transform(name).guarantee
         assert guarantee.proof.endswith(theorem)

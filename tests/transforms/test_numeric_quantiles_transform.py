@@ -37,7 +37,9 @@ CONFIGURATIONS = {
     "streams": {"streams": ("north", "south")},
     "event": {"unit": "event", "max_contributions": None},
     "start": {"over": "start"},
+    "gaussian": {"delta": 0.05},
     "trailing": {"over": 30},
+    "trailing, gaussian": {"over": 30, "delta": 0.05},
 }
 
 

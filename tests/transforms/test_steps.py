@@ -19,14 +19,16 @@ def any_steps(draw):
     size = period + draw(st.integers(0, 200)) * MILLIS
     first = draw(st.none() | st.integers(0, 300))
     end = draw(st.none() | st.integers(0, 300))
-    return Steps(size=size, period=period, first=first, end=end, allowed_lateness=draw(st.integers(0, 9)) * MILLIS)
+    origin = draw(st.integers(0, period - 1))
+    lateness = draw(st.integers(0, 9)) * MILLIS
+    return Steps(size=size, period=period, origin=origin, first=first, end=end, allowed_lateness=lateness)
 
 
 def slow_assign(steps: Steps, times: list[int]) -> list[tuple[int, int]]:
     found = []
     for row, time in enumerate(times):
-        step = time // steps.period
-        while time < step * steps.period + steps.size:
+        step = (time - steps.origin) // steps.period
+        while time < steps.origin + step * steps.period + steps.size:
             in_run = (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
             if step >= 0 and in_run and steps.decision_time(step, 10).micros <= END_OF_TIME:
                 found.append((row, step))
@@ -44,17 +46,19 @@ def test_assign_gives_every_window_of_the_run_that_holds_the_event(steps, times)
 @given(any_steps(), st.integers(0, 10**9), st.integers(0, 9))
 def test_bounds_and_decision_times_fit_together(steps, step, stage):
     start, end = steps.bounds(step)
-    assert (start.micros, end.micros) == (step * steps.period, step * steps.period + steps.size)
+    assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.period, steps.size)
+    assert steps.ending(end) == step
+    assert steps.last_moment(step).micros == end.micros - 1
     decided = steps.decision_time(step, stage)
     assert decided.micros == end.micros + steps.allowed_lateness + stage * MILLIS
     assert steps.latest(decided.micros, stage) == step
     assert steps.latest(decided.micros - 1, stage) == step - 1
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**4), st.integers(0, 10**6))
-def test_of_takes_seconds(window, period, start, span):
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**6))
+def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, start, span):
     window, period = max(window, period) / 1000, min(window, period) / 1000
-    begin = start * round(period * 1000) / 1000
+    begin = start / 1000
     end = begin + window + span / 1000
     steps = Steps.of(window=window, period=period, start=begin, end=end)
     assert (steps.size, steps.period) == (round(window * MICROS), round(period * MICROS))
@@ -72,7 +76,7 @@ def test_of_takes_seconds(window, period, start, span):
         ({"window": 0.0005}, "window must be > 0 and a whole number of milliseconds"),
         ({"window": 10, "period": 0}, "period must be > 0"),
         ({"window": 10, "period": 11}, "period must be <= window, got 11 > 10"),
-        ({"window": 10, "start": 5}, "start must be a multiple of the window's period of 10 s, got 5"),
+        ({"window": 10, "start": 5.0001}, "start must be >= 0 and a whole number of milliseconds, got 5.0001"),
         ({"window": 10, "start": -10}, "start must be >= 0"),
         ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
         ({"window": 10, "allowed_lateness": -1}, "allowed_lateness must be >= 0"),

@@ -311,7 +311,7 @@ class TestGuarantee:
         ({"top": 7}, ValueError, "top must be < 7, the number of items in domain, got 7"),
         ({"top": 0}, ValueError, "top must be >= 1, got 0"),
         ({"start": None}, ValueError, "start must be given"),
-        ({"start": START + 1}, ValueError, "start must be a multiple of the window's period"),
+        ({"unit": "person_in_window", "renew_every": 86400}, ValueError, "renew_every must not be given with unit"),
         ({"end": None}, ValueError, "end or participation_cap must be given: what one person takes part in"),
         ({"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
         ({"streams_per_person": 1}, ValueError, "streams must be given with streams_per_person"),

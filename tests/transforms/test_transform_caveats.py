@@ -72,6 +72,8 @@ EXAMPLES = {
     "SparseVectorAlerts": [
         (WINDOWS | RULES, ()),
         (WINDOWS | RULES | {"method": "counts"}, ()),
+        (WINDOWS | RULES | {"method": "status", "delta": 1e-6}, (people_hashed,)),
+        (WINDOWS | RULES | ONE_OF_TWO | {"method": "status", "delta": 1e-6}, (people_hashed, streams_hashed)),
         (WINDOWS | RULES | ONE_OF_TWO | {"method": "counts", "delta": 1e-6}, (people_hashed, streams_hashed)),
         (WINDOWS | EVERYBODY | TWO, ()),
         (WINDOWS | RULES | TWO | {"streams_per_person": 2}, ()),

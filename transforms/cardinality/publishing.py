@@ -43,7 +43,8 @@ class PublishCardinality(ClockedSteps, state="publish_cardinality"):
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        state, published = self.mechanism.run(state, changes, self.noise.derive("stream", stream))
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        state, published = self.mechanism.run(state, changes, noise)
         outputs: list[tuple[int, CardinalityEstimate]] = []
         columns = (column.tolist() for column in published)
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):

@@ -70,7 +70,8 @@ class SetCardinality(PrivateTransform):
         epsilon: limit on what all rows together show about one person or one event, > 0. A smaller value protects
             better and needs more noise.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC. Nobody is in the set at that moment.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it. Nobody is in
+            the set at that moment.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
@@ -93,6 +94,8 @@ class SetCardinality(PrivateTransform):
             stream.
         streams_per_person: with unit "user", the number of streams that one person may be in: those that the person
             enters first. Without it, one.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
@@ -129,13 +132,16 @@ class SetCardinality(PrivateTransform):
         ] = "auto",
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         self.rules = PresenceRules.of(
             enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
         )
@@ -168,7 +174,7 @@ class SetCardinality(PrivateTransform):
         self.noise = noise
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What is promised, over the whole run and all streams."""
         found = self.mechanism.guarantee
         limits = list(found.limits)

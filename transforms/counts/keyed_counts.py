@@ -67,11 +67,13 @@ class KeyedCounts(PrivateTransform):
             user is read.
         over: what a count is about: a "window", all windows since the "start", or so many seconds before the end of
             each window.
-        start: start of the first window, in seconds since 1970 UTC. It must be given with a `domain`, and where counts
-            are about more than one window.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it. It must be given
+            with a `domain`, and where counts are about more than one window.
         end: end of the last window that is published, in seconds since 1970 UTC.
         horizon: number of windows of the run, in place of `end`. One of both must be given where counts are about more
             than one window.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
         min_people: number of people without whom an item is never published: in the window if `over` is "window", else
@@ -113,6 +115,7 @@ class KeyedCounts(PrivateTransform):
         start: Moment | None = None,
         end: Moment | None = None,
         horizon: int | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         domain: Domain | None = None,
         min_people: int = 1,
@@ -134,13 +137,15 @@ class KeyedCounts(PrivateTransform):
         self.shards = check_shards(shards)
         self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1))
         end = _end(window, start, end, horizon)
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         span = windows_in(over, self.steps)
         self._clocked = domain is not None or span != "window"
         if self._clocked and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
-        if span != "window" and end is None:
-            raise ValueError("end or horizon must be given where counts are about more than one window")
+        if span != "window" and self.steps.count is None:
+            raise ValueError("end, horizon or renew_every must be given where counts are about more than one window")
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")
@@ -164,7 +169,7 @@ class KeyedCounts(PrivateTransform):
         self.row_type = KeyCount if max_value is None else KeySum
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
         found = self.mechanism.guarantee
         caveats = list(found.caveats)

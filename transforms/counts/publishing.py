@@ -14,7 +14,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, 
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, decode, encode, sealed_key, unseal
+from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, decode, encode, sealed_batch, sealed_key
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
@@ -63,13 +63,14 @@ class KeyPublisher:
     def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
         """Run one step of one shard of keys."""
         given = KeyedStep(
-            step=step + 1 - (self.steps.first or 0),
+            step=self.steps.number(step),
             keys=counted.items,
             counts=counted.counts,
             people=_present(counted.new) if self.mechanism.needs_people else None,
             sums=None if self.mechanism.max_value is None else _present(counted.sums),
         )
-        return self.mechanism.step(state, given, self.noise.derive("stream", stream))
+        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        return self.mechanism.step(state, given, noise)
 
     def publish(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[Any]:
         """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
@@ -182,7 +183,7 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         return NamedState(counts, Names(*found.values()))
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]]) -> list[bytes]:
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: NamedState) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
         if first // REPLAYED != (last + 1) // REPLAYED:
             return []
@@ -193,7 +194,7 @@ class PublishCounts(ClockedSteps, state="publish_counts"):
         state: NamedState = super().decode(key, segments[:1])
         for segment in segments[1:]:
             last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
-            for step in range(state.counts.step + (self.steps.first or 0), last):
+            for step in range(self.steps.first_alike(last) + state.counts.step, last):
                 state, _ = self._counted(key, step, _join([]), state)
             state, _ = self._counted(key, last, counted, state)
         return state
@@ -239,8 +240,7 @@ def on_clock(element: Keyed) -> Keyed:
     """Turn a sealed batch under its stream and shard into what a clock takes."""
     key, record = element
     to = StepKey.from_bytes(key)
-    batch = encode(unseal(CountBatch, record))
-    return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, batch)
+    return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
 
 
 def publish_counts(

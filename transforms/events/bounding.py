@@ -54,13 +54,10 @@ def bound_items(
         What is kept: a function of each person's own events, the limit and the key alone, whatever their order in the
         input.
     """
-    order = np.argsort(users, kind="stable")
+    order = np.argsort(users)
     alone = first_of_run(users[order])
     alone[:-1] &= alone[1:]
-    one, many = (
-        order[alone],
-        order[~alone],
-    )  # most people have one event in a window: nothing to choose, nothing to draw
+    one, many = order[alone], order[~alone]  # most have one event in a window: nothing to choose, nothing to draw
     rows, ranks, left_out = _choose(
         users[many],
         items[many],
@@ -88,9 +85,10 @@ def _choose(
     lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
     priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
-    rows, lot = held[place < limit], lot[place < limit]
-    ranks = place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows]))).astype(np.uint16)
-    return Kept(rows, ranks, len(held) - len(rows))
+    kept = place < limit
+    rows, lot = held[kept], lot[kept]
+    ranks = place[kept] if random else place_in_run(users[rows], np.lexsort((items[rows], lot, users[rows])))
+    return Kept(rows, ranks.astype(np.uint16), len(held) - len(rows))
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:

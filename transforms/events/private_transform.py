@@ -16,7 +16,9 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.set_aside_log import LogSetAside
+from privstream.transforms.timing.renewal import of_period
 from privstream.transforms.timing.runner_check import check_runner
+from privstream.transforms.timing.steps import Steps
 
 ROWS = "rows"
 
@@ -50,8 +52,14 @@ class PrivateTransform(beam.PTransform[Any, Any]):
 
     @property
     @abstractmethod
+    def promise(self) -> PrivacyGuarantee:
+        """What is promised by a run in which nothing starts afresh."""
+
+    @property
     def guarantee(self) -> PrivacyGuarantee:
-        """What is promised, over the whole run and all streams."""
+        """What is promised: over the whole run and all streams, or to what a person does until all starts afresh."""
+        steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
+        return self.promise if steps is None else of_period(self.promise, steps)
 
     @property
     @abstractmethod

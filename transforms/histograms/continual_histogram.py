@@ -60,10 +60,12 @@ class ContinualHistogram(CategoryTransform):
             (number of people). With a delta above 0 there is less noise.
         domain: public list of items: the categories. Events of other items count in no answer.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
             counts of all categories.
@@ -110,6 +112,7 @@ class ContinualHistogram(CategoryTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         queries: tuple[str | Monotone, ...] = ("histogram",),
         unit: Literal["event", "user"] = "event",
@@ -130,6 +133,7 @@ class ContinualHistogram(CategoryTransform):
             window=window,
             start=start,
             end=end,
+            renew_every=renew_every,
             allowed_lateness=allowed_lateness,
             unit=unit,
             max_contributions=max_contributions,

@@ -45,6 +45,7 @@ class CategoryTransform(PrivateTransform):
         window: Seconds,
         start: Moment,
         end: Moment | None,
+        renew_every: Seconds | None,
         allowed_lateness: Seconds,
         unit: str,
         max_contributions: int | None,
@@ -69,7 +70,9 @@ class CategoryTransform(PrivateTransform):
         self.max_per_window = _limit("max_per_window", max_per_window, unit)
         if unit == "user" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a user")
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         self.categories = Categories(
             domain=domain,
             streams=check_streams(streams),
@@ -115,7 +118,7 @@ class CategoryTransform(PrivateTransform):
         return self.steps.count
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What is promised, over the whole run and all streams."""
         categories = self.categories.limit
         counted = f"at most {categories} categories" if categories > 1 else "one category"

@@ -74,7 +74,7 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
     ) -> tuple[PartitionState, Outputs]:
         """Answer in all windows from `first` to `last`."""
         stream = key.decode()
-        noise = self.noise.derive("stream", stream)
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
         published: list[tuple[np.ndarray, int]] = []
         counts = self.matrix(first, last, batches)
         runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end

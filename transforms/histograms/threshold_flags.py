@@ -45,9 +45,9 @@ class ThresholdFlags(CategoryTransform):
         epsilon: limit on what all rows together show about one event or one person, > 0, and below 3 if delta > 0. A
             smaller value protects better and needs more noise.
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
-        domain, window, start, end, allowed_lateness: see `histograms.continual_histogram.ContinualHistogram`.
-        delta, unit, max_contributions, max_per_window: see `histograms.continual_histogram.ContinualHistogram`.
-        categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
+        domain, window, start, end, renew_every: see `histograms.continual_histogram.ContinualHistogram`.
+        allowed_lateness, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
+        max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
         neighbouring, restartable, beta, noise, shards: see `histograms.continual_histogram.ContinualHistogram`.
 
     Raises:
@@ -69,6 +69,7 @@ class ThresholdFlags(CategoryTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         unit: Literal["event", "user"] = "event",
         max_contributions: int | None = None,
@@ -86,6 +87,7 @@ class ThresholdFlags(CategoryTransform):
             window=window,
             start=start,
             end=end,
+            renew_every=renew_every,
             allowed_lateness=allowed_lateness,
             unit=unit,
             max_contributions=max_contributions,
@@ -158,7 +160,8 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
         """Find all flags in all windows from `first` to `last`."""
         stream, before = key.decode(), state.step
         counts = self.matrix(first, last, batches)
-        state, flags = self.mechanism.run(state, counts, self.noise.derive("stream", stream))
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        state, flags = self.mechanism.run(state, counts, noise)
         bounds = [self.mechanism.error(before + 1 + i) for i in range(len(flags))]
         return state, (
             (step, row)

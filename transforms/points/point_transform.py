@@ -40,6 +40,7 @@ class PointTransform(PrivateTransform):
         window: Seconds,
         start: Moment,
         end: Moment | None,
+        renew_every: Seconds | None,
         allowed_lateness: Seconds,
         standing: Sequence[Sequence[int]],
         insert_values: tuple[str, ...] | None,
@@ -48,7 +49,9 @@ class PointTransform(PrivateTransform):
         noise: NoiseSource,
     ) -> None:
         super().__init__(noise)
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
         self.streams = check_streams(streams)
@@ -82,7 +85,7 @@ class PointTransform(PrivateTransform):
         return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What is promised, over the whole run and all streams."""
         found: PrivacyGuarantee = self.mechanism.guarantee
         sets = self.mechanism.duplicates == "ignored"

@@ -49,12 +49,14 @@ class RangeCounts(PointTransform):
             more noise.
         universe: points are the whole numbers from 1 to this number, at most 2^60.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
             empty one. Only input without an end may do without it.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of events). It must be > 0 for input without an end.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         standing: ranges (low, high) that are counted in every window.
         queries: number of queries in the whole run, beside the standing ones, for which the accuracy is stated. Without
@@ -95,6 +97,7 @@ class RangeCounts(PointTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         standing: Sequence[tuple[int, int]] = (),
         queries: int | None = None,
@@ -112,6 +115,7 @@ class RangeCounts(PointTransform):
             window=window,
             start=start,
             end=end,
+            renew_every=renew_every,
             allowed_lateness=allowed_lateness,
             standing=standing,
             insert_values=insert_values,

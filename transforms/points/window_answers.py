@@ -48,7 +48,9 @@ class AnswerWindows(ClockedSteps):
         standing = np.array(self.standing, np.int64).reshape(-1, len(self.fields))
         queries = np.unique(np.concatenate([asked, standing]), axis=0)
         stream = key.decode()
-        state, answers = self.answer(state, updates, queries, self.noise.derive("stream", stream))
+        state, answers = self.answer(
+            state, updates, queries, self.steps.renewed(self.noise, step).derive("stream", stream)
+        )
         start, end = self.steps.bounds(step)
         self.published.inc(len(queries))
         return state, [self.row_type(stream, start, end, *numbers) for numbers in answers]

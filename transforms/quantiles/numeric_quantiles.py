@@ -53,7 +53,7 @@ class NumericQuantiles(PrivateTransform):
         low: least value, in the unit of values. Smaller ones count as this one.
         high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
             privacy.
@@ -70,6 +70,8 @@ class NumericQuantiles(PrivateTransform):
             each window.
         end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
             no end, and where quantiles are about more than one window.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: number of seconds that a window stays open after its end.
         streams: public names of the streams; they must be given if events have a stream.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
@@ -106,6 +108,7 @@ class NumericQuantiles(PrivateTransform):
         unit: Literal["person", "event"] = "person",
         over: Span = "window",
         end: Moment | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         streams: tuple[str, ...] | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
@@ -117,9 +120,11 @@ class NumericQuantiles(PrivateTransform):
         self.streams = check_streams(streams)
         self.shards = check_shards(shards)
         checks.real("start", start)
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         span = windows_in(over, self.steps)
-        if span != "window" and end is None:
+        if span != "window" and self.steps.count is None:
             raise ValueError("end must be given where quantiles are about more than one window")
         if unit == "event" and max_contributions is not None:
             raise ValueError("max_contributions must not be given when the unit is an event")
@@ -145,7 +150,7 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person or event is promised, over the whole run and all streams."""
         found, most = self.mechanism.guarantee, self.mechanism.contributions
         if not self._by_person:

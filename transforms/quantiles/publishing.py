@@ -37,10 +37,10 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     ) -> tuple[KeyedState, Outputs]:
         """Publish all windows from `first` to `last`."""
         stream = key.decode()
-        noise = self.noise.derive("stream", stream)
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
         outputs: list[tuple[int, QuantileEstimate]] = []
         for step, counts in enumerate(self.matrix(first, last, batches), first):
-            given = BinnedStep(step=step + 1 - (self.steps.first or 0), counts=counts)
+            given = BinnedStep(step=self.steps.number(step), counts=counts)
             state, found = self.mechanism.step(state, given, noise)
             outputs += ((step, row) for row in self._rows(stream, step, found))
         self.published.inc(len(outputs))

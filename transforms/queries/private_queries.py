@@ -138,7 +138,7 @@ class PrivateQueries(PrivateTransform):
         )
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person is promised, over all queries."""
         found = self.mechanism.guarantee
         # Who is added to somebody with the same hash may replace that one's record: that moves no query by more than 1.

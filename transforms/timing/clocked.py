@@ -116,9 +116,13 @@ class ClockedSteps(beam.DoFn):
         """Return a snapshot."""
         return [self.snapshot(state)]
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]]) -> list[bytes]:
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: Any) -> list[bytes]:
         """Return what to append to the log after steps `first` to `last`, for `decode`; nothing, to write it anew."""
         return []
+
+    def logged(self, state: Any) -> Any:
+        """Return the state, of which all is in the log now."""
+        return state
 
     def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled.
@@ -156,19 +160,30 @@ class ClockedSteps(beam.DoFn):
             return
         records = dict(decoded.take_until(due))
         batches = {step: sorted(record[STEP.size :] for record in found) for step, found in records.items()}
-        for first in range(before + 1, due + 1, self.chunk):
-            decoded.state, outputs = self.walk(key, first, min(first + self.chunk - 1, due), batches, decoded.state)
+        renewed = False
+        for first, until in self._chunks(before + 1, due):
+            if self.steps.starts_afresh(first - 1, first):
+                decoded.state, renewed = self.initial(key), True
+            decoded.state, outputs = self.walk(key, first, until, batches, decoded.state)
             for step, output in outputs:
                 yield TimestampedValue(output, self.steps.last_moment(step))
         decoded.progress = replace(decoded.progress, handled=due)
         self.count(due - before)
         if due < last:
-            self._write(decoded, self.changes(before + 1, due, batches), cells)
+            self._write(decoded, [] if renewed else self.changes(before + 1, due, batches, decoded.state), cells)
+            decoded.state = self.logged(decoded.state)
             self._set_timers(cells.due, due, before)
         else:
             decoded.state = None
             cells.log.clear()
         self.keys.close(key, decoded, cells)
+
+    def _chunks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Return the steps to handle, in runs that are short, and in which nothing starts afresh."""
+        while first <= last:
+            until = min(first + self.chunk - 1, last, self.steps.last_alike(first))
+            yield first, until
+            first = until + 1
 
     def _write(self, decoded: Decoded, changes: list[bytes], cells: Cells) -> None:
         """Write the state after some steps, or what they have changed in one that was written before."""

@@ -161,6 +161,12 @@ class KeyedState:
         size = sum(map(len, segments))
         decoded.progress = replace(decoded.progress, log=size, compacted=size)
 
+    def restart(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
+        """Forget what a key remembers, and begin again with an empty log."""
+        cells.log.clear()
+        decoded.state = self.stage.decode(key, [])
+        decoded.progress = replace(decoded.progress, log=0, compacted=0)
+
     def close(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
         """Write how far a key is after a change, and cache its state; rewrite what is mostly out of date."""
         if decoded.progress.log > 2 * decoded.progress.compacted + LEAST_COMPACTION:

@@ -90,9 +90,12 @@ class OrderedSteps(beam.DoFn):
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come."""
         decoded = self.keys.open(key, cells)
-        handled = 0
+        handled, before = 0, decoded.progress.handled
         for step, records in self._due(decoded, self.steps.latest(time.micros, self.timer_offset)):
             batches = [(sealed_key(record), unseal(self.batch_type, record)) for record in records]
+            if self.steps.starts_afresh(before, step):
+                self.keys.restart(key, decoded, cells)
+            before = step
             result = self.handle(key, step, batches, decoded.state)
             at = self.steps.decision_time(step, self.timer_offset)  # the timer that fires may be that of a later step
             yield from (TimestampedValue(output, at) for output in result.outputs)
@@ -118,4 +121,6 @@ class OrderedSteps(beam.DoFn):
         """Return the step that is handled next even if no batch comes for it; NEVER if there is none."""
         step = decoded.progress.handled + 1
         end = self.steps.latest(END_OF_TIME, STAGES) + 1 if self.steps.end is None else self.steps.end
-        return step if step < end and self.follows(decoded.state) else NEVER
+        if step >= end or self.steps.starts_afresh(step - 1, step):
+            return NEVER
+        return step if self.follows(decoded.state) else NEVER

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.mechanisms import checks
+from privstream.mechanisms.durations import in_words
+from privstream.mechanisms.noise.sources import NoiseSource
 
 Seconds = float
 """A duration in seconds."""
@@ -35,20 +38,24 @@ def to_micros(name: str, seconds: float, *, minimum: int = MILLISECOND) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Fixed or sliding windows, numbered: step s is the window [s * period, s * period + size).
+    """Fixed or sliding windows, numbered: step s is the window that starts at origin + s * period and has `size`.
 
     Attributes:
         size: length of a window in microseconds.
         period: distance between the starts of two windows in microseconds; `size` for fixed windows.
+        origin: start of step 0 in microseconds since 1970 UTC, in [0, period).
         first: number of the first step, or None for no bound.
         end: number after the last step, or None.
+        renewal: number of steps after which everything starts afresh, counted from the first step; None for never.
         allowed_lateness: microseconds between the end of a window and its decision.
     """
 
     size: int
     period: int
+    origin: int = 0
     first: int | None = None
     end: int | None = None
+    renewal: int | None = None
     allowed_lateness: int = 0
 
     @classmethod
@@ -59,22 +66,25 @@ class Steps:
         period: float | None = None,
         start: float | None = None,
         end: float | None = None,
+        renew_every: float | None = None,
         allowed_lateness: float = 0,
     ) -> Steps:
-        """Make the steps from seconds; `start` and `end` are seconds since 1970 UTC at which a window may start."""
+        """Make the steps from seconds; windows are counted from `start`, or else from 1970 UTC."""
         size = to_micros("window", window)
         step = size if period is None else to_micros("period", period)
         if step > size:
             raise ValueError(f"period must be <= window, got {period} > {window}")
-        first = None if start is None else _boundary("start", start, step, step)
-        last = None if end is None else _boundary("end", end, step, size)
+        first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), step)
+        last = None if end is None else (to_micros("end", end, minimum=0) - origin - size) // step
         if first is not None and last is not None and last < first:
             raise ValueError(f"end must leave room for one window after start, got start {start}, end {end}")
         return cls(
             size=size,
             period=step,
+            origin=origin,
             first=first,
             end=None if last is None else last + 1,
+            renewal=None if renew_every is None else _renewal(renew_every, size, step, first),
             allowed_lateness=to_micros("allowed_lateness", allowed_lateness, minimum=0),
         )
 
@@ -85,13 +95,58 @@ class Steps:
 
     @property
     def count(self) -> int | None:
-        """Number of steps, or None without a first or a last one."""
-        return None if self.first is None or self.end is None else self.end - self.first
+        """Number of steps, at most those until everything starts afresh; None if there is no end."""
+        found = None if self.first is None or self.end is None else self.end - self.first
+        return found if self.renewal is None else min(self.renewal, found or self.renewal)
+
+    def renewals(self, step: Any) -> Any:
+        """Return how often everything has started afresh before a step, or an array of steps.
+
+        What a window ends in decides: that is where it is published.
+        """
+        if self.renewal is None:
+            return step * 0
+        return ((step - self.first) * self.period + self.size - 1) // (self.renewal * self.period)
+
+    def first_alike(self, step: int) -> int:
+        """Return the first step since everything started afresh."""
+        if self.renewal is None or self.first is None:
+            return self.first or 0
+        begun = int(self.renewals(step)) * self.renewal * self.period
+        return self.first + max(0, -(-(begun - self.size + 1) // self.period))
+
+    def last_alike(self, step: int) -> int:
+        """Return the last step before everything starts afresh."""
+        if self.renewal is None or self.first is None:
+            return END_OF_TIME
+        return self.first_alike(step + self.renewal) - 1
+
+    def number(self, step: int) -> int:
+        """Return 1, 2, .. for the steps since everything started afresh."""
+        return step + 1 - self.first_alike(step)
+
+    def alike(self, step: int) -> int:
+        """Return the step that has the same number before anything starts afresh."""
+        return (self.first or 0) + self.number(step) - 1
+
+    def renewed(self, noise: NoiseSource, step: int) -> NoiseSource:
+        """Return noise that is another one after everything has started afresh."""
+        return noise if self.renewal is None else noise.derive("renewal", int(self.renewals(step)))
+
+    def starts_afresh(self, before: int, step: int) -> bool:
+        """Return whether everything starts afresh between two steps, the first of which may be before the run."""
+        return self.renewal is not None and self.renewals(max(before, self.first or 0)) != self.renewals(step)
 
     @property
     def label(self) -> str:
         """The windows as a part of noise labels. It stays as it is in all versions."""
-        return f"{self.size} {self.first} {self.end} {self.allowed_lateness}"
+        return f"{self.size} {self.first} {self.end} {self.allowed_lateness}{self.further_label}"
+
+    @property
+    def further_label(self) -> str:
+        """Origin and renewal as a part of noise labels; nothing for windows that are counted from 1970 and last."""
+        origin = f" from {self.origin}" if self.origin else ""
+        return origin if self.renewal is None else f"{origin} renewed {self.renewal}"
 
     @property
     def overlap(self) -> int:
@@ -101,13 +156,17 @@ class Steps:
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return row numbers and steps, int64, one pair for each step that each event (int64 microseconds) lies in.
 
-        Steps before 1970, and those decided only after the end of event time, are left out.
+        Steps before the origin, and those decided only after the end of event time, are left out.
         """
-        newest = times // self.period
+        since = np.maximum(times, self.origin - 1) - self.origin  # what is before the origin is in no step
+        newest = since // self.period
         rows = np.tile(np.arange(len(times)), self.overlap)
         steps = np.concatenate([newest - back for back in range(self.overlap)])
         inside = (steps >= 0) & (steps <= self.latest(END_OF_TIME, STAGES))
-        inside &= times[rows] - steps * self.period < self.size
+        inside &= since[rows] - steps * self.period < self.size
+        if self.renewal is not None and self.first is not None:  # a window has events of the time that it ends in
+            elapsed = since[rows] - self.first * self.period
+            inside &= elapsed // (self.renewal * self.period) == self.renewals(steps)
         if self.first is not None:
             inside &= steps >= self.first
         if self.end is not None:
@@ -116,11 +175,16 @@ class Steps:
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
-        return Timestamp(micros=step * self.period), Timestamp(micros=step * self.period + self.size)
+        start = self.origin + step * self.period
+        return Timestamp(micros=start), Timestamp(micros=start + self.size)
+
+    def ending(self, end: Timestamp) -> int:
+        """Return the step whose window ends then."""
+        return int(end.micros - self.origin - self.size) // self.period
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
-        return Timestamp(micros=step * self.period + self.size - 1)
+        return self.bounds(step)[1] - Duration(micros=1)
 
     def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
         """Return the event time at which a stage of the dataflow acts on a step.
@@ -128,11 +192,11 @@ class Steps:
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
         acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return Timestamp(micros=step * self.period + self.size + self.allowed_lateness + timer_offset * MILLISECOND)
+        return self.bounds(step)[1] + Duration(micros=self.allowed_lateness + timer_offset * MILLISECOND)
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
-        return (micros - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
+        return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
 
 
 def windows_in(over: Span, steps: Steps) -> str | int:
@@ -143,15 +207,18 @@ def windows_in(over: Span, steps: Steps) -> str | int:
         return over
     micros = to_micros("over", over)
     if micros % steps.size:
-        raise ValueError(f"over must be a multiple of window, got {over:g} s with windows of {steps.size / MICROS:g} s")
+        raise ValueError(
+            f"over must be a multiple of window, got {in_words(micros)} with windows of {in_words(steps.size)}"
+        )
     return micros // steps.size if micros > steps.size else "window"
 
 
-def _boundary(name: str, seconds: float, period: int, length: int) -> int:
-    """Return the step that starts at `start`, or the last one that ends by `end`."""
-    micros = to_micros(name, seconds, minimum=0)
-    if name == "start":
-        if micros % period:
-            raise ValueError(f"start must be a multiple of the window's period of {period / MICROS:g} s, got {seconds}")
-        return micros // period
-    return (micros - length) // period
+def _renewal(renew_every: float, size: int, period: int, first: int | None) -> int:
+    """Return after how many steps everything starts afresh."""
+    micros = to_micros("renew_every", renew_every)
+    if first is None:
+        raise ValueError("start must be given with renew_every, which counts from it")
+    if micros < size or micros % period:
+        every = f"{in_words(period)}, by which windows follow each other, and at least one window"
+        raise ValueError(f"renew_every must be a multiple of {every}, got {in_words(micros)}")
+    return micros // period

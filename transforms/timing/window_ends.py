@@ -45,7 +45,8 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
         self.choose = choose
         self.follow = follow
         end = steps.latest(END_OF_TIME, STAGES) + 1 if steps.end is None else steps.end
-        self.steps = replace(steps, first=steps.first or 0, end=end)
+        self.steps = replace(steps, first=steps.first or 0, end=end, renewal=None)
+        self.starts_afresh = steps.starts_afresh
         self.row_type = row_type
         self.timer_offset = timer_offset
 
@@ -55,14 +56,14 @@ class AtWindowEnds(beam.PTransform[Any, Any]):
         encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
         once = rows.pipeline | "Once" >> beam.Impulse()
         start = once | "StartClock" >> beam.ParDo(StartClocks((ONE_KEY,))).with_output_types(Keyed)
-        publish = PublishAtEnds(self.steps, coder, self.timer_offset, self.choose, self.follow)
+        publish = PublishAtEnds(self.steps, coder, self.timer_offset, self.choose, self.follow, self.starts_afresh)
         together = (encoded, start) | "WithStart" >> beam.Flatten()
         return cast(PCollection[Any], together | beam.ParDo(publish).with_output_types(self.row_type))
 
 
 def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
     """Encode a row, with the step of its window."""
-    step = (row.window_end.micros - steps.size) // steps.period
+    step = steps.ending(row.window_end)
     return ONE_KEY.encode(), stepped(int(step), coder.encode(row))
 
 
@@ -72,7 +73,8 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
     A timer does not know where the watermark is, and there may be billions of steps before it: so the blocks of the
     clock have 2, 4, 8, .. steps. Each round of their timers finds one more binary digit of the present step.
 
-    What is remembered are the rows of the last step, if those of the next one depend on them.
+    What is remembered are the rows of the last step, if those of the next one depend on them. No clock starts afresh
+    here: there may be billions of steps before the first row.
 
     Rows could be passed on as they come. But FnApiRunner gives side inputs again whatever a stage emitted before its
     last bundle, and the last is that of the timers.
@@ -81,9 +83,16 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
     chunk = 1 << 62
 
     def __init__(
-        self, steps: Steps, coder: Coder, timer_offset: int, choose: Choose, follow: Follow | None = None
+        self,
+        steps: Steps,
+        coder: Coder,
+        timer_offset: int,
+        choose: Choose,
+        follow: Follow | None,
+        starts_afresh: Callable[[int, int], bool],
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
+        self.starts_afresh = starts_afresh
         self.coder = coder
         self.choose = choose
         self.follow = follow
@@ -117,6 +126,7 @@ class PublishAtEnds(ClockedSteps, state="window_ends"):
         published = {first - 1: state}
         for step, encoded in batches.items():
             rows = self.choose([self.coder.decode(row) for row in encoded])
-            published[step] = rows if self.follow is None else self.follow(rows, published.get(step - 1, []))
+            before = [] if self.starts_afresh(step - 1, step) else published.get(step - 1, [])
+            published[step] = rows if self.follow is None else self.follow(rows, before)
         remembered = [] if self.follow is None else published.get(last, [])
         return remembered, [(step, row) for step in batches for row in published[step]]

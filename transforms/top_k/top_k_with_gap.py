@@ -61,7 +61,7 @@ class TopKWithGap(PrivateTransform):
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
         window: length of a window in seconds.
-        start: start of the first window, in seconds since 1970 UTC.
+        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         domain: public list of items. All of them are ranked in every window, whether anybody has them or not.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
@@ -72,6 +72,8 @@ class TopKWithGap(PrivateTransform):
         unit: what is protected: one "person" over the whole run, or one "person_in_window".
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. Without it a person may take part in all windows of the run.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+            remembered. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
@@ -113,6 +115,7 @@ class TopKWithGap(PrivateTransform):
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
         participation_cap: int | None = None,
+        renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         items_per_step: int = 1,
         selection: Literal["last", "first", "random"] = "last",
@@ -143,7 +146,9 @@ class TopKWithGap(PrivateTransform):
         self.streams = streams
         self.beta = checks.probability("beta", beta)
         self.shards = check_shards(shards)
-        self.steps = Steps.of(window=window, start=start, end=end, allowed_lateness=allowed_lateness)
+        self.steps = Steps.of(
+            window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
+        )
         self._limit_contributions(participation_cap, streams_per_person)
         checks.integer("items_per_step", items_per_step, minimum=1)
         checks.probability("measure_share", measure_share)
@@ -172,7 +177,8 @@ class TopKWithGap(PrivateTransform):
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         streams = len(self.streams or ("",))
         if self.unit == "person_in_window":
-            for name, value in {"participation_cap": cap, "streams_per_person": streams_per_person}.items():
+            limits = {"participation_cap": cap, "streams_per_person": streams_per_person}
+            for name, value in (limits | {"renew_every": self.steps.renewal}).items():
                 if value is not None:
                     raise ValueError(f"{name} must not be given with unit person_in_window: it counts over the run")
             self._windows: int | None = 1
@@ -188,7 +194,7 @@ class TopKWithGap(PrivateTransform):
         self._releases = releases
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
+    def promise(self) -> PrivacyGuarantee:
         """What one person, or one person in one window, is promised."""
         made, limits = self.mechanism, []
         stream = "" if self.streams is None else " of a stream"
@@ -206,7 +212,7 @@ class TopKWithGap(PrivateTransform):
             caveats.append(streams_hashed(made.neighbouring))
         return replace(
             made.guarantee,
-            unit=PrivacyUnit(what="person", window=self.steps.size) if in_window else PERSON,
+            unit=PrivacyUnit(what="person", window=self.steps.size, origin=self.steps.origin) if in_window else PERSON,
             limits=tuple(limits),
             public=("all parameters", "the list of items", "the windows and streams, each of which is published"),
             adaptivity="The events of each window may depend on everything published before it.",
