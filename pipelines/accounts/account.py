@@ -63,9 +63,14 @@ class Account:
         )
 
     def charge(
-        self, identity: RunIdentity, arguments: argparse.Namespace, noise: KeyedNoise, guarantee: PrivacyGuarantee
+        self,
+        identity: RunIdentity,
+        run_id: str,
+        arguments: argparse.Namespace,
+        noise: KeyedNoise,
+        guarantee: PrivacyGuarantee,
     ) -> str:
-        """Write a run into the ledger; return a line that says so.
+        """Write a run into the ledger; return a line that says so, with the public name of the run.
 
         Raises:
             ValueError: the ledger, or the limit, refuses it.
@@ -74,7 +79,8 @@ class Account:
             return f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
-            run_id=arguments.run_id,
+            run_id=run_id,
+            name=arguments.run_id,
             dataset=self.dataset,
             command=identity.command,
             version=identity.version,

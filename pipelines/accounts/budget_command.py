@@ -25,7 +25,7 @@ of epsilon 2 for an event, since the person may have others (docs/proofs/units.m
 this unit is counted below the table: the total does not cover what that release reveals about it.
 """
 
-OF_RUN = ("time", "command", "run_id")
+OF_RUN = ("time", "command", "name")
 PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
 SECONDS = len("2030-01-01T12:00:00")
@@ -119,7 +119,7 @@ def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
     for one, charge in zip(releases, total.charges, strict=True):
         if charge is None:
             continue
-        texts = one["time"][:SECONDS], one["command"], _short(printable(one["run_id"]))
+        texts = one["time"][:SECONDS], one["command"], _short(printable(one["name"]))
         table.add_row(*map(Text, texts), f"{charge.epsilon:g}", f"{charge.delta:g}", f"{one['repeats']:,}")
     table.add_section()
     number = _many(total.releases)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
-VERSION = 1
+VERSION = 2
 """Of the lines; goes up when what is written can no longer be read as before."""
 
 ENDING = ".ledger.jsonl"
@@ -28,7 +28,7 @@ BOUNDS = "beta"
 WATCHED = "watched: "
 """What data begin with that have no end."""
 
-TEXTS = ("time", "run_id", "dataset", "command", "version", "data", "key", "output")
+TEXTS = ("time", "run_id", "name", "dataset", "command", "version", "data", "key", "output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class Entry:
 
     Attributes:
         time: when it was started, ISO 8601 in UTC.
-        run_id: its public name.
+        run_id: what its noise depends on; a digest of the data, where none was given.
+        name: what its rows and guarantee file call it.
         dataset: whose budget it spends.
         command: such as "histogram".
         version: of privstream.
@@ -50,6 +51,7 @@ class Entry:
 
     time: str
     run_id: str
+    name: str
     dataset: str
     command: str
     version: str

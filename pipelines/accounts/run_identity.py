@@ -13,8 +13,9 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.ledger import WATCHED
-from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT
+from privstream.pipelines.file_formats import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.readers import EventFile
 
@@ -27,6 +28,7 @@ NOT_SHAPING: Mapping[str, str] = {
     "input": "files enter by their contents; a source without an end is named by the run id",
     "output": "it says where rows go; it enters where the input has no end, see `identify`",
     "output_format": "it says how rows are written; it enters where the input has no end, see `identify`",
+    "copy": "it says where rows go; where the input has no end it enters as the output",
     "overwrite": "it says where rows go",
     "dead_letter": "it says where dead letters go, which are not published",
     "noise_key_file": "the key is the other part of what noise depends on",
@@ -62,8 +64,16 @@ class RunIdentity:
 
     @property
     def run_id(self) -> str:
-        """The run id of a run over files that was given none: the same for the same identity only."""
+        """The run id of a run over files that was given none: the same for the same identity only.
+
+        Privacy: who has all records but one could test guesses of that one. It stays in the ledger; see `public_name`.
+        """
         return f"data-{_digest([self.command, self.version, self.parameters, self.data])}"
+
+
+def public_name(noise: KeyedNoise) -> str:
+    """Return what rows and guarantee files call a run that was given no run id: who has no key learns nothing of it."""
+    return f"run-{int(noise.derive('public name of the run').words(1)[0, 0, 0]):016x}"
 
 
 def identify(

@@ -119,13 +119,15 @@ def check_limit(limit: Limit, entry: Entry, earlier: Iterable[Entry]) -> None:
 def _units(guarantees: Iterable[PrivacyGuarantee]) -> list[tuple[PrivacyUnit, str]]:
     """Return all units and neighbouring relations that guarantees name, each once, in order; and what they share.
 
-    Persons in windows of different lengths have in common what a person sends in the longest window that divides all
-    of them: to that every one of these guarantees promises something.
+    Persons in different windows have in common what a person sends in the longest window that divides all of them and
+    the distances of their starts: to that every one of these guarantees promises something.
     """
     named = list(dict.fromkeys((guarantee.unit, guarantee.neighbouring) for guarantee in guarantees))
-    windows = {unit.window for unit, _ in named if unit.window is not None}
+    windows = {(unit.window, unit.origin) for unit, _ in named if unit.window is not None}
     if len(windows) > 1:
-        shared = PrivacyUnit(what="person", window=math.gcd(*windows))
+        one = min(windows)[1]
+        length = math.gcd(*(part for window, origin in windows for part in (window, origin - one)))
+        shared = PrivacyUnit(what="person", window=length, origin=one % length)
         named += [(shared, neighbouring) for unit, neighbouring in named if unit.window is not None]
     return list(dict.fromkeys(named))
 

@@ -47,6 +47,7 @@ def entry(number: int, guarantee: PrivacyGuarantee, dataset: str = "default") ->
     return Entry(
         time=f"2030-01-01T00:00:{number % 60:02}+00:00",
         run_id=f"run {number}",
+        name=f"run {number}",
         dataset=dataset,
         command="heavy-hitters",
         version="0.1.0",
@@ -135,7 +136,7 @@ def test_repetitions_are_free_and_each_unit_has_all_that_concerns_it(tmp_path, c
 
 def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    red = replace(entry(2, pure(0.5)), run_id="\x1b[31mred" + "x" * 40)
+    red = replace(entry(2, pure(0.5)), name="\x1b[31mred" + "x" * 40)
     write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, EVENT)))
     assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
     shown = capsys.readouterr().out
@@ -268,9 +269,7 @@ def test_windows_of_different_lengths_have_a_part_in_common() -> None:
     hours = [PrivacyUnit(what="person", window=3_600_000_000 * hours) for hours in (2, 3)]
     one, other = (entry(number, pure(1.0, unit)) for number, unit in enumerate(hours))
     check_limit(Limit(4.0), other, [one])
-    with pytest.raises(
-        ValueError, match="for one person in one window of 3,600 seconds, this run costs epsilon 2, all"
-    ):
+    with pytest.raises(ValueError, match="for one person in one window of 1 hour, this run costs epsilon 2, all"):
         check_limit(Limit(3.9), other, [one])
     assert [each.plain_epsilon for each in totals([one, other])] == [1.0, 1.0, 4.0]
 

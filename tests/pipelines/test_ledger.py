@@ -8,9 +8,10 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from privstream.mechanisms.durations import SECOND
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, PrivacyUnit
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.runners import launch
@@ -21,6 +22,7 @@ GUARANTEE = PrivacyGuarantee(
 ENTRY = Entry(
     time="2030-01-01T00:00:00+00:00",
     run_id="run",
+    name="run",
     dataset="default",
     command="histogram",
     version="0.1.0",
@@ -113,10 +115,10 @@ def test_one_run_id_is_for_one_run(change: dict, names: str) -> None:
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
         lambda line: b"\n",
-        lambda line: b'{"ledger": 1}\n',
+        lambda line: b'{"ledger": 2}\n',
         lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
-        lambda line: line.replace(b'"ledger": 1', b'"ledger": 2'),
+        lambda line: line.replace(b'"ledger": 2', b'"ledger": 3'),
         lambda line: line.replace(b'"epsilon": 0.5, "delta"', b'"epsilon": NaN, "delta"'),
         lambda line: line.replace(b'"run_id": "run"', b'"run_id": 7'),
         lambda line: line.replace(b"PureDp", b"dict"),
@@ -142,7 +144,7 @@ def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.Capt
     assert first.output == "1.jsonl"
     promised = json.loads(Path("1.jsonl.guarantee.json").read_text())
     assert promised["guarantee"]["curve"] == {"type": "PointCurve", "at_epsilon": 1.0, "at_delta": 0.0}
-    assert promised["parameters"]["run_id"] == first.run_id
+    assert promised["parameters"]["run_id"] == first.name
     assert stat.S_IMODE(os.stat("key.ledger.jsonl").st_mode) == 0o600
 
 

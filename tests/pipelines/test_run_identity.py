@@ -96,7 +96,25 @@ def test_the_same_data_give_the_same_rows_whatever_files_are_called() -> None:
     assert histogram("a*.jsonl", "1.jsonl") == histogram("z*.jsonl", "2.jsonl", "--shards", "2")
     said = json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
     assert said == json.loads(Path("2.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
-    assert said.startswith("data-")
+    assert said.startswith("run-")
+
+
+def test_what_is_published_of_a_run_id_depends_on_the_key() -> None:
+    """A digest of the data would let anybody test guesses of them."""
+    write("a.jsonl", events(30, "u"))
+    Path("other").touch(mode=0o600)
+    Path("other").write_bytes(bytes(range(100, 132)))
+    histogram("a.jsonl", "1.jsonl")
+    histogram("a.jsonl", "2.jsonl", "--noise_key_file", "other")
+    names, ids = set(), set()
+    for number, ledger in ((1, "key.ledger.jsonl"), (2, "other.ledger.jsonl")):
+        promised = Path(f"{number}.jsonl.guarantee.json").read_text()
+        entry = json.loads(Path(ledger).read_text())
+        assert entry["name"] == json.loads(promised)["parameters"]["run_id"]
+        assert entry["run_id"] not in promised and entry["data"] not in promised
+        names.add(entry["name"])
+        ids.add(entry["run_id"])
+    assert len(names) == 2 and len(ids) == 1
 
 
 def test_the_run_id_is_told(capsys: pytest.CaptureFixture[str]) -> None:
