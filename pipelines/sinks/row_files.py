@@ -1,6 +1,8 @@
-"""Rows of results as Avro, Parquet or JSON lines, and back."""
+"""Rows of results as Avro, Parquet, JSON lines or CSV, and back."""
 
+import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -11,12 +13,14 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.file_formats import WRITTEN
 from privstream.pipelines.sinks.whole_files import whole_file
 from privstream.pipelines.terminal import json_text
 
-FORMATS = ("avro", "parquet", "jsonl")
 CHUNK_ROWS = 1 << 14
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
+"""Texts that CSV sets in quotes."""
 
 ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
@@ -37,8 +41,8 @@ AVRO_TYPES: dict[type, Any] = {
 def output_format(path: str, option: str = "--output") -> str:
     """Return the format to write: what the path ends in."""
     ending = path.rpartition(".")[2].lower()
-    if ending not in FORMATS:
-        raise ValueError(f"{option} must end in {', '.join('.' + known for known in FORMATS)}, got {path}")
+    if ending not in WRITTEN:
+        raise ValueError(f"{option} must end in {', '.join('.' + known for known in WRITTEN)}, got {path}")
     return ending
 
 
@@ -46,7 +50,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
     """Write rows as one file, whole or not at all.
 
     Args:
-        path: where, on any of Beam's filesystems; ends in .avro, .parquet or .jsonl.
+        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl or .csv.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         rows: its rows; they are never in memory together.
         private: whether the file is for its owner alone.
@@ -58,9 +62,13 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
     """Write rows into an open file; equal rows give equal bytes."""
-    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl}[format]
-    plain = (tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows)
-    write(stream, row_type.__name__, field_types(row_type), plain)
+    write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}[format]
+    write(stream, row_type.__name__, field_types(row_type), map(_plain, rows))
+
+
+def json_values(row_type: type, row: Any) -> dict[str, Any]:
+    """Return a row as JSON says it: times are ISO 8601."""
+    return _json_values(field_types(row_type), _plain(row))
 
 
 def read_row_file(path: str, row_type: type) -> list[Any]:
@@ -72,10 +80,12 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
             records: list[Any] = list(fastavro.reader(stream))
         elif kind == "parquet":
             records = pq.read_table(stream).to_pylist()
+        elif kind == "csv":
+            records = list(csv.DictReader((line.decode() for line in stream), strict=True))
         else:
             records = [json.loads(line) for line in stream]
     make: Callable[..., Any] = row_type
-    return [make(**{name: _restore(record[name], kind) for name, kind in fields.items()}) for record in records]
+    return [make(**{name: _restore(record[name], type, kind) for name, type in fields.items()}) for record in records]
 
 
 def field_types(row_type: type) -> dict[str, type]:
@@ -117,16 +127,39 @@ def _write_parquet(stream: BinaryIO, name: str, fields: dict[str, type], rows: I
 def _write_jsonl(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write JSON lines."""
     for row in rows:
-        values = {
-            field: iso_8601(value) if kind is Timestamp else value
-            for (field, kind), value in zip(fields.items(), row, strict=True)
-        }
-        stream.write(json_text(values).encode() + b"\n")
+        stream.write(json_text(_json_values(fields, row)).encode() + b"\n")
 
 
-def _restore(value: Any, kind: type) -> Any:
-    """Give a time back its type."""
-    if kind is not Timestamp:
-        return value
-    time = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return Timestamp(micros=(time - EPOCH) // timedelta(microseconds=1))
+def _write_csv(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+    """Write a header, and a line for each row."""
+    stream.write(",".join(fields).encode() + b"\n")
+    for row in rows:
+        stream.write(",".join(map(_cell, _json_values(fields, row).values())).encode() + b"\n")
+
+
+def _cell(value: Any) -> str:
+    """Write one value for CSV: a text as it is or in quotes, anything else as in JSON."""
+    if not isinstance(value, str):
+        return json_text(value)
+    return '"' + value.replace('"', '""') + '"' if QUOTED.search(value) else value
+
+
+def _plain(row: Any) -> tuple[Any, ...]:
+    """Return the values of a row, times in microseconds."""
+    return tuple(value.micros if isinstance(value, Timestamp) else value for value in row)
+
+
+def _json_values(fields: dict[str, type], row: tuple[Any, ...]) -> dict[str, Any]:
+    """Return plain values as JSON says them."""
+    return {
+        field: iso_8601(value) if kind is Timestamp else value
+        for (field, kind), value in zip(fields.items(), row, strict=True)
+    }
+
+
+def _restore(value: Any, kind: type, format: str) -> Any:
+    """Give a value back its type: a time in all formats, anything in CSV."""
+    if kind is Timestamp:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return Timestamp(micros=(time - EPOCH) // timedelta(microseconds=1))
+    return value if format != "csv" or kind is str else kind(json.loads(value))

@@ -15,14 +15,13 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
-from privstream.pipelines.sinks.row_files import FORMATS, field_types, write_rows
+from privstream.pipelines.file_formats import WRITTEN
+from privstream.pipelines.sinks.destination import Destination, SendFiles
+from privstream.pipelines.sinks.row_files import field_types, write_rows
 from privstream.pipelines.sinks.whole_files import check_destination, write_once
 from privstream.pipelines.sinks.writers import COMPLETE, sort_rows
 from privstream.pipelines.sources.folder_polls import END
 from privstream.transforms.timing.steps import MILLISECOND
-
-DEFAULT_FORMAT = "jsonl"
-"""Of the files, where none is named."""
 
 WINDOW = ("window_start", "window_end")
 LONGEST_STREAM = 100  # bytes of a stream in a file's name
@@ -45,19 +44,31 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     Args:
         folder: where, on any of Beam's filesystems; it must exist.
         row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`, and `stream`.
-        format: avro, parquet or jsonl.
+        format: avro, parquet, jsonl or csv.
         order: fields to sort by, `-` before a name for falling numbers.
+        destination: where the rows of each file are sent, too, once it is there; None for nowhere.
+        option: the option to name in errors.
 
     Raises:
         ValueError, TypeError: at once, if files cannot be written there or the rows cannot be written so.
     """
 
-    def __init__(self, folder: str, row_type: type, format: str, order: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: str,
+        row_type: type,
+        format: str,
+        order: Sequence[str] = (),
+        *,
+        destination: Destination | None = None,
+        option: str = "--output",
+    ) -> None:
         super().__init__()
         self.folder, self.row_type, self.format, self.order = folder, row_type, format, tuple(order)
-        check_folder(folder)
-        if format not in FORMATS:
-            raise ValueError(f"--output_format must be one of {', '.join(FORMATS)}, got {format!r}")
+        self.destination = destination
+        check_folder(folder, option)
+        if format not in WRITTEN:
+            raise ValueError(f"--output_format must be one of {', '.join(WRITTEN)}, got {format!r}")
 
     def expand(self, rows: Any) -> Any:
         """Gather the rows of a window, and write them."""
@@ -74,6 +85,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
             | "Gather" >> beam.GroupByKey()
             | "Write file" >> beam.ParDo(_WriteWindow(self.folder, self.row_type, self.format, self.order))
         )
+        if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
+            written = written | "Send" >> SendFiles(self.destination)
         return written | "Say the end" >> SayEnd(self.folder)
 
     def display_data(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.durations import in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601, output_format, read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination
 from privstream.pipelines.terminal import printable
@@ -20,6 +21,15 @@ from rich.table import Table
 from rich.text import Text
 
 TERMINAL = "-"
+SPREAD = {"count": "count_stddev", "gap": "gap_stddev"}
+"""Numbers and their standard deviations, which share a column."""
+
+NOISE = SPREAD | dict.fromkeys(("estimate", "gap_lower_bound"), "gap_stddev")
+"""Numbers that some rows do not have: their standard deviation is 0 there."""
+
+COSTS = ("epsilon_spent", "epsilon_left", "stopped")
+"""What rows say of a budget, if they cost any."""
+
 COMPLETE = "outputs_complete"
 """Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
 
@@ -120,9 +130,10 @@ def print_rows(
     limit: int | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print rows as a table; `count` and `count_stddev` share a column, and windows of one length show it once.
+    """Print rows as a table; numbers and their standard deviations share a column; what all rows share is left out.
 
-    A count without noise is none, and shown as `-`.
+    A number without noise is none, and shown as `-`. The length of windows is shown once; a budget that no row costs is
+    left out.
 
     Args:
         rows: what to print, in order.
@@ -132,12 +143,14 @@ def print_rows(
         console: where to print; the standard output if None.
     """
     types = field_types(row_type)
-    names = [name for name in types if name != "count_stddev"]
+    names = [name for name in types if name not in SPREAD.values()]
+    if not any(getattr(row, COSTS[0], True) for row in rows):
+        names = [name for name in names if name not in COSTS]
     if "window_end" in names:
         lengths = {row.window_end.micros - row.window_start.micros for row in rows}
         if len(lengths) == 1:
             names.remove("window_end")
-            title = f"{title}, windows of {lengths.pop() / 1_000_000:g} s".removeprefix(", ")
+            title = f"{title}, windows of {in_words(lengths.pop())}".removeprefix(", ")
     if "stream" in names and not any(row.stream for row in rows):
         names.remove("stream")  # a run without streams has one, without a name
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -163,8 +176,11 @@ def _cell(row: Any, name: str) -> Text:
         text = iso_8601(value.micros)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         text = f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"
-        if name == "count" and hasattr(row, "count_stddev"):
-            text = f"{text} ± {row.count_stddev:,.0f}" if row.count_stddev else "-"
+        stddev = getattr(row, NOISE.get(name, ""), None)
+        if stddev == 0:
+            text = "-"
+        elif name in SPREAD and stddev:
+            text = f"{text} ± {stddev:,.0f}" if stddev >= 1 else f"{text} ± {stddev:.2g}"
     else:
         text = str(value)
     return Text(printable(text).replace("\n", "\\n"))

@@ -49,7 +49,7 @@ def write(rows, folder, format="jsonl", order=("-count",)) -> dict[str, int]:
 ROWS = [row("no", 0, "a", 2), row("no", 0, "b", 5), row("se", 0, "a"), row("no", 1, "a")]
 
 
-@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet"])
+@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet", "csv"])
 def test_each_window_and_stream_has_a_file(tmp_path, format):
     assert write(ROWS, tmp_path, format)["written"] == 3
     first = tmp_path / f"19700101T000000Z_19700101T010000Z_no.{format}"
@@ -58,7 +58,7 @@ def test_each_window_and_stream_has_a_file(tmp_path, format):
     assert (tmp_path / "_END").read_bytes() == b""
 
 
-@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet"])
+@pytest.mark.parametrize("format", ["jsonl", "avro", "parquet", "csv"])
 def test_a_replay_gives_the_same_bytes_in_whatever_order_rows_come(tmp_path, format):
     assert write(ROWS, tmp_path, format)["written"] == 3
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
@@ -119,7 +119,7 @@ def test_names_are_short_plain_and_different():
 def test_errors_name_the_option(tmp_path):
     with pytest.raises(ValueError, match=r"--output must be a folder that exists when the input is watched, got "):
         WriteWindowFiles(str(tmp_path / "missing"), Count, "jsonl")
-    with pytest.raises(ValueError, match=r"--output_format must be one of avro, parquet, jsonl, got 'xml'"):
+    with pytest.raises(ValueError, match=r"--output_format must be one of avro, parquet, jsonl, csv, got 'xml'"):
         WriteWindowFiles(str(tmp_path), Count, "xml")
     (tmp_path / "_END").touch()
     with pytest.raises(ValueError, match="--output must be a folder of a run that has not ended"):

@@ -1,3 +1,4 @@
+import csv
 import io
 import json
 import math
@@ -20,7 +21,7 @@ from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.rows import Alert, HeavyHitter
 from rich.console import Console
 
-FORMATS = ["avro", "parquet", "jsonl"]
+FORMATS = ["avro", "parquet", "jsonl", "csv"]
 
 
 def hitter(stream="", hour=0, item="tea", count=5, stddev=1.5):
@@ -35,7 +36,8 @@ SORTED = [
     hitter("a", 0, "日本 é e\u0301", 7),
     hitter("a", 1, "apple", 100),
     hitter("a", 1, "pear", 100),
-    hitter("b", 0, "line\nbreak", -3),
+    hitter("b", 0, 'line\nbreak\r, "quoted"', -3),
+    hitter("b", 1, " blank ", -4),
 ]
 
 
@@ -85,6 +87,9 @@ def test_times_are_timestamps_for_other_readers(tmp_path):
     assert str(pq.read_schema(tmp_path / "out.parquet").field("window_start").type) == "timestamp[us, tz=UTC]"
     assert pq.read_table(tmp_path / "out.parquet")["window_start"].to_pylist() == [start]
     assert json.loads((tmp_path / "out.jsonl").read_text())["window_start"] == "2024-01-01T00:00:00Z"
+    with (tmp_path / "out.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["window_start"], row["item"], row["count"]) == ("2024-01-01T00:00:00Z", "tea", "5")
 
 
 def test_fractions_of_seconds_survive(tmp_path):
@@ -146,9 +151,9 @@ def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out", "out.csv"])
+@pytest.mark.parametrize("name", ["out.txt", "out", "out.xlsx"])
 def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
-    with pytest.raises(ValueError, match=r"--output must end in \.avro, \.parquet, \.jsonl, got .*out"):
+    with pytest.raises(ValueError, match=r"--output must end in \.avro, \.parquet, \.jsonl, \.csv, got .*out"):
         WriteRows(str(tmp_path / name), HeavyHitter)
 
 
@@ -226,7 +231,7 @@ def test_windows_of_one_length_tell_it_once():
         HeavyHitter("", start + 3600, start + 7200, "a", 1, 0.5, start, "continues"),
     ]
     text = printed(hours, title="Found")
-    assert "Found, windows of 3600 s" in text and "window end" not in text
+    assert "Found, windows of 1 hour" in text and "window end" not in text
     other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1, 0.5, start, "started")], title="Found")
     assert "windows of" not in other and "2024-01-01T02:00:00Z" in other
     assert "window end" in printed([])
@@ -234,7 +239,22 @@ def test_windows_of_one_length_tell_it_once():
 
 def test_a_narrow_terminal_leaves_nothing_out():
     start = Timestamp(1_704_067_200)
-    alert = Alert("north", start, start + 3600, "line down", 250.0, 78.1, 171.9, 46.19, 49.0, 0.044025, 0.528275, False)
+    alert = Alert(
+        "north",
+        start,
+        start + 3600,
+        "line down",
+        250.0,
+        78.1,
+        171.9,
+        46.19,
+        49.0,
+        0.044025,
+        0.528275,
+        False,
+        start,
+        "started",
+    )
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     print_rows([alert], Alert, title="alerts", console=console)
     text = console.file.getvalue()

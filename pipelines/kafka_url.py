@@ -1,0 +1,20 @@
+"""How input and output name a topic of Kafka."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+SCHEME = "kafka"
+
+
+def parse_url(url: str, option: str) -> tuple[str, str]:
+    """Return brokers and topic of `kafka://host:port/topic`.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    parts = urlsplit(url)
+    topic = parts.path.strip("/")
+    if parts.scheme != SCHEME or not parts.netloc or not topic or "/" in topic:
+        raise ValueError(f"{option} must be of the form kafka://host:port/topic, got {url}")
+    return parts.netloc, topic

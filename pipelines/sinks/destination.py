@@ -1,0 +1,111 @@
+"""Where rows are sent that are already in a file: a table or a topic, which may be away for a while."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from privstream.pipelines.sinks.row_files import json_values, read_row_file
+from privstream.pipelines.terminal import json_text
+
+RUN = "run_id"
+SENT, TOO_LARGE = "rows_sent", "rows_too_large"
+"""Counters."""
+
+PATIENCE_SECONDS = 600.0
+"""So long a destination may be away; then the run fails, and goes on where it is started again."""
+
+
+class UnreachableError(Exception):
+    """A destination does not take rows: the message says which one and why, never with a password or a row."""
+
+
+class Destination(ABC):
+    """A table or a topic for the rows of one run.
+
+    A row is known by its key: the run id, and the fields that distinguish it from the other rows of the run. Rows are
+    sent from files that are written once, so that those which are sent again are the same.
+
+    Args:
+        run_id: public name of the run; runs share a destination, and never a key.
+        row_type: a NamedTuple as `WriteRows` takes.
+        key: those of its fields that no two rows of a run have in common.
+    """
+
+    def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
+        self.run_id, self.row_type, self.key = run_id, row_type, tuple(key)
+        self.patience = PATIENCE_SECONDS
+
+    @abstractmethod
+    def check(self, *, first: bool) -> None:
+        """Check before a run that rows can be sent; `first` if this run has never sent any.
+
+        Raises:
+            ValueError: naming --output.
+        """
+
+    @abstractmethod
+    def send(self, rows: Sequence[Any]) -> int:
+        """Send rows, all of them or none where that can be had; return how many are too large for it.
+
+        Raises:
+            UnreachableError: not for so long; rows that are sent again afterwards are there once.
+        """
+
+    @abstractmethod
+    def name(self) -> str:
+        """Say where rows go, without secrets."""
+
+    def row_keys(self, rows: Sequence[Any]) -> list[str]:
+        """Return the keys of the rows of a file, each a JSON object; equal keys are equal texts.
+
+        Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
+        """
+        seen: Counter[str] = Counter()
+        keys = []
+        for row in rows:
+            values = json_values(self.row_type, row)
+            named = {RUN: self.run_id} | {name: values[name] for name in self.key}
+            seen[plain := json_text(named)] += 1
+            keys.append(plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}))
+        return keys
+
+
+class SendFiles(beam.PTransform[Any, Any]):
+    """Sends the rows of files, named by their paths, and passes each path on when its rows are there.
+
+    Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the files alone.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__()
+        self.destination = destination
+
+    def expand(self, paths: Any) -> Any:
+        """Read and send."""
+        return paths | "Send rows" >> beam.ParDo(_Send(self.destination))
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where rows go."""
+        return {"destination": self.destination.name()}
+
+
+class _Send(beam.DoFn):
+    """Sends the rows of one file at a time."""
+
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
+        self.sent = Metrics.counter("privstream", SENT)
+        self.too_large = Metrics.counter("privstream", TOO_LARGE)
+
+    def process(self, path: str) -> Iterator[str]:
+        """Send all rows of a file."""
+        rows = read_row_file(path, self.destination.row_type)
+        left_out = self.destination.send(rows)
+        self.sent.inc(len(rows) - left_out)
+        self.too_large.inc(left_out)
+        yield path

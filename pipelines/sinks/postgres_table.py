@@ -1,0 +1,231 @@
+"""A table of PostgreSQL as a destination of rows; needs the extra `postgresql`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import psycopg
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
+from privstream.pipelines.sinks.row_files import field_types
+from psycopg import sql
+
+SCHEME = "postgresql"
+FORM = "postgresql://user@host:port/database/table"
+ROW_KEY = "row_key"
+DIGEST_BYTES = 16
+TYPES: dict[type, str] = {
+    str: "text",
+    int: "bigint",
+    float: "double precision",
+    bool: "boolean",
+    Timestamp: "timestamp with time zone",
+}
+CONNECT_SECONDS = 10
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
+NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
+
+COLUMNS = """
+    SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+
+
+class PostgresTable(Destination):
+    """Puts each row into a table once: a row whose key is there already changes nothing.
+
+    The columns are `row_key` (the primary key: a digest of the run id and of the fields that distinguish rows),
+    `run_id`, and the fields of the row; times are `timestamp with time zone`. A table that is missing is created, one
+    with other columns is refused. The rows of a file, which are those of one window and stream, are one transaction.
+
+    The password, and settings such as `sslmode`, come from where the driver looks for them: the environment
+    (`PGPASSWORD`, `PGSSLMODE`), `~/.pgpass`; on a cluster, those of the workers. PostgreSQL has no NUL character in a
+    text; `U+2400` stands for it.
+
+    Args:
+        url: `postgresql://user@host:port/database/table`, perhaps with `schema.table`, each percent-encoded.
+        run_id, row_type, key: see `Destination`.
+        replace: whether to remove the rows of this run that are there already, in the transaction that sends others.
+
+    Raises:
+        ValueError: the URL has another form, or a password, which others could read in the list of processes.
+    """
+
+    def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], *, replace: bool = False) -> None:
+        super().__init__(run_id, row_type, key)
+        self.where, self.table = parse_url(url)
+        self.replace = replace
+        self.columns = {ROW_KEY: "text", RUN: "text"} | {
+            name: TYPES[kind] for name, kind in field_types(row_type).items()
+        }
+
+    def check(self, *, first: bool) -> None:
+        """Connect, create the table if it is missing, and look at what is in it."""
+        try:
+            with self._connect() as connection:
+                self._check_columns(connection)
+                self._check_insert(connection)
+                there = self._has_rows(connection)
+        except psycopg.Error as error:
+            raise ValueError(f"--output must be a database that answers: {reason(error)}") from None
+        if there and first and not self.replace:
+            raise ValueError(
+                f"--output must be a table without rows of this run, but {self.name()} has rows of {self.run_id}; "
+                "go on with the --copy of the run that sent them"
+            )
+
+    def send(self, rows: Sequence[Any]) -> int:
+        """Insert rows in one transaction, again and again while the database is away."""
+        keys = map(_digest, self.row_keys(rows))
+        values = [[key, self.run_id, *map(_plain, row)] for key, row in zip(keys, rows, strict=True)]
+        pauses, deadline = _pauses(), time.monotonic() + self.patience
+        while True:
+            try:
+                with self._connect() as connection, connection.cursor() as cursor:
+                    if self.replace:
+                        cursor.execute(self._sql("DELETE FROM {table} WHERE {run} = %s"), [self.run_id])
+                    cursor.executemany(self._insert("VALUES ({values})"), values)
+                return 0
+            except AWAY as error:
+                if time.monotonic() > deadline:
+                    raise UnreachableError(
+                        f"the rows could not be sent to {self.name()} in {self.patience:g} s: {reason(error)}"
+                    ) from None
+                time.sleep(next(pauses))
+            except psycopg.Error as error:
+                raise UnreachableError(f"the table {self.name()} does not take the rows: {reason(error)}") from None
+
+    def name(self) -> str:
+        """Say which table of which database."""
+        return f"{'.'.join(self.table)} of {self.where['dbname']} on {self.where['host']}"
+
+    def create_statement(self) -> str:
+        """Return the statement that creates the table."""
+        lines = [f"{_quoted(name)} {kind} NOT NULL" for name, kind in self.columns.items()]
+        lines[0] = lines[0].replace("NOT NULL", "PRIMARY KEY")
+        return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Open a connection whose transaction is committed if the block ends well."""
+        return psycopg.connect(**self.where, connect_timeout=CONNECT_SECONDS, application_name="privstream")
+
+    def _check_columns(self, connection: psycopg.Connection[Any]) -> None:
+        """Compare the columns, after the table has been created if it is missing."""
+        name = ".".join(map(_quoted, self.table))
+        found = dict(connection.execute(COLUMNS, [name]).fetchall())
+        if not found:
+            try:
+                connection.execute(self.create_statement().encode())
+            except psycopg.Error as error:
+                rule = "--output must be a table that exists or may be created"
+                raise ValueError(f"{rule}: {reason(error)}. Run: {self.create_statement()}") from None
+        elif found != self.columns:
+            raise ValueError(
+                f"--output must be a table of {self.row_type.__name__} rows, but {self.name()} has other columns: "
+                f"{_differences(self.columns, found)}. Use a new table, or: {self.create_statement()}"
+            )
+
+    def _check_insert(self, connection: psycopg.Connection[Any]) -> None:
+        """Insert nothing, as it will be done: it needs the key, and the right to insert."""
+        try:
+            connection.execute(self._insert("SELECT {values} WHERE false"), [None] * len(self.columns))
+        except psycopg.Error as error:
+            raise ValueError(f"--output must be a table that takes rows: {reason(error)}") from None
+
+    def _has_rows(self, connection: psycopg.Connection[Any]) -> bool:
+        """Tell whether the table has rows of this run."""
+        found = connection.execute(self._sql("SELECT 1 FROM {table} WHERE {run} = %s LIMIT 1"), [self.run_id])
+        return found.fetchone() is not None
+
+    def _insert(self, source: str) -> sql.Composed:
+        """Return the statement that inserts what is not there yet."""
+        values = sql.SQL(", ").join(sql.SQL(f"%s::{kind}") for kind in self.columns.values())
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        return self._sql(
+            "INSERT INTO {table} ({names}) " + source + " ON CONFLICT ({key}) DO NOTHING",
+            names=names,
+            values=values,
+            key=sql.Identifier(ROW_KEY),
+        )
+
+    def _sql(self, text: str, **parts: sql.Composable) -> sql.Composed:
+        """Return a statement about the table."""
+        return sql.SQL(text).format(table=sql.Identifier(*self.table), run=sql.Identifier(RUN), **parts)
+
+
+def parse_url(url: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return where to connect to, in the driver's words, and the table, perhaps after its schema.
+
+    Raises:
+        ValueError: never with the URL, which may have a password.
+    """
+    parts = _split(url)
+    database, slash, table = parts.path.removeprefix("/").partition("/")
+    if parts.password is not None or parts.query or parts.fragment:
+        raise ValueError(
+            f"--output must be of the form {FORM} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
+        )
+    names = tuple(unquote(name) for name in table.split("."))
+    if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
+        raise ValueError(f"--output must be of the form {FORM}")
+    where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, names
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return why something failed, in a line that has no values."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "FATAL" in line), lines[0] if lines else type(error).__name__)
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL whose port is a number."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"--output must be of the form {FORM}") from None
+    return parts
+
+
+def _pauses() -> Iterator[float]:
+    """Give growing pauses."""
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _digest(key: str) -> str:
+    """Return what stands for a key, which may be longer than an index takes."""
+    return blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as the driver takes it."""
+    if isinstance(value, Timestamp):
+        return value.to_utc_datetime(has_tz=True)
+    return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
+
+
+def _quoted(name: str) -> str:
+    """Quote an identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _differences(wanted: dict[str, str], found: dict[str, str]) -> str:
+    """Say in which columns two tables differ."""
+    missing = [f"no {_quoted(name)} {kind}" for name, kind in wanted.items() if name not in found]
+    others = [
+        f"{_quoted(name)} {kind}" + (f" instead of {wanted[name]}" if name in wanted else "")
+        for name, kind in found.items()
+        if wanted.get(name) != kind
+    ]
+    return ", ".join(missing + others)

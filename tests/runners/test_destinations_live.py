@@ -1,0 +1,220 @@
+"""Rows in a real PostgreSQL and a real Kafka: each is there once, whatever is away or comes again."""
+
+import json
+import subprocess
+import threading
+import time
+
+import postgres_server
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from conftest import BROKER, missing
+from privstream.pipelines import cli
+from privstream.pipelines.questions.heavy_hitters.question import SPEC
+from privstream.pipelines.sinks.destination import UnreachableError
+from privstream.transforms.rows import HeavyHitter
+
+pytest.importorskip("confluent_kafka")
+pytest.importorskip("psycopg")
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from privstream.pipelines.sinks.kafka_topic import KafkaTopic
+from privstream.pipelines.sinks.postgres_table import PostgresTable
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+AWAY_SECONDS = 3
+OPTIONS = "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --horizon 4 --run_id same --noise_key_file key"
+
+
+@pytest.fixture(scope="module")
+def server():
+    if postgres_server.program("initdb") is None:
+        missing("no PostgreSQL: apt-get install postgresql")
+    started = postgres_server.PostgresServer()
+    yield started
+    started.remove()
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", postgres_server.PASSWORD)
+
+
+def hitter(item, hour=0, count=5):
+    start = Timestamp(3600 * hour)
+    return HeavyHitter("no", start, start + 3600, item, count, 1.5, start, "started")
+
+
+ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]
+
+
+def table(server, name, run="run 1", **options):
+    return PostgresTable(server.url(name), run, HeavyHitter, SPEC.key, **options)
+
+
+def items(server, name):
+    return [item for (item,) in server.ask(f"SELECT item FROM {name} ORDER BY window_start, item")]
+
+
+def test_a_row_is_in_the_table_once_and_runs_share_it(server):
+    one, other = table(server, "shared"), table(server, "shared", "run 2")
+    one.check(first=True)
+    assert [one.send(ROWS), one.send(ROWS), one.send(ROWS[::-1])] == [0, 0, 0]
+    other.check(first=True)
+    other.send(ROWS[:1])
+    found = server.ask("SELECT run_id, extract(epoch FROM window_end)::int, item, count FROM shared ORDER BY 1, 2")
+    assert found == [*(("run 1", 3600 * (hour + 1), "tea", 7 * hour) for hour in range(3)), ("run 2", 3600, "tea", 0)]
+    with pytest.raises(ValueError, match="must be a table without rows of this run, but shared of results on"):
+        one.check(first=True)
+    one.check(first=False)
+    table(server, "shared", replace=True).send(ROWS[1:2])
+    assert server.ask("SELECT run_id, count FROM shared ORDER BY 1") == [("run 1", 7), ("run 2", 0)]
+
+
+def test_hostile_texts_are_rows_like_others(server):
+    hostile = ["x'; DROP TABLE hostile; --", "%s", "a\0b", "a\u2400b", "é" * 8192, '"', "\\", ""]
+    destination = table(server, "hostile")
+    destination.check(first=True)
+    destination.send([hitter(item) for item in hostile])
+    assert sorted(items(server, "hostile")) == sorted(item.replace("\0", "\u2400") for item in hostile)
+
+
+def test_a_database_that_is_away_for_a_while_gets_every_row_once(server):
+    destination = table(server, "patient")
+    destination.check(first=True)
+    server.stop()
+    sending = threading.Thread(target=lambda: [destination.send([row]) for row in ROWS])
+    sending.start()
+    time.sleep(AWAY_SECONDS)
+    assert sending.is_alive()
+    server.start()
+    sending.join(60)
+    assert items(server, "patient") == ["tea"] * 3
+
+
+def test_a_database_that_stays_away_is_an_error_in_one_line(server, monkeypatch):
+    destination = table(server, "late")
+    destination.check(first=True)
+    destination.patience = 0.5
+    monkeypatch.setenv("PGPASSWORD", "a wrong one")
+    with pytest.raises(UnreachableError, match=r"in 0\.5 s: .*password authentication failed") as error:
+        destination.send(ROWS)
+    assert "\n" not in str(error.value) and "a wrong one" not in str(error.value)
+    assert items(server, "late") == []
+
+
+def test_tables_that_cannot_take_the_rows_are_refused_before_the_run(server, monkeypatch):
+    server.ask("CREATE TABLE narrow (item text, n int)")
+    with pytest.raises(ValueError, match=r'but narrow of results .* has other columns: no "row_key" text, .*CREATE'):
+        table(server, "narrow").check(first=True)
+    server.ask(table(server, "keyless").create_statement().replace("PRIMARY KEY", "NOT NULL"))
+    with pytest.raises(ValueError, match="--output must be a table that takes rows: there is no unique"):
+        table(server, "keyless").check(first=True)
+    with pytest.raises(ValueError, match=r'may be created: schema "none" does not exist\. Run: CREATE TABLE'):
+        table(server, "none.trends").check(first=True)
+    monkeypatch.setenv("PGPASSWORD", "a wrong one")
+    with pytest.raises(ValueError, match=r"database that answers: .*password authentication failed") as error:
+        table(server, "trends").check(first=True)
+    assert "\n" not in str(error.value) and "a wrong one" not in str(error.value)
+
+
+def topic(broker, name):
+    client = AdminClient({"bootstrap.servers": broker})
+    (made,) = client.create_topics([NewTopic(name, 1, 1)]).values()
+    made.result()
+    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, SPEC.key)
+
+
+def messages(broker, name, number):
+    """Return so many messages, and whether there are no more."""
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(name, 0, 0)])
+    found = consumer.consume(number + 1, timeout=5)
+    consumer.close()
+    assert len(found) == number
+    return [(json.loads(message.key()), json.loads(message.value())) for message in found]
+
+
+def test_a_topic_gets_rows_as_lines_of_json_under_their_keys(broker):
+    destination = topic(broker, "rows")
+    destination.check(first=True)
+    assert destination.send([*ROWS, hitter("x" * (1 << 20))]) == 1  # too large for the broker
+    (key, value), *_ = found = messages(broker, "rows", len(ROWS))
+    assert key == {"run_id": "run 1", "stream": "no", "window_start": "1970-01-01T00:00:00Z", "item": "tea"}
+    assert value["count"] == 0 and value["window_end"] == "1970-01-01T01:00:00Z"
+    destination.send(ROWS)
+    assert messages(broker, "rows", 2 * len(ROWS)) == found + found
+
+
+def test_a_broker_that_is_away_for_a_while_gets_every_row(broker, broker_run):
+    destination = topic(broker, "patient")
+    subprocess.run([*BROKER, "stop", broker_run], check=True)
+    sending = threading.Thread(target=destination.send, args=[ROWS])
+    sending.start()
+    time.sleep(AWAY_SECONDS)
+    assert sending.is_alive()
+    again = subprocess.run([*BROKER, "start", broker_run], capture_output=True, text=True, check=True)
+    assert again.stdout.strip() == broker
+    sending.join(120)
+    assert [value["count"] for _, value in messages(broker, "patient", len(ROWS))] == [0, 7, 14]
+
+
+def test_topics_that_are_not_there_are_refused(broker):
+    with pytest.raises(ValueError, match=f"--output must be a topic of {broker}: there is none called missing"):
+        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, SPEC.key).check(first=True)
+
+
+@pytest.fixture
+def searches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    source = "--users 3000 --items 300 --windows 4 --seed 7 --output incoming/events.parquet"
+    assert cli.main(["simulate", "heavy-hitters", *source.split()]) == 0
+    return tmp_path
+
+
+def run(*options):
+    return cli.main(["heavy-hitters", *OPTIONS.split(), "--runner=FnApiRunner", *options])
+
+
+def test_a_run_over_files_fills_a_table(server, searches, capsys):
+    to = ["--input=incoming/events.parquet", f"--output={server.url('files')}", "--copy=rows.jsonl"]
+    assert run(*to) == 0
+    assert f"rows sent to files of {postgres_server.DATABASE}" in capsys.readouterr().err
+    lines = [json.loads(line) for line in (searches / "rows.jsonl").read_text().splitlines()]
+    assert lines and items(server, "files") == [
+        line["item"] for line in sorted(lines, key=lambda line: (line["window_start"], line["item"]))
+    ]
+    before = server.ask("SELECT * FROM files ORDER BY row_key")
+    assert run(*to, "--overwrite") == 0
+    assert server.ask("SELECT * FROM files ORDER BY row_key") == before
+    (entry, _) = [json.loads(line) for line in (searches / "key.ledger.jsonl").read_text().splitlines()]
+    assert entry["output"] == server.url("files")
+    assert not any(postgres_server.PASSWORD.encode() in path.read_bytes() for path in searches.glob("*.*"))
+
+
+def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(broker, searches, capsys):
+    topic(broker, "windows")
+    (searches / "incoming" / "_UNTIL_20300101T000000Z").touch()
+    (searches / "incoming" / "_END").touch()
+    to = [
+        "--input=incoming",
+        "--watch=0.2",
+        "--watermark=marks",
+        "--start=2024-01-01",
+        f"--output=kafka://{broker}/windows",
+        "--copy=copy",
+    ]
+    assert run(*to) == 0
+    files = sorted((searches / "copy").glob("*.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert f"{len(lines):,} rows sent to windows" in capsys.readouterr().err
+    found = messages(broker, "windows", len(lines))
+    assert lines and sorted(json.dumps(value) for _, value in found) == sorted(map(json.dumps, lines))
+    (searches / "copy" / "_END").unlink()
+    assert run(*to) == 0
+    again = messages(broker, "windows", 2 * len(lines))
+    assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, found + found))
