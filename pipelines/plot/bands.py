@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
-from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
+from privstream.pipelines.plot.chart import (
+    COLOURS,
+    DAY,
+    GREY,
+    INK,
+    MARKERS,
+    chart,
+    freeze_layout,
+    note,
+    short,
+    style_axes,
+    told,
+)
 from privstream.pipelines.plot.labels import Label, place
 
 LABEL_POINTS = 6
 WIDE = 0.5
+MOST_PLACES = 1000
+MARKS = 8
+"""On a line, to tell it without its colour."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +79,17 @@ def draw_bands(
             axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
         for rank, band in reversed(list(enumerate(ranked))):
             colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
-            _draw(axes, band, colour, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
+            marker = MARKERS[rank] if colour != GREY else "."
+            _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
             if colour != GREY and np.isfinite(band.estimates).any():
                 labels.append(_label(band, colour))
         moments = [int(moment) for band in bands if len(band.times) for moment in band.times[[0, -1]]]
-        span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
+        span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         style_axes(figure, axes, span=span, values=values, title=title, caption=caption)
         freeze_layout(figure)
-        place(axes, labels[::-1])
+        place(axes, labels[::-1], _places(ranked[:top]))
 
 
 def too_wide(bands: Sequence[Band]) -> bool:
@@ -89,25 +105,54 @@ def widest(bands: Sequence[Band]) -> float:
     return float(np.max(bounds[np.isfinite(bounds)], initial=0.0))
 
 
-def tell_bounds(bands: Sequence[Band]) -> str:
-    """Say how error bounds are shown."""
+def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
+    """Say how error bounds are shown, and what they mean."""
     if not widest(bands):
         return ""
-    if too_wide(bands):
-        return f" The error bounds, up to {widest(bands):,.0f}, are too wide to be drawn."
-    return f" Bands: error bounds, up to {widest(bands):,.0f}."
+    hidden = ", and are not drawn, since they would cover all lines" if too_wide(bands) else ""
+    return f" {meaning} They reach up to {widest(bands):,.0f} to either side{hidden}."
 
 
-def _draw(axes: Axes, band: Band, colour: str, *, layer: int, bounds: bool) -> None:
-    """Draw a line, its band, and the truth, dashed."""
+def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:
+    """Draw a line with a few markers, its band, and the truth, dashed."""
     days = band.times / DAY
-    alone = "o" if len(days) == 1 else "." if np.isnan(band.estimates).any() else ""
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
-    axes.plot(days, band.estimates, color=colour, linewidth=1.5, marker=alone, zorder=layer)
+        alone = _alone(band.estimates)
+        axes.vlines(days[alone], low[alone], high[alone], color=colour, alpha=0.25, linewidth=5, zorder=layer - 1)
+    step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
+    style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
+    axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
+    columns = (column.tolist() for column in (band.times, days, band.estimates, band.error_bounds))
+    note(
+        axes,
+        band.name,
+        [(day, value, told(time, value, bound)) for time, day, value, bound in zip(*columns, strict=True)],
+    )
     if band.truth is not None:
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
+
+
+def _alone(estimates: np.ndarray) -> np.ndarray:
+    """Mark the estimates that have no neighbour, so that no band can be drawn between them."""
+    known = np.concatenate([[False], np.isfinite(estimates), [False]])
+    marked: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
+    return marked
+
+
+def _places(bands: Sequence[Band]) -> list[tuple[float, float]]:
+    """Return points of lines and between them, which names keep off; none if there are too many to do so."""
+    found = []
+    for band in bands:
+        known = np.isfinite(band.estimates)
+        days, heights = band.times[known] / DAY, band.estimates[known]
+        if not len(days):
+            continue
+        between = np.linspace(0, len(days) - 1, 2 * len(days) - 1)
+        at = np.arange(len(days))
+        found += list(zip(np.interp(between, at, days).tolist(), np.interp(between, at, heights).tolist(), strict=True))
+    return found if len(found) <= MOST_PLACES else []
 
 
 def _label(band: Band, colour: str) -> Label:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
-from typing import Any, BinaryIO
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import matplotlib
 from matplotlib import dates, font_manager
@@ -15,23 +18,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import Affine2D
 from privstream.pipelines.sinks.row_files import iso_8601
 
 INK, GREY, FAINT, ALARM = "#222222", "#9a9a9a", "#dddddd", "#b3261e"
 COLOURS = (
-    "#1f6fb4",
-    "#d1670b",
-    "#2b8a3e",
-    "#8e4ec6",
-    "#a8336a",
-    "#0b8a8f",
-    "#8a6d0b",
-    "#5c5fc8",
-    "#b4483a",
+    "#0072b2",
+    "#d55e00",
+    "#00805c",
+    "#b0508c",
+    "#8a6d00",
+    "#2a9fd6",
+    "#8b2c1f",
+    "#5b4fc7",
+    "#e08a00",
     "#4d7c0f",
     "#6b4f3a",
-    "#3f6b8c",
+    "#444444",
 )
+"""The first ones are those of Okabe and Ito (2008), darker where white needs that: colour-blind people see them as
+different. Each has a marker of its own, so that no line is told by its colour alone."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 SETTINGS: Any = {
     "font.size": 9,
     "axes.edgecolor": GREY,
@@ -51,20 +58,95 @@ TICKS = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
 EVEN_TICKS = ["", "%Y", "%d %b", "%d %b", "%H:%M", "%H:%M"]
 DAY = 86_400_000_000.0
 """Microseconds; the unit of the time axis is a day since 1970."""
+PAGE = "page"
+"""The format for pages: JSON with an SVG without words, its title and caption, and what its points mean."""
+POINTS_PER_INCH = 72
+
+
+class Note(NamedTuple):
+    """What a point of a picture means: the name of its line, the point in data coordinates, and a text."""
+
+    name: str
+    x: float
+    y: float
+    text: str
+
+
+class Sheet(Figure):
+    """A figure, and what is said beside it.
+
+    Attributes:
+        bare: whether title and caption are not drawn, since they stand in the page around it.
+        title, caption: these.
+        notes: what its points mean.
+    """
+
+    def __init__(self, bare: bool) -> None:
+        super().__init__(figsize=INCHES if not bare else (INCHES[0], INCHES[1] - 1), dpi=DOTS_PER_INCH)
+        self.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
+        self.bare, self.title, self.caption = bare, "", ""
+        self.notes: list[Note] = []
+
+    def say(self, title: str, caption: str) -> None:
+        """Take title and caption, and draw them if they are a part of the picture."""
+        self.title, self.caption = title, caption
+        if self.bare:
+            return
+        self.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
+        lines = "\n".join(textwrap.wrap(caption, LONGEST_LINE))
+        self.supxlabel(lines, x=0.01, ha="left", fontsize=8.5, color=INK)
 
 
 @contextmanager
-def chart(stream: BinaryIO, format: str) -> Iterator[tuple[Figure, Axes]]:
-    """Give a figure with one pair of axes to draw on, and write it as png or svg."""
+def chart(stream: BinaryIO, format: str) -> Iterator[tuple[Sheet, Axes]]:
+    """Give a figure with one pair of axes to draw on, and write it as png, svg or page."""
     installed = set(font_manager.get_font_names())
     fonts = {"font.family": [font for font in FONTS if font in installed]}
     with matplotlib.rc_context(SETTINGS | fonts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fonts that lack a character
-        figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH)
-        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
-        yield figure, figure.add_subplot()
-        metadata = {"Date": None} if format == "svg" else None
-        figure.savefig(stream, format=format, metadata=metadata)
+        figure = Sheet(bare=format == PAGE)
+        axes = figure.add_subplot()
+        yield figure, axes
+        if format == PAGE:
+            stream.write(_page(figure, axes))
+        else:
+            figure.savefig(stream, format=format, metadata={"Date": None} if format == "svg" else None)
+
+
+def _page(figure: Sheet, axes: Axes) -> bytes:
+    """Return a picture for a page; places are in the units of its SVG, from the left and from above."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    scale = POINTS_PER_INCH / figure.dpi
+    places = axes.transData.transform([(note.x, note.y) for note in figure.notes] or [(0, 0)]) * scale
+    height = figure.get_figheight() * POINTS_PER_INCH
+    inside = axes.get_window_extent().transformed(Affine2D().scale(scale)).padded(1)
+    notes = [
+        {"name": note.name, "text": note.text, "x": round(x, 1), "y": round(height - y, 1)}
+        for note, (x, y) in zip(figure.notes, places.tolist(), strict=False)
+        if inside.contains(x, y)
+    ]
+    size = [figure.get_figwidth() * POINTS_PER_INCH, height]
+    words = {"title": figure.title, "caption": figure.caption, "notes": notes, "size": size}
+    return json.dumps(words | {"svg": drawn.getvalue().decode()}).encode()
+
+
+def note(axes: Axes, name: str, points: Iterable[tuple[float, float, str]]) -> None:
+    """Say what the points of a line mean, for pages that show it beside the mouse; without a value there is none."""
+    sheet = cast(Sheet, axes.get_figure())
+    sheet.notes += [Note(name, x, y, text) for x, y, text in points if not math.isnan(y)]
+
+
+def told(micros: float, value: float, bound: float = math.nan) -> str:
+    """Return a text for a note: a moment in microseconds since 1970, a number, and how far it may be wrong."""
+    known = f" ± {bound:,.6g}" if bound > 0 else ""
+    return f"{moment(micros)}: {value:,.6g}{known}"
+
+
+def moment(micros: float) -> str:
+    """Return a moment in words, to the minute or, where needed, finer."""
+    text = iso_8601(round(micros)).replace("T", " ").replace("Z", " UTC")
+    return text.replace(":00 UTC", " UTC")
 
 
 def freeze_layout(figure: Figure) -> None:
@@ -74,7 +156,7 @@ def freeze_layout(figure: Figure) -> None:
 
 
 def style_axes(
-    figure: Figure,
+    figure: Sheet,
     axes: Axes,
     *,
     span: tuple[int, int] | None,
@@ -91,32 +173,42 @@ def style_axes(
         title: above the picture, on the left.
         caption: below the picture; says what is seen.
     """
-    years = ""
     axes.set_xticks([])
     if span is not None:
-        axes.set_xlim(span[0] / DAY, span[1] / DAY)
-        years = " - ".join(sorted({iso_8601(moment)[:4] for moment in span}))
-        locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(
-            dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-                locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
-            )
-        )
+        _time_axis(axes, *span)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
     axes.set_ylabel(values)
-    axes.set_xlabel(f"{years} UTC".strip())
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_title(title, loc="left", fontsize=13, color=INK, pad=12)
-    lines = "\n".join(textwrap.wrap(caption, LONGEST_LINE))
-    figure.supxlabel(lines, x=0.01, ha="left", fontsize=8.5, color=INK)
+    figure.say(title, caption)
+
+
+def _time_axis(axes: Axes, first: int, last: int) -> None:
+    """Draw an axis of time, below which the days stand."""
+    if first == last:
+        axes.set_xticks([first / DAY], [moment(first)])
+        return
+    axes.set_xlim(first / DAY, last / DAY)
+    locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(
+        dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
+            locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
+        )
+    )
+    days = list(dict.fromkeys(_day(micros) for micros in (first, last - 1)))
+    axes.set_xlabel(f"{' - '.join(days)}, UTC")
+
+
+def _day(micros: int) -> str:
+    """Return the day of a moment in words."""
+    return f"{datetime.fromtimestamp(micros // 1_000_000, UTC):%d %b %Y}".removeprefix("0")
 
 
 def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None:
-    """Say what marks mean, in the line of the title on its right."""
+    """Say what marks mean, in lines between the title and the picture."""
     if marks:
         axes.legend(
             marks,
@@ -124,8 +216,8 @@ def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None
             frameon=False,
             ncols=min(len(marks), KEYS_ABREAST),
             fontsize=9,
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.0),
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
             borderaxespad=0.2,
         )
 

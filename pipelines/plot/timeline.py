@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from privstream.pipelines.plot.chart import ALARM, COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
+from privstream.pipelines.plot.chart import (
+    ALARM,
+    COLOURS,
+    DAY,
+    GREY,
+    INK,
+    MARKERS,
+    Sheet,
+    chart,
+    freeze_layout,
+    note,
+    short,
+    style_axes,
+    told,
+)
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.truth import Verdict, key
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -18,7 +31,10 @@ from privstream.transforms.rows import HeavyHitter
 MISSED_LABELS = 4
 PEAKS = 6
 MANY_WINDOWS = 100
+BAR = 2
+"""Length of a bar to either side, in standard deviations: what is beyond has a probability of about 5%."""
 
+BARS = "Bars: where these counts are without it, with probability 95%, each by itself."
 LEFT_OUT = "Counts leave out what people have beyond their limits, such as --max_hits and --items_per_step. "
 
 Row = TypeVar("Row", HeavyHitter, ItemHolders)
@@ -75,15 +91,22 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for rank, item in reversed(list(enumerate(ranked))):
         colour = COLOURS[rank] if rank < top else GREY
         _true_line(axes, truth[item], colour)
-        _line(axes, published[item], colour, small=small, layer=3 if rank < top else 2)
+        marker = MARKERS[rank] if rank < top else "."
+        _line(axes, published[item], colour, marker, small=small, layer=3 if rank < top else 2)
+        note(axes, item, [(_day(row), row.count, _told(row)) for row in published[item] if row.count_stddev])
         if rank < top:
             peaks = sorted(published[item], key=lambda row: -row.count)[:PEAKS]
-            points = [(_day(row), row.count + 2 * row.count_stddev) for row in peaks]
+            points = [(_day(row), row.count + BAR * row.count_stddev) for row in peaks]
             labels.append(Label(short(item), points, colour))
     return labels[::-1]
 
 
-def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, *, small: bool, layer: int) -> None:
+def _told(row: HeavyHitter) -> str:
+    """Say what a count is."""
+    return told(row.window_start.micros, row.count, round(BAR * row.count_stddev))
+
+
+def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, marker: str, *, small: bool, layer: int) -> None:
     """Draw an item's counts with error bars; windows that follow each other are connected.
 
     Where there is no count, the line stays at the height of the last one.
@@ -97,10 +120,10 @@ def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, *, small: bool, 
         axes.errorbar(
             [_day(row) for row in counted],
             [row.count for row in counted],
-            yerr=[2 * row.count_stddev for row in counted],
+            yerr=[BAR * row.count_stddev for row in counted],
             color=colour,
             linestyle="none",
-            marker="o",
+            marker=marker,
             markersize=1.8 if small else 3.5,
             elinewidth=0.6 if small else 1.0,
             zorder=layer,
@@ -144,14 +167,14 @@ def _missed(axes: Axes, timeline: Timeline, labels: list[Label]) -> list[tuple[f
     return marks
 
 
-def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
+def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     """Draw everything but the items."""
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
     title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: items that many people have"
     style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
-    counts = [row.count + 2 * row.count_stddev for row in timeline.rows]
+    counts = [row.count + BAR * row.count_stddev for row in timeline.rows]
     counts += [row.holders for row in timeline.truth if row.item in items]
     threshold = timeline.detection_threshold
     if threshold is not None:
@@ -174,7 +197,7 @@ def _dress(figure: Figure, axes: Axes, timeline: Timeline) -> None:
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
     noisy = any(row.count_stddev for row in timeline.rows)
-    bars = f"Points: counts with noise; bars: two standard deviations of the noise. {LEFT_OUT}" if noisy else ""
+    bars = f"Points: counts with noise. {BARS} {LEFT_OUT}" if noisy else ""
     if noisy and any(not row.count_stddev for row in timeline.rows):
         bars += "Lines without points: the item continues, and has no count. "
     if not timeline.rows:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import ENDED, HeavyHitter
 
@@ -80,15 +78,16 @@ def read_detection_threshold(path: str) -> int | None:
     Raises:
         ValueError: the file is not one that `heavy-hitters` writes.
     """
-    promise = f"{path}.guarantee.json"
-    try:
-        if not FileSystems.exists(promise):
-            return None
-        with FileSystems.open(promise) as file:
-            found = json.loads(file.read())["accuracy"]["detection_threshold"]
-    except (KeyError, TypeError, ValueError, OSError, BeamIOError) as error:
-        raise ValueError(f"{promise} must be a guarantee that heavy-hitters wrote ({type(error).__name__})") from None
-    return int(found)
+    return detection_threshold(Promise.read(f"{path}.guarantee.json"))
+
+
+def detection_threshold(promise: Promise | None) -> int | None:
+    """Return how many people are enough for a report, or None if that is not known.
+
+    Raises:
+        ValueError: the file is not one that `heavy-hitters` writes.
+    """
+    return None if promise is None else int(promise.number("accuracy", "detection_threshold"))
 
 
 def _length(row: HeavyHitter | ItemHolders) -> int:

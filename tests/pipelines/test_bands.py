@@ -1,6 +1,7 @@
 """Pictures of estimates with bands."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -41,11 +42,20 @@ def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() ->
 
 def test_bands_that_would_cover_all_lines_are_told_in_words() -> None:
     low, high = band("low", 24), band("high", 24, 300.0)
-    assert tell_bounds([low, high]) == " Bands: error bounds, up to 5."
+    assert tell_bounds([low, high], "What bands are.") == " What bands are. They reach up to 5 to either side."
     covering = Band("wide", low.times, low.estimates, np.full(24, 200.0))
-    assert tell_bounds([covering, high]) == " The error bounds, up to 200, are too wide to be drawn."
-    assert tell_bounds([covering]) == " Bands: error bounds, up to 200."
+    assert "up to 200 to either side, and are not drawn, since" in tell_bounds([covering, high], "")
+    assert tell_bounds([covering], "").endswith("up to 200 to either side.")
     unknown = Band("unknown", low.times, np.full(24, np.nan), np.full(24, np.nan))
-    assert tell_bounds([unknown]) == tell_bounds([]) == ""
+    assert tell_bounds([unknown], "") == tell_bounds([], "") == ""
     assert not too_wide([unknown, low])
     assert drawn([covering, high]).count("<path") < drawn([low, high]).count("<path")
+
+
+@pytest.mark.parametrize(("gaps", "alone"), [([1, 3], 3), ([2], 0), ([0, 2], 1), ([], 0)])
+def test_an_estimate_without_neighbours_has_a_bar_for_its_error(gaps: list[int], alone: int) -> None:
+    given = band("alpha", 5)
+    given.estimates[gaps] = np.nan
+    picture = drawn([given])
+    bars = re.search('<g id="LineCollection_1">(.*?)</g>', picture, re.DOTALL)
+    assert (bars[1].count("<path") if bars else 0) == alone

@@ -158,7 +158,7 @@ def test_a_stream_is_chosen(files: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["--top", "0"], "top must be >= 1, got 0"),
         (["--top", "13"], "top must be <= 12, got 13"),
         (["--input", "none.jsonl"], "--input must be a file that exists, got none.jsonl"),
-        (["--input", "rows.txt"], "--input must end in .avro, .parquet, .jsonl, got rows.txt"),
+        (["--input", "rows.txt"], "--input must end in .avro, .parquet, .jsonl, .csv, got rows.txt"),
         (["--input", "broken.jsonl"], "--input must have HeavyHitter rows that privstream wrote, got broken.jsonl"),
         (["--input", "broken.avro"], "--input must have HeavyHitter rows that privstream wrote, got broken.avro"),
         (["--truth", "rows.jsonl"], "--truth must have ItemHolders rows that privstream wrote, got rows.jsonl"),
@@ -189,7 +189,10 @@ def test_what_cannot_be_drawn_is_refused(
 def test_a_guarantee_that_is_none_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "rows.jsonl.guarantee.json").write_text("{}")
     assert plot(files, "picture.png") == 2
-    assert "rows.jsonl.guarantee.json must be a guarantee that heavy-hitters wrote" in capsys.readouterr().err
+    assert (
+        "rows.jsonl.guarantee.json must be a guarantee that privstream wrote, with accuracy.detection_threshold"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_picture_that_cannot_be_finished_leaves_what_was_there(

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.cardinality.simulation import SetSize
 from privstream.transforms.rows import CardinalityEstimate
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="cardinality", truth="draws the true numbers, dashed")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        stream, rows = choose_stream(read_rows("--input", arguments.input, CardinalityEstimate), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, SetSize)
-        found = band(rows, [row for row in truth if row.stream == stream])
-        title = "People in the set now" + (f", {stream}" if stream else "")
-        return partial(draw_bands, [found], values="people", title=title, caption=caption(rows, found))
-
-    write_picture(arguments.output, prepare)
+def prepare(given: Given) -> Drawing:
+    """Return what draws the estimates."""
+    found = band(given.rows, given.truth or [])
+    text = caption(given.rows, found, given.sure("Band", together=True))
+    return partial(draw_bands, [found], values="people", title=given.title("People in the set now"), caption=text)
 
 
 def band(rows: Sequence[CardinalityEstimate], truth: Sequence[SetSize]) -> Band:
@@ -40,15 +27,15 @@ def band(rows: Sequence[CardinalityEstimate], truth: Sequence[SetSize]) -> Band:
     estimates, bounds = (np.array([row[place] for row in known], np.float64) for place in (3, 4))
     bounds[bounds < 0] = np.nan
     sizes = np.array([true.get(row.window_end, np.nan) for row in known], np.float64)
-    return Band("", times, estimates, bounds, sizes if truth else None)
+    return Band("people", times, estimates, bounds, sizes if truth else None)
 
 
-def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
+def caption(rows: Sequence[CardinalityEstimate], found: Band, meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
     changes = int(np.count_nonzero(np.diff(found.estimates)))
-    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times.{tell_bounds([found])}"
+    text = f"{len(rows):,} windows, in which the estimate changes {changes:,} times.{tell_bounds([found], meaning)}"
     used_up = int(np.isnan(found.error_bounds).sum())
     if used_up:
         text += (
@@ -69,8 +56,9 @@ def caption(rows: Sequence[CardinalityEstimate], found: Band) -> str:
     )
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws how many people are in a set, with a band for the error and, given the truth, the true numbers.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=SetSize,
+    shows="draws the true numbers, dashed",
+    prepare=prepare,
 )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms import checks
-from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.chart import COLOURS
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
 
@@ -20,28 +17,21 @@ MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="counts", truth="draws true counts, dashed")
-    parser.add_argument(
-        "--top", type=int, default=8, metavar="N", help=f"items in colour, 1 to {len(COLOURS)} (default: 8)"
-    )
+def prepare(given: Given) -> Drawing:
+    """Return what draws the items."""
+    found = bands(given.rows, given.truth or [])
+    text = caption(given.rows, found, given.sure("Bands", together=True))
+    if any(np.isnan(band.estimates).any() for band in found):
+        text += _gaps(given.promise)
+    title = given.title("People with each item")
+    return partial(draw_bands, found, values="people", title=title, caption=text, top=given.top)
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        if checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
-            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
-        stream, rows = choose_stream(read_rows("--input", arguments.input, KeyCount), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, ItemHolders)
-        found = bands(rows, [row for row in truth if row.stream == stream])
-        title = "People with each item" + (f", {stream}" if stream else "")
-        text = caption(rows, found)
-        return partial(draw_bands, found, values="people", title=title, caption=text, top=arguments.top)
-
-    write_picture(arguments.output, prepare)
+def _gaps(promise: Promise | None) -> str:
+    """Say why lines have gaps."""
+    threshold = None if promise is None else promise.maybe("accuracy", "threshold")
+    below = f"below the threshold of {threshold:,} people" if threshold else "below the threshold of the run"
+    return f" Where a line has a gap, the item's count with noise was {below}, and is not published."
 
 
 def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders]) -> list[Band]:
@@ -65,13 +55,13 @@ def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders]) -> list[Band]:
     return [band(item) for item in ranked[:MOST_LINES]]
 
 
-def caption(rows: list[KeyCount], found: list[Band]) -> str:
+def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
     items, windows = len({row.item for row in rows}), len({row.window_start for row in rows})
     drawn = f", {len(found):,} of them drawn" if items > len(found) else ""
-    text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found)}"
+    text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found, meaning)}"
     errors = [(np.abs(band.estimates - band.truth), band.error_bounds) for band in found if band.truth is not None]
     pairs = [(error, bound) for column in errors for error, bound in zip(*column, strict=True) if np.isfinite(error)]
     if not pairs:
@@ -83,9 +73,11 @@ def caption(rows: list[KeyCount], found: list[Band]) -> str:
     )
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
     "true numbers.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=ItemHolders,
+    shows="draws true counts, dashed",
+    prepare=prepare,
+    top=8,
 )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
 from matplotlib.lines import Line2D
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, key_above, short, style_axes
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, key_above, moment, note, short, style_axes
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import percent
 from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.rows import CategoryFlag
 
@@ -30,6 +29,7 @@ class FlagPicture:
         raised: when flags went up, of those that did.
         passed: when counts had passed their thresholds in truth, of those that had; None if the truth is not known.
         error_bound: the largest of the rows.
+        certainty: the probability with which it is right, such as 95%.
     """
 
     stream: str
@@ -38,26 +38,17 @@ class FlagPicture:
     raised: Mapping[str, int]
     passed: Mapping[str, int] | None
     error_bound: int
+    certainty: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="flags", truth="marks when counts passed their thresholds")
+def prepare(given: Given) -> Drawing:
+    """Return what draws the flags."""
+    return partial(draw, picture(given.stream, given.rows, given.truth, percent(given.promise)))
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-    write_picture(arguments.output, lambda: partial(draw, _read(arguments)))
-
-
-def _read(arguments: argparse.Namespace) -> FlagPicture:
-    """Read what is to be drawn."""
-    stream, rows = choose_stream(read_rows("--input", arguments.input, CategoryFlag), arguments.stream)
-    truth = None if arguments.truth is None else read_rows("--truth", arguments.truth, CategoryCount)
-    return picture(stream, rows, None if truth is None else [row for row in truth if row.stream == stream])
-
-
-def picture(stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryCount] | None) -> FlagPicture:
+def picture(
+    stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryCount] | None, certainty: str
+) -> FlagPicture:
     """Return when flags went up, and when they should have."""
     thresholds = {row.category: row.threshold for row in rows}
     raised: dict[str, int] = {}
@@ -78,6 +69,7 @@ def picture(stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryC
         raised=raised,
         passed=passed,
         error_bound=max((row.error_bound for row in rows), default=0),
+        certainty=certainty,
     )
 
 
@@ -90,6 +82,7 @@ def draw(found: FlagPicture, stream: BinaryIO, format: str) -> None:
             if name in found.raised and found.span is not None:
                 days = [found.raised[name] / DAY, found.span[1] / DAY]
                 axes.plot(days, [place, place], color=COLOURS[0], linewidth=5, solid_capstyle="butt", zorder=2)
+                note(axes, name, [(days[0], place, f"up since {moment(found.raised[name])}")])
                 axes.plot(days[:1], [place], "o", color=COLOURS[0], markersize=7, clip_on=False, zorder=3)
             if found.passed and name in found.passed:
                 day = found.passed[name] / DAY
@@ -113,8 +106,8 @@ def caption(found: FlagPicture) -> str:
         return "There are no rows."
     text = (
         f"In brackets: the thresholds, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
-        f"went up, and stay up. A flag may go up at a count up to {found.error_bound:,} events below or above its "
-        "threshold."
+        f"went up, and stay up. With probability {found.certainty}, all of them together, each flag goes up at a count "
+        f"that is at most {found.error_bound:,} events below or above its threshold."
     )
     if found.passed is not None:
         early = sum(moment < found.passed.get(name, moment + 1) for name, moment in found.raised.items())
@@ -127,9 +120,10 @@ def caption(found: FlagPicture) -> str:
     return text if beyond <= 0 else f"{text} Not shown: {beyond:,} more categories."
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws when the flag of each category went up and, given the truth, when its count passed the "
     "threshold.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=CategoryCount,
+    shows="marks when counts passed their thresholds",
+    prepare=prepare,
 )

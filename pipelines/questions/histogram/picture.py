@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms import checks
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds, widest
-from privstream.pipelines.plot.chart import COLOURS
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.histograms.questions import questions
 from privstream.transforms.rows import HistogramEstimate
@@ -24,37 +21,17 @@ MEANINGS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="histogram", truth="draws true counts, dashed")
-    parser.add_argument("--query", help="which query to draw, if there are several (default: histogram, else all)")
-    parser.add_argument(
-        "--top", type=int, default=8, metavar="N", help=f"lines in colour, 1 to {len(COLOURS)} (default: 8)"
-    )
+def prepare(given: Given) -> Drawing:
+    """Return what draws the counts, or the answers to a query."""
+    rows = _chosen(given.rows, given.options["query"])
+    found = bands(rows, given.truth or [])
+    quantiles = bool(rows) and not any(row.category for row in rows)
+    title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
+    text = caption(rows, found, given.sure("Bands", together=True))
+    return partial(draw_bands, found, values="events so far", title=title, caption=text, top=given.top)
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        if checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
-            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
-        stream, rows = choose_stream(read_rows("--input", arguments.input, HistogramEstimate), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, CategoryCount)
-        rows = _chosen(rows, arguments.query)
-        found = bands(rows, [row for row in truth if row.stream == stream])
-        quantiles = bool(rows) and not any(row.category for row in rows)
-        title = ("Quantiles of the counts since the start" if quantiles else "Counts since the start") + (
-            f", {stream}" if stream else ""
-        )
-        return partial(
-            draw_bands, found, values="events so far", title=title, caption=caption(rows, found), top=arguments.top
-        )
-
-    write_picture(arguments.output, prepare)
-
-
-def _chosen(rows: list[HistogramEstimate], query: str | None) -> list[HistogramEstimate]:
+def _chosen(rows: Sequence[HistogramEstimate], query: str | None) -> list[HistogramEstimate]:
     """Return the rows of the query, or of all queries that are not about categories."""
     names = list(dict.fromkeys(row.query for row in rows))
     if query is None and "histogram" in names:
@@ -64,7 +41,7 @@ def _chosen(rows: list[HistogramEstimate], query: str | None) -> list[HistogramE
     return [row for row in rows if query is None or row.query == query]
 
 
-def bands(rows: list[HistogramEstimate], truth: list[CategoryCount]) -> list[Band]:
+def bands(rows: Sequence[HistogramEstimate], truth: Sequence[CategoryCount]) -> list[Band]:
     """Return one band for each category and query, at the ends of windows."""
     true: dict[int, dict[str, int]] = defaultdict(dict)
     for count in truth:
@@ -90,16 +67,14 @@ def _true_answer(row: HistogramEstimate, counts: dict[str, int]) -> float:
     return float(asked.query.values(np.array([list(counts.values())], np.int64))[0, 0])
 
 
-def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
+def caption(rows: Sequence[HistogramEstimate], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
     categories = len({row.category for row in rows} - {""})
     asked = {row.query.partition(":")[0] for row in rows if not row.category}
     parts = [f"{categories:,} categories."] * (categories > 0) + [MEANINGS[name] for name in MEANINGS if name in asked]
-    text = " ".join(parts) + tell_bounds(found)
-    if widest(found):
-        text += " With probability 1 - beta all of these bounds are right together."
+    text = " ".join(parts) + tell_bounds(found, meaning)
     known = [(band, np.abs(band.estimates - band.truth)) for band in found if band.truth is not None]
     if not known:
         return text
@@ -109,8 +84,11 @@ def caption(rows: list[HistogramEstimate], found: list[Band]) -> str:
     return f"{text} Dashed: the truth. The largest error is {errors.max():,.0f}; {inside} within their bands."
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws live counts with bands for their error and, given the truth, true counts.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=CategoryCount,
+    shows="draws true counts, dashed",
+    prepare=prepare,
+    top=8,
+    query=True,
 )

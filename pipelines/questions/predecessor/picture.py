@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import percent
 from privstream.pipelines.questions.predecessor.simulation import NearestTrue
 from privstream.transforms.rows import NearestPoints
 
 SIDES = ("predecessor", "successor")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="predecessor", truth="draws what was nearest, dashed")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        stream, rows = choose_stream(read_rows("--input", arguments.input, NearestPoints), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, NearestTrue)
-        bands = make_bands(rows, [row for row in truth if row.stream == stream])
-        text, queries = caption(rows, bool(truth)), sorted({row.query for row in rows})
-        title = "Nearest points below and above" + (f", {stream}" if stream else "")
-        return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries)
-
-    write_picture(arguments.output, prepare)
+def prepare(given: Given) -> Drawing:
+    """Return what draws the nearest points."""
+    bands = make_bands(given.rows, given.truth or [])
+    text, queries = (
+        caption(given.rows, bool(given.truth), percent(given.promise)),
+        sorted({row.query for row in given.rows}),
+    )
+    title = given.title("Nearest points below and above")
+    return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries)
 
 
 def make_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> list[Band]:
@@ -62,20 +53,22 @@ def _points(numbers: Sequence[int]) -> np.ndarray:
     return points
 
 
-def caption(rows: Sequence[NearestPoints], truth: bool) -> str:
+def caption(rows: Sequence[NearestPoints], truth: bool, certainty: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
     worst = max(row.error_bound for row in rows)
     text = (
-        "Dotted: the points of the queries. Lines: the nearest points below and above, as reported. At most "
-        f"{worst:,} points lie between a query and its line; where there is no line, at most as many lie on that side."
+        "Dotted: the points of the queries. Lines: the nearest points below and above, as reported. With "
+        f"probability {certainty}, all of them together, at most {worst:,} points lie between a query and its line; "
+        "where there is no line, at most as many lie on that side."
     )
     return text + (" Dashed: the nearest points in truth." if truth else "")
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws the nearest points below and above each query and, given the truth, the true ones.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=NearestTrue,
+    shows="draws what was nearest, dashed",
+    prepare=prepare,
 )

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib.ticker import AutoLocator, FuncFormatter
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import COLOURS, DAY, INK, chart, freeze_layout, style_axes
+from privstream.pipelines.plot.bands import MARKS
+from privstream.pipelines.plot.chart import (
+    COLOURS,
+    DAY,
+    INK,
+    MARKERS,
+    chart,
+    freeze_layout,
+    moment,
+    note,
+    style_axes,
+)
 from privstream.pipelines.plot.labels import Label, place
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.quantiles.simulation import TrueQuantile
 from privstream.transforms.rows import QuantileEstimate
 
@@ -33,23 +42,19 @@ class Line:
     upper: np.ndarray
     truth: np.ndarray
 
+    @property
+    def notes(self) -> Iterator[tuple[float, float, str]]:
+        """What its points mean."""
+        columns = (column.tolist() for column in (self.days, self.estimates, self.lower, self.upper))
+        for day, value, low, high in zip(*columns, strict=True):
+            yield day, value, f"{moment(day * DAY)}: {value:,.6g} (between {low:,.6g} and {high:,.6g})"
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="quantiles", truth="draws true quantiles, dashed")
 
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        stream, rows = choose_stream(read_rows("--input", arguments.input, QuantileEstimate), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, TrueQuantile)
-        found = lines(rows, [row for row in truth if row.stream == stream])
-        title = "Quantiles" + (f", {stream}" if stream else "")
-        return partial(draw_lines, found, title=title, caption=caption(rows, found))
-
-    write_picture(arguments.output, prepare)
+def prepare(given: Given) -> Drawing:
+    """Return what draws the quantiles."""
+    found = lines(given.rows, given.truth or [])
+    text = caption(given.rows, found, given.sure("Bands", together=True))
+    return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
 
 
 def lines(rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile]) -> list[Line]:
@@ -69,12 +74,16 @@ def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: s
         for rank, line in enumerate(found):
             colour = COLOURS[rank % len(COLOURS)]
             axes.fill_between(line.days, line.lower, line.upper, color=colour, alpha=0.15, linewidth=0)
-            marker = "o" if len(line.days) == 1 else ""
-            axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, marker=marker)
+            style: dict[str, Any] = {
+                "marker": MARKERS[rank % len(MARKERS)],
+                "markevery": max(1, len(line.days) // MARKS),
+            }
+            axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, markersize=4, **style)
+            note(axes, line.name, line.notes)
             axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
             labels.append(Label(line.name, list(zip(line.days.tolist(), line.estimates.tolist(), strict=True)), colour))
         moments = [round(day * DAY) for line in found for day in line.days.tolist()]
-        span = (min(moments), max(moments)) if moments and min(moments) < max(moments) else None
+        span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
         style_axes(figure, axes, span=span, values="value", title=title, caption=caption)
@@ -94,11 +103,11 @@ def _is_wide(found: Sequence[Line]) -> bool:
     return bool(least > 0 and most > WIDE * least)
 
 
-def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line]) -> str:
+def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. Bands: intervals that contain the true ones."
+    text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. {meaning}"
     known = [line for line in found if np.isfinite(line.truth).any()]
     if not known:
         return text
@@ -108,8 +117,9 @@ def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line]) -> str:
     return f"{text} Dashed: quantiles of all values, before any limits; {inside} in their intervals."
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws quantiles over time with their intervals and, given the truth, the true quantiles.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=TrueQuantile,
+    shows="draws true quantiles, dashed",
+    prepare=prepare,
 )

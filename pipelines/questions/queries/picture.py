@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from functools import partial
 from typing import BinaryIO
 
 from matplotlib.ticker import MaxNLocator
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, style_axes
-from privstream.pipelines.plot.rows import add_plot, read_rows, write_picture
+from privstream.pipelines.plot.chart import ALARM, COLOURS, GREY, INK, chart, key_above, note, style_axes
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.queries.simulation import QueryTruth
 from privstream.transforms import QueryAnswer
 
@@ -21,32 +19,20 @@ STYLES = {"hypothesis": (COLOURS[0], "o"), "measured": (COLOURS[1], "D"), "refus
 
 @dataclass(frozen=True)
 class QueryPicture:
-    """What is drawn: answers, and the true numbers by query, perhaps none."""
+    """What is drawn: answers, the true numbers by query, perhaps none, and what error bounds mean."""
 
     rows: Sequence[QueryAnswer]
     truth: Mapping[str, int]
+    meaning: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="queries", truth="shows errors in place of answers")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-    write_picture(arguments.output, lambda: partial(draw, _read(arguments)))
-
-
-def _read(arguments: argparse.Namespace) -> QueryPicture:
-    """Read what is to be drawn."""
-    if arguments.stream is not None:
-        raise ValueError("stream must not be given: queries have none")
-    rows = sorted(read_rows("--input", arguments.input, QueryAnswer), key=lambda row: (row.time, row.query))
-    truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, QueryTruth)
-    people = {row.query: row.people for row in truth}
+def prepare(given: Given) -> Drawing:
+    """Return what draws the answers."""
+    rows = sorted(given.rows, key=lambda row: (row.time, row.query))
+    people = {row.query: row.people for row in given.truth or ()}
     if people and not {row.query for row in rows} <= set(people):
         raise ValueError("truth must be about all queries of the rows")
-    return QueryPicture(rows, people)
+    return partial(draw, QueryPicture(rows, people, given.sure("Grey", together=True)))
 
 
 def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
@@ -62,6 +48,11 @@ def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:
             if mine:
                 at, of = [numbers[i] for i in mine], [values[i] for i in mine]
                 marks += axes.plot(at, of, marker, color=colour, markersize=4.5, label=source, zorder=3)
+        texts = [f"{row.query}: {row.estimate:,.6g}" for row in rows]
+        texts = [
+            text if math.isnan(bound) else f"{text} ± {bound:,.6g}" for text, bound in zip(texts, bounds, strict=True)
+        ]
+        note(axes, "", zip(numbers, values, texts, strict=True))
         if rows:
             middles = [0.0] * len(rows) if picture.truth else values
             low = [middle - bound for middle, bound in zip(middles, bounds, strict=True)]
@@ -86,17 +77,18 @@ def _caption(picture: QueryPicture) -> str:
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
     text = (
         f"{len(rows):,} answers: {count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
-        f"{count['refused']:,} refused. Grey: error bounds"
+        f"{count['refused']:,} refused. {picture.meaning}"
     )
     if picture.truth and rows:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)
-        return f"{text}; {within:,} answers are within them. The largest error is {worst:,.0f} people."
-    return f"{text}."
+        return f"{text} {within:,} answers are within their bounds. The largest error is {worst:,.0f} people."
+    return text
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws answers with their error bounds in the order of the queries or, given the truth, their errors.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=QueryTruth,
+    shows="shows errors in place of answers",
+    prepare=prepare,
 )

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from privstream.pipelines.command import Command
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.ranges.simulation import PointsInRange
 from privstream.transforms.rows import RangeCount
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="ranges", truth="draws the true numbers, dashed")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        stream, rows = choose_stream(read_rows("--input", arguments.input, RangeCount), arguments.stream)
-        truth = [] if arguments.truth is None else read_rows("--truth", arguments.truth, PointsInRange)
-        bands = make_bands(rows, [row for row in truth if row.stream == stream])
-        title = "Points in ranges" + (f", {stream}" if stream else "")
-        return partial(draw_bands, bands, values="points", title=title, caption=caption(bands))
-
-    write_picture(arguments.output, prepare)
+def prepare(given: Given) -> Drawing:
+    """Return what draws the ranges."""
+    bands = make_bands(given.rows, given.truth or [])
+    text = caption(bands, given.sure("Bands", together=True))
+    return partial(draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text)
 
 
 def make_bands(rows: Sequence[RangeCount], truth: Sequence[PointsInRange]) -> list[Band]:
@@ -55,20 +42,21 @@ def make_bands(rows: Sequence[RangeCount], truth: Sequence[PointsInRange]) -> li
     return bands
 
 
-def caption(bands: Sequence[Band]) -> str:
+def caption(bands: Sequence[Band], meaning: str) -> str:
     """Say what is seen."""
     if not bands:
         return "There are no rows."
-    text = f"{len(bands):,} ranges.{tell_bounds(bands)}"
+    text = f"{len(bands):,} ranges.{tell_bounds(bands, meaning)}"
     errors = np.concatenate([np.abs(band.estimates - band.truth) for band in bands if band.truth is not None] or [[]])
     if not np.isfinite(errors).any():
         return text
     return f"{text} Dashed: the truth. The largest error is {np.nanmax(errors):,.0f}."
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws how many points lie in each range, with a band for the error and, given the truth, the true "
     "numbers.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=PointsInRange,
+    shows="draws the true numbers, dashed",
+    prepare=prepare,
 )

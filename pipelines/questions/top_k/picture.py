@@ -2,92 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
-from privstream.mechanisms import checks
-from privstream.pipelines.command import Command
-from privstream.pipelines.plot.chart import COLOURS, DAY, GREY, INK, chart, freeze_layout, short, style_axes
+from privstream.pipelines.plot.chart import (
+    COLOURS,
+    DAY,
+    GREY,
+    INK,
+    MARKERS,
+    Sheet,
+    chart,
+    freeze_layout,
+    note,
+    short,
+    style_axes,
+    told,
+)
 from privstream.pipelines.plot.labels import Label, place
-from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import RankedItem
 
 Points = dict[int, RankedItem]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_plot(parser, rows="top-k", truth="draws true numbers, dashed")
-    parser.add_argument(
-        "--top", type=int, default=8, metavar="N", help=f"items in colour, 1 to {len(COLOURS)} (default: 8)"
-    )
+def prepare(given: Given) -> Drawing:
+    """Return what draws the items."""
+    return partial(draw, given)
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the rows, draw, and write the picture."""
-
-    def prepare() -> partial[None]:
-        if checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
-            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
-        stream, rows = choose_stream(read_rows("--input", arguments.input, RankedItem), arguments.stream)
-        truth = None if arguments.truth is None else read_rows("--truth", arguments.truth, ItemHolders)
-        known = None if truth is None else [row for row in truth if row.stream == stream]
-        return partial(draw, rows, known, stream_name=stream, top=arguments.top)
-
-    write_picture(arguments.output, prepare)
-
-
-def draw(
-    rows: list[RankedItem],
-    truth: list[ItemHolders] | None,
-    stream: BinaryIO,
-    format: str,
-    *,
-    stream_name: str,
-    top: int,
-) -> None:
+def draw(given: Given, stream: BinaryIO, format: str) -> None:
     """Draw the items that were most often and most clearly on top in colour, the others grey.
 
-    Args:
-        rows: of one stream.
-        truth: how many people had the items, or None.
-        stream: where to write the picture.
-        format: png or svg.
-        stream_name: for the title.
-        top: items in colour, and with a name.
+    Where every item may have had nobody, nothing is drawn: the order is noise.
     """
+    rows, truth, top = given.rows, given.truth, given.top
+    title, text = given.title("The leading items"), caption(rows, truth, given.sure("Bars", together=False))
+    windows = sorted({int(row.window_start.micros) for row in rows})
+    span = (windows[0], max(int(row.window_end.micros) for row in rows)) if rows else None
+    with chart(stream, format) as (figure, axes):
+        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=text)
+        if not rows or drowned(rows):
+            words = "Nothing can be told apart: noise dominates" if rows else "no rows"
+            axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", fontsize=13, color=INK)
+            axes.set_yticks([])
+        else:
+            _draw(figure, axes, rows, truth, top)
+
+
+def drowned(rows: Sequence[RankedItem]) -> bool:
+    """Tell whether noise dominates: by its bound, every item in every window may have had nobody."""
+    return bool(rows) and all(row.estimate <= row.error_bound for row in rows)
+
+
+def _draw(figure: Sheet, axes: Axes, rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, top: int) -> None:
+    """Draw the items, the truth, and names."""
     by_item: dict[str, Points] = defaultdict(dict)
     for row in rows:
         by_item[row.item][int(row.window_start.micros)] = row
     ranked = sorted(by_item, key=lambda item: (-sum(row.estimate for row in by_item[item].values()), item))
     windows = sorted({int(row.window_start.micros) for row in rows})
-    ends = max((int(row.window_end.micros) for row in rows), default=0)
-    length = ends - windows[-1] if windows else 0
-    with chart(stream, format) as (figure, axes):
-        labels = []
-        for rank, item in reversed(list(enumerate(ranked))):
-            colour = COLOURS[rank] if rank < top else GREY
-            _draw_item(axes, by_item[item], windows, length, colour)
-            if rank < top:
-                labels.append(_label(item, by_item[item], length, colour))
-        if truth is not None:
-            _draw_truth(axes, truth, windows, length, dict(zip(ranked[:top], COLOURS, strict=False)))
-        if not rows:
-            axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        span = (windows[0], ends) if windows else None
-        title = "The leading items" + (f", {stream_name}" if stream_name else "")
-        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=caption(rows, truth))
-        freeze_layout(figure)
-        half = length / 2
-        place(axes, labels[::-1], [((row.window_start.micros + half) / DAY, row.estimate) for row in rows])
+    length = int(rows[0].window_end.micros - rows[0].window_start.micros)
+    labels = []
+    for rank, item in reversed(list(enumerate(ranked))):
+        colour, marker = (COLOURS[rank], MARKERS[rank]) if rank < top else (GREY, ".")
+        _draw_item(axes, by_item[item], windows, length, colour, marker)
+        points = by_item[item].items()
+        texts = [told(time, row.estimate, row.error_bound) for time, row in points]
+        places = [((time + length / 2) / DAY, row.estimate) for time, row in points]
+        note(axes, item, [(*place, text) for place, text in zip(places, texts, strict=True)])
+        if rank < top:
+            labels.append(_label(item, by_item[item], length, colour))
+    if truth is not None:
+        _draw_truth(axes, truth, windows, length, dict(zip(ranked[:top], COLOURS, strict=False)))
+    axes.set_ylim(bottom=min(0.0, *(row.estimate for row in rows)))
+    freeze_layout(figure)
+    place(axes, labels[::-1], [((row.window_start.micros + length / 2) / DAY, row.estimate) for row in rows])
 
 
-def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colour: str) -> None:
+def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colour: str, marker: str) -> None:
     """Draw an item's estimates with bars, joined where it was on top in one window after the other."""
     times = np.array(windows, dtype=np.int64)
     shown = [points.get(time) for time in windows]
@@ -100,7 +98,7 @@ def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colo
         bounds,
         color=colour,
         alpha=1.0 if coloured else 0.5,
-        marker="o",
+        marker=marker,
         markersize=4 if coloured else 2.5,
         linewidth=1.2 if coloured else 0.6,
         elinewidth=1.0 if coloured else 0.5,
@@ -108,7 +106,9 @@ def _draw_item(axes: Axes, points: Points, windows: list[int], length: int, colo
     )
 
 
-def _draw_truth(axes: Axes, truth: list[ItemHolders], windows: list[int], length: int, colours: dict[str, str]) -> None:
+def _draw_truth(
+    axes: Axes, truth: Sequence[ItemHolders], windows: list[int], length: int, colours: dict[str, str]
+) -> None:
     """Draw how many people had the items in colour; where the truth is not known, there is no line."""
     holders = {(row.item, int(row.window_start.micros)): row.holders for row in truth}
     for item, colour in colours.items():
@@ -123,14 +123,20 @@ def _label(item: str, points: Points, length: int, colour: str) -> Label:
     return Label(short(item), [((time + length / 2) / DAY, points[time].estimate) for time in highest], colour)
 
 
-def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
+def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    windows = len({row.window_start for row in rows})
+    windows, most = len({row.window_start for row in rows}), max(row.rank for row in rows)
+    if drowned(rows):
+        return (
+            f"By the error bounds, up to {max(row.error_bound for row in rows):,.0f} people, each of the {most:,} "
+            f"leading items of each of {windows:,} windows may have had nobody. Longer windows, fewer items in the "
+            "ranking or a larger epsilon help: privstream plan top-k says how much."
+        )
     text = (
-        f"The {max(row.rank for row in rows):,} leading items of each of {windows:,} windows; the most frequent "
-        "ones are in colour. Points: estimates of numbers of people; bars: their error bounds."
+        f"The {most:,} leading items of each of {windows:,} windows; the most frequent ones are in colour. Points: "
+        f"estimates of numbers of people. {meaning} What would be below 0 is cut off."
     )
     if truth is None:
         return text
@@ -147,9 +153,11 @@ def caption(rows: list[RankedItem], truth: list[ItemHolders] | None) -> str:
     return f"{text}; {outside:,} of {len(errors):,} estimates are further from the truth than their error bound."
 
 
-COMMAND = Command(
+PICTURE = PictureSpec(
     description="Draws how many people have the leading items of each window, with bars for the error and, given the "
     "truth, the true numbers.",
-    add_arguments=add_arguments,
-    run=run,
+    truth=ItemHolders,
+    shows="draws true numbers, dashed",
+    prepare=prepare,
+    top=8,
 )

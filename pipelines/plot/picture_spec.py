@@ -1,0 +1,128 @@
+"""What the picture of a question is: one description, from which `plot` and `report` draw it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, BinaryIO
+
+from privstream.mechanisms import checks
+from privstream.pipelines.command import Command
+from privstream.pipelines.plot.chart import COLOURS, short
+from privstream.pipelines.plot.promise import Promise, percent
+from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
+
+Drawing = Callable[[BinaryIO, str], None]
+"""Draws into a stream in a format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a picture is made of.
+
+    Attributes:
+        stream: whose rows they are, empty where there is but one.
+        rows: what was published about it.
+        truth: the truth about it, None if it is not known.
+        promise: the guarantee file of the rows, None without one.
+        options: of the picture, by name.
+    """
+
+    stream: str
+    rows: Sequence[Any]
+    truth: Sequence[Any] | None = None
+    promise: Promise | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def top(self) -> int:
+        """Number of items in colour."""
+        return int(self.options["top"])
+
+    def title(self, words: str) -> str:
+        """Return the title, with the name of the stream."""
+        return f"{words}, {short(self.stream)}" if self.stream else words
+
+    def sure(self, what: str, *, together: bool) -> str:
+        """Say what a bar or a band means; it is the same in all pictures.
+
+        Args:
+            what: Bars, or Bands.
+            together: whether all of them are right at once with this probability, or each by itself.
+        """
+        scope = "all of them together" if together else "each by itself"
+        return f"{what}: where the true values are, with probability {percent(self.promise)}, {scope}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSpec:
+    """The picture of a question.
+
+    Attributes:
+        description: what it shows, in sentences.
+        truth: type of the rows of its truth, which `simulate` writes.
+        shows: what is drawn with the truth.
+        prepare: from what is given to what draws it; a ValueError names what cannot be drawn.
+        top: how many items are in colour unless `--top` says otherwise; None if all of them are.
+        query: whether rows answer several queries, of which `--query` chooses one.
+    """
+
+    description: str
+    truth: type
+    shows: str
+    prepare: Callable[[Given], Drawing]
+    top: int | None = None
+    query: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the picture and their defaults."""
+        return {"top": self.top, "query": None}
+
+    def command(self, word: str, row_type: Callable[[], type]) -> Command:
+        """Return the command that draws it from files."""
+        return Command(
+            description=self.description,
+            add_arguments=partial(self._add_arguments, word),
+            run=lambda arguments, others: write_picture(
+                arguments.output, lambda: self.prepare(self._read(arguments, row_type()))
+            ),
+        )
+
+    def _add_arguments(self, word: str, parser: argparse.ArgumentParser) -> None:
+        """Add the options of the command."""
+        add_plot(parser, rows=word, truth=self.shows)
+        if self.query:
+            parser.add_argument(
+                "--query", help="which query to draw, if there are several (default: histogram, or all)"
+            )
+        if self.top is not None:
+            words = f"items in colour, 1 to {len(COLOURS)} (default: {self.top})"
+            parser.add_argument("--top", type=int, default=self.top, metavar="N", help=words)
+
+    def _read(self, arguments: argparse.Namespace, row_type: Any) -> Given:
+        """Read what is to be drawn.
+
+        Raises:
+            ValueError, TypeError: naming the option and the rule.
+        """
+        if self.top is not None and checks.integer("top", arguments.top, minimum=1) > len(COLOURS):
+            raise ValueError(f"top must be <= {len(COLOURS)}, got {arguments.top}")
+        rows: list[Any] = read_rows("--input", arguments.input, row_type)
+        stream = ""
+        if "stream" in row_type._fields:
+            stream, rows = choose_stream(rows, arguments.stream)
+        elif arguments.stream is not None:
+            raise ValueError("stream must not be given: these rows have none")
+        truth: list[Any] | None = None
+        if arguments.truth is not None:
+            truth = read_rows("--truth", arguments.truth, self.truth)
+        return Given(
+            stream=stream,
+            rows=rows,
+            truth=None if truth is None else [row for row in truth if getattr(row, "stream", "") == stream],
+            promise=Promise.read(f"{arguments.input}.guarantee.json"),
+            options=vars(arguments),
+        )

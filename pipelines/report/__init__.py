@@ -1,0 +1,1 @@
+"""`privstream report`: results as one page that needs no network."""

@@ -1,0 +1,56 @@
+"""The page: a template, its style and its script in one file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
+from privstream.pipelines.report.cost import DataSetCost
+from privstream.pipelines.terminal import printable
+
+ROOM = "privstream.pipelines.report"
+
+
+def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs: Sequence[DataSetCost] | None) -> str:
+    """Return the page.
+
+    Every value is escaped, and characters that cannot be seen (of control, or changes of direction) are written out.
+    The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
+
+    Args:
+        date: when it was made.
+        version: of privstream.
+        sections: one for each result, as `section` makes them.
+        costs: of their data sets, or None without a ledger.
+    """
+    script, style = _text("report.js"), _text("report.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(
+        autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_text("report.html")).render(
+        date=date,
+        version=version,
+        sections=sections,
+        costs=costs,
+        neighbouring=NEIGHBOURING,
+        script=Markup(script),  # both are files of this package
+        style=Markup(style),
+        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+    )
+
+
+def _text(name: str) -> str:
+    """Return a file of this room."""
+    return (files(ROOM) / name).read_text(encoding="utf-8")
+
+
+def _shown(value: Any) -> Any:
+    """Write out what cannot be seen, in all texts but those that are markup."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

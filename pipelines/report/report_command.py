@@ -1,0 +1,87 @@
+"""`privstream report`: results as one page, with pictures, tables, guarantees and what they have cost."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from apache_beam.io.filesystem import BeamIOError
+from privstream.pipelines.accounts.ledger import ENDING
+from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.report.section import section
+from privstream.pipelines.sinks.whole_files import check_destination, whole_file
+from privstream.pipelines.terminal import say
+
+EXTRA = "report needs an extra: pip install 'privstream[report]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    words = "output of a command, a file or a folder, with its guarantee file"
+    parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
+    parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
+    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
+    parser.add_argument(
+        "--noise_key_file",
+        metavar="PATH",
+        help=f"the noise key of the runs; their ledger is PATH{ENDING} unless --ledger says otherwise. The page then "
+        "has a fingerprint of the input, too, which only who has the key can check",
+    )
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the results, make the page, and write it."""
+    try:
+        if not arguments.output.lower().endswith(".html"):
+            raise ValueError(f"--output must end in .html, got {arguments.output}")
+        check_destination(arguments.output)
+        page = _page(arguments)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    try:
+        with whole_file(arguments.output) as stream:
+            stream.write(page.encode())
+    except (OSError, BeamIOError) as error:
+        raise RunError(f"cannot write {arguments.output}: {error}") from error
+    say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
+
+
+def _page(arguments: argparse.Namespace) -> str:
+    """Return the page.
+
+    Raises:
+        ValueError: naming the option or the file.
+    """
+    render = _renderer()
+    accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
+    sections = [section(read_result(path), accounts) for path in arguments.results]
+    if accounts is None:
+        say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
+    page: str = render(
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=version("privstream"),
+        sections=sections,
+        costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
+    )
+    return page
+
+
+def _renderer() -> Any:
+    """Return what makes pages of sections; the template engine is an extra."""
+    try:
+        return importlib.import_module("privstream.pipelines.report.page").render
+    except ImportError:
+        raise ValueError(EXTRA) from None
+
+
+COMMAND = Command(
+    description="Makes one page of results: an interactive picture and a table of each, what the numbers leave out, "
+    "what is guaranteed and what is not, and what the data set has cost. The page needs no network.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,136 @@
+"""A result that a report is about: published rows, their guarantee file, and their question."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privstream.mechanisms.guarantee_records import guarantee_of
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.file_formats import WRITTEN
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.plot.rows import read_rows
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.endless import GUARANTEE
+from privstream.pipelines.questions.spec import QuestionSpec, resolve
+from privstream.pipelines.sinks.writers import sort_rows
+from privstream.transforms import rows as row_types
+
+MADE_BY = "privstream "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one run has published.
+
+    Attributes:
+        path: a file of rows, or a folder with a file for each window.
+        spec: the question that it answers.
+        row_type: type of its rows.
+        rows: all of them, in the order of the question.
+        promise: the guarantee file.
+        guarantee: what that promises.
+    """
+
+    path: str
+    spec: QuestionSpec
+    row_type: Any
+    rows: list[Any]
+    promise: Promise
+    guarantee: PrivacyGuarantee
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options of the run."""
+        parameters: Mapping[str, Any] = self.promise.number("parameters")
+        return parameters
+
+    @property
+    def picture(self) -> PictureSpec:
+        """What draws it."""
+        picture: PictureSpec = resolve(f"{self.spec.module('picture')}.PICTURE")
+        return picture
+
+    def given(self) -> Iterator[Given]:
+        """Return what there is to draw: a picture for each stream; none without rows."""
+        names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
+        for name in names:
+            own = [row for row in self.rows if getattr(row, "stream", "") == name]
+            yield Given(stream=name, rows=own, promise=self.promise, options=self.picture.options)
+
+
+def read_result(path: str) -> Result:
+    """Read a result and what is promised of it.
+
+    Raises:
+        ValueError: the message names the file, the rule, and what to do.
+    """
+    promise = _read_promise(path)
+    command = promise.maybe("made_by", "command")
+    word = command.removeprefix(MADE_BY) if isinstance(command, str) else ""
+    if word not in WORDS:
+        raise ValueError(
+            f"RESULT must answer a question of this version of privstream ({', '.join(WORDS)}), but {promise.path} was "
+            f"made by {command!r}"
+        )
+    try:
+        guarantee = guarantee_of(promise.content)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
+    spec = question(word)
+    row_type, rows = _read_rows(path, spec)
+    return Result(path=path, spec=spec, row_type=row_type, rows=rows, promise=promise, guarantee=guarantee)
+
+
+def _read_promise(path: str) -> Promise:
+    """Return the guarantee file of a result, which must be there."""
+    if not os.path.exists(path):
+        raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
+    beside = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
+    promise = Promise.read(beside)
+    if promise is None:
+        raise ValueError(
+            f"RESULT must have its guarantee: there is no file {beside}. A run writes it when its rows are complete: "
+            "wait until it has ended, or move it along with the rows; if it is lost, run the command again with the "
+            "same key, which gives the same rows"
+        )
+    return promise
+
+
+def _read_rows(path: str, spec: QuestionSpec) -> tuple[Any, list[Any]]:
+    """Return the type of the rows of a file or a folder, and the rows."""
+    files = [path]
+    if os.path.isdir(path):
+        names = sorted(os.listdir(path))
+        files = [os.path.join(path, name) for name in names if name[0] not in "._" and name.endswith(WRITTEN)]
+    *extended, base = _row_types(spec.row_type)
+    for row_type in extended:
+        try:
+            return row_type, _sorted(files, row_type, spec)
+        except ValueError:
+            continue
+    try:
+        return base, _sorted(files, base, spec)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again with "
+            "the same key, which gives the same rows"
+        ) from None
+
+
+def _sorted(files: list[str], row_type: Any, spec: QuestionSpec) -> list[Any]:
+    """Read files, and return their rows in the order of the question."""
+    rows: list[Any] = []
+    for file in files:
+        rows += read_rows("RESULT", file, row_type)
+    return rows if len(files) == 1 else sort_rows(rows, spec.order)
+
+
+def _row_types(base: Any) -> list[Any]:
+    """Return the types of rows that a question may publish, the one with most fields first, `base` last."""
+    size = len(base._fields)
+    found = [one for one in vars(row_types).values() if getattr(one, "_fields", ())[:size] == base._fields]
+    return sorted(found, key=lambda one: -len(one._fields))

@@ -1,0 +1,108 @@
+"""What a page says of one result, as plain values for its template."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.accounts.ledger import Entry
+from privstream.pipelines.plot.chart import PAGE, moment
+from privstream.pipelines.questions.signature import described
+from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.report.plain_words import left_out, not_covered, promise_in_words
+from privstream.pipelines.report.result import Result
+from privstream.pipelines.terminal import printable
+
+MOST_PICTURES = 12
+MOST_ROWS = 1000
+MOST_NOTES = 4000
+
+
+def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
+    """Return all that a page says of a result.
+
+    Raises:
+        ValueError: the ledger does not have its run.
+    """
+    entry = None if accounts is None else accounts.entry(result)
+    streams = list(result.given())
+    columns = _columns(result)
+    return {
+        "title": result.spec.title[0].upper() + result.spec.title[1:],
+        "question": result.spec.description,
+        "file": os.path.basename(os.path.normpath(result.path)),
+        "kind": result.spec.title,
+        "silence": result.spec.silence,
+        "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
+        "other_pictures": max(0, len(streams) - MOST_PICTURES),
+        "accuracy": result.promise.number("accuracy", "sentence"),
+        "left_out": left_out(result.guarantee, result.spec, result.parameters),
+        "promise": promise_in_words(result.guarantee),
+        "guarantee": result.guarantee,
+        "not_covered": not_covered(result.guarantee),
+        "columns": columns,
+        "rows": [[_cell(value) for value in row] for row in result.rows[:MOST_ROWS]],
+        "all_rows": len(result.rows),
+        "facts": _facts(result, entry, accounts),
+        "parameters": _parameters(result),
+        "dataset": None if entry is None else entry.dataset,
+    }
+
+
+def picture(result: Result, given: Any) -> dict[str, Any]:
+    """Return the picture of a stream: an image that is in the page itself, and what its points mean."""
+    drawn = io.BytesIO()
+    result.picture.prepare(given)(drawn, PAGE)
+    found = json.loads(drawn.getvalue())
+    svg = re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S)
+    found["notes"] = [note | {"name": printable(note["name"])} for note in found["notes"]]
+    notes = found["notes"][:: 1 + len(found["notes"]) // MOST_NOTES]
+    names = list(dict.fromkeys(note["name"] for note in notes))
+    points = [[names.index(note["name"]), note["x"], note["y"], note["text"]] for note in notes]
+    image = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    return {**found, "image": image, "names": names, "points": points, "thinned": len(notes) < len(found["notes"])}
+
+
+def _columns(result: Result) -> list[tuple[str, str]]:
+    """Return the columns of the rows, and what they mean."""
+    texts = described(result.row_type.__doc__ or "", "Attributes")
+    return [(name, texts.get(name, "")) for name in result.row_type._fields]
+
+
+def _cell(value: Any) -> str:
+    """Return a value of a row as a text."""
+    if isinstance(value, Timestamp):
+        return moment(value.micros)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _facts(result: Result, entry: Entry | None, accounts: Accounts | None) -> list[tuple[str, str]]:
+    """Return where the result comes from."""
+    made = result.promise.number("made_by")
+    facts = [("made by", f"{made['command']}, version {made.get('version', 'unknown')}")]
+    facts.append(("run id", str(result.parameters.get("run_id", "unknown"))))
+    if entry is None or accounts is None:
+        return [*facts, ("date and fingerprints", "in the ledger of the run, which was not given for this page")]
+    facts += [("date of the run", entry.time), ("data set", entry.dataset)]
+    facts.append(("input", accounts.input_fingerprint(entry)))
+    facts.append(("noise key", f"fingerprint {entry.key}"))
+    for name in result.spec.files:
+        value = entry.parameters.get(name)
+        if isinstance(value, list):
+            facts.append((name, f"fingerprint {value[-1]} (BLAKE2b; it is public)"))
+    return facts
+
+
+def _parameters(result: Result) -> list[tuple[str, str]]:
+    """Return the options of the run; of files their names."""
+    given: Mapping[str, Any] = result.parameters
+    shown = {name: value for name, value in given.items() if name != "run_id"}
+    return [(name, os.path.basename(value) if isinstance(value, str) else f"{value}") for name, value in shown.items()]

@@ -1,0 +1,90 @@
+"""What pictures of all questions have in common: bars, markers, axes, and what their points mean."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.plot.chart import COLOURS, MARKERS, PAGE
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.alerts import picture as alerts
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.counts import picture as counts
+from privstream.pipelines.questions.spec import resolve
+from privstream.pipelines.questions.top_k import picture as top_k
+from privstream.transforms.rows import Alert, KeyCount, RankedItem
+
+START, HOUR = 1_704_067_200, 3600
+
+
+def window(hour: int) -> tuple[str, Timestamp, Timestamp]:
+    return "", Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
+
+
+def count(hour: int, item: str = "tea", number: int = 100) -> KeyCount:
+    return KeyCount(*window(hour), item, number, 5.0, 9)
+
+
+def drawn(picture: PictureSpec, rows: list[Any], promise: Promise | None = None) -> dict[str, Any]:
+    """Return a picture for a page."""
+    stream = io.BytesIO()
+    picture.prepare(Given(stream="", rows=rows, promise=promise, options=picture.options))(stream, PAGE)
+    found: dict[str, Any] = json.loads(stream.getvalue())
+    return found
+
+
+def test_every_line_has_a_marker_of_its_own() -> None:
+    assert len(set(COLOURS)) == len(set(MARKERS)) == len(COLOURS) == len(MARKERS)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_question_has_a_picture_also_of_nothing(word: str) -> None:
+    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    found = drawn(picture, [])
+    assert found["title"] and found["caption"] and found["notes"] == []
+
+
+def test_noise_alone_is_told_in_words() -> None:
+    rows = [RankedItem(*window(hour), rank, f"item {rank}", 3, 100.0, 750.0) for hour in range(3) for rank in (1, 2)]
+    found = drawn(top_k.PICTURE, rows)
+    assert "<!-- Nothing can be told apart: noise dominates -->" in found["svg"]
+    assert "up to 750 people" in found["caption"] and found["notes"] == []
+    clear = drawn(top_k.PICTURE, [row._replace(error_bound=20.0) for row in rows])
+    assert len(clear["notes"]) == 6 and "Nothing can be told" not in clear["svg"]
+
+
+def test_a_single_window_has_its_moment_on_the_axis() -> None:
+    assert "<!-- 2024-01-01 04:00 UTC -->" in drawn(counts.PICTURE, [count(3)])["svg"]
+
+
+@pytest.mark.parametrize(("hours", "days"), [((1, 5), "1 Jan 2024, UTC"), ((1, 50), "1 Jan 2024 - 3 Jan 2024, UTC")])
+def test_an_axis_has_days(hours: tuple[int, int], days: str) -> None:
+    assert f"<!-- {days} -->" in drawn(counts.PICTURE, [count(hour) for hour in hours])["svg"]
+
+
+def test_gaps_are_explained() -> None:
+    rows = [count(0), count(2), count(1, "milk", 60)]
+    promise = Promise("", {"parameters": {"beta": 0.01}, "accuracy": {"threshold": 47}})
+    caption = drawn(counts.PICTURE, rows, promise)["caption"]
+    assert "below the threshold of 47 people, and is not published" in caption
+    assert "with probability 99%, all of them together" in caption
+    assert "below the threshold of the run" in drawn(counts.PICTURE, rows)["caption"]
+    assert "gap" not in drawn(counts.PICTURE, rows[:2], promise)["caption"]
+
+
+def test_an_alert_that_lasts_without_a_number_is_at_its_threshold() -> None:
+    first = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 0.0, 0.0, False, window(0)[1], "started")
+    lasts = first._replace(window_start=window(1)[1], window_end=window(1)[2], status="continues")
+    lasts = lasts._replace(estimate=0.0, gap=0.0, gap_stddev=0.0, gap_lower_bound=0.0)
+    notes = drawn(alerts.PICTURE, [first, lasts])["notes"]
+    assert [note["text"].split(", ")[-1] for note in notes] == ["started", "2024-01-01 01:00 UTC: continues"]
+    assert "300, at least 250" in notes[0]["text"]
+    assert notes[1]["y"] > notes[0]["y"]
+
+
+def test_time_after_a_stop_is_marked() -> None:
+    row = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, True, window(0)[1], "started")
+    caption = drawn(alerts.PICTURE, [row])["caption"]
+    assert "At the dotted line the budget was spent: where it is hatched, nothing was tested." in caption

@@ -1,0 +1,299 @@
+"""`privstream report`: from files of rows to one page."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.sinks.row_files import field_types, write_row_file
+from privstream.transforms import rows as row_types
+
+pytest.importorskip("jinja2")
+
+START, HOUR = 1_704_067_200, 3600
+KEY = b"an example, not a secret"
+HOSTILE = [
+    "<script>document.title='ran'</script>",
+    "</script><script>document.title='ran'</script>",
+    '"><img src=x onerror="document.title=\'ran\'">',
+    "' onmouseover='document.title=1' x='",
+    "</svg></style></title><svg onload=document.title='ran'>",
+    "{{ 7 * 7 }}{% raw %}",
+    "line\u2028paragraph\u2029end",
+    "\u202edesrever\u2066",
+    "--><!--\x1b[31m",
+]
+PERSONS = PrivacyGuarantee(
+    unit=PERSON,
+    neighbouring="add_remove",
+    epsilon=1.0,
+    delta=1e-6,
+    limits=("Each person takes part in at most 4 windows.",),
+    proof="docs/proofs/clock.md, Theorem 4",
+    caveats=("All noise is <keyed>.",),
+)
+
+
+class Tags(HTMLParser):
+    """Collects the elements of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def row_of(word: str, hour: int, name: str) -> Any:
+    """Return a plausible row of any question."""
+    row_type = question(word).row_type
+    start = Timestamp(START + hour * HOUR)
+    usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Timestamp: start}
+    values = {field: usual[kind] for field, kind in field_types(row_type).items()}
+    fixed = {
+        "stream": "",
+        "status": "started",
+        "source": "measured",
+        "window_end": Timestamp(START + (hour + 1) * HOUR),
+    }
+    fixed |= {"count_stddev": 5.0, "error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
+    return row_type(**(values | {field: value for field, value in fixed.items() if field in values}))
+
+
+def write(
+    folder: Path, word: str, names: tuple[str, ...] = ("tea", "coffee"), guarantee: PrivacyGuarantee = PERSONS
+) -> Path:
+    """Write a result of a question, and record it in the ledger."""
+    path = folder / f"{word}.jsonl"
+    write_row_file(
+        str(path), question(word).row_type, [row_of(word, hour, name) for name in names for hour in range(3)]
+    )
+    promise = {
+        "made_by": {"command": f"privstream {word}", "version": "0.1.0"},
+        "parameters": {"epsilon": 1.0, "beta": 0.05, "run_id": f"run-{word}", "max_hits": 4},
+        "guarantee": guarantee_record(guarantee),
+        "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
+    }
+    Path(f"{path}.guarantee.json").write_text(json.dumps(promise))
+    entry = Entry(
+        time="2030-01-31T12:00:00+00:00",
+        run_id=f"data-{word}",
+        name=f"run-{word}",
+        dataset="shop",
+        command=word,
+        version="0.1.0",
+        parameters={"domain": ["", "d0d0"], "beta": 0.05},
+        data="0123secretdigest",
+        key=KeyedNoise(KEY).fingerprint,
+        guarantee=guarantee,
+        output="",
+    )
+    Ledger(str(folder / "key.ledger.jsonl")).append(entry, lambda earlier: None)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "key").chmod(0o600)
+    return tmp_path
+
+
+def report(folder: Path, *words: object) -> int:
+    return cli.main(["report", *map(str, words), "--output", str(folder / "report.html")])
+
+
+def page_of(folder: Path, *words: object) -> str:
+    assert report(folder, *words) == 0
+    return (folder / "report.html").read_text()
+
+
+def plain(page: str) -> str:
+    """Return the text of a page in one line."""
+    return " ".join("".join(Tags(page).text).split())
+
+
+def test_a_page_has_all_that_is_promised(folder: Path) -> None:
+    page = page_of(folder, write(folder, "counts"), "--noise_key_file", folder / "key")
+    text = plain(page)
+    for words in (
+        "Accuracy <of the run>.",
+        "Each person takes part in at most 4 windows.",
+        "Protected is one person over the whole run.",
+        "adding or removing the unit",
+        "Proof: docs/proofs/clock.md, Theorem 4.",
+        "All noise is <keyed>.",
+        "2030-01-31T12:00:00+00:00",
+        "fingerprint d0d0" if "domain" in question("counts").files else "",
+        "Data set shop",
+        "1 release is recorded",
+        "2024-01-01 02:00 UTC",
+        "with probability 95%",
+    ):
+        assert words in text
+    assert "secretdigest" not in page and "data-counts" not in page
+    assert re.search(r"[0-9a-f]{16} \(under the noise key\)", text)
+    (figure,) = Tags(page).attributes("figure")
+    points = json.loads(figure["data-points"] or "")
+    assert json.loads(figure["data-names"] or "") == ["tea", "coffee"]
+    assert len(points) == 6 and "± 9" in points[0][3]
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(folder: Path) -> None:
+    page = page_of(folder, write(folder, "heavy-hitters"))
+    assert not re.search(r"(?:src|href)=\"(?!data:image|#)|@import|url\(", page)
+    (policy,) = [one["content"] or "" for one in Tags(page).attributes("meta") if "http-equiv" in one]
+    assert "default-src 'none'" in policy and "script-src 'sha256-" in policy
+    assert len(page) < 400_000
+
+
+def test_odds_in_plain_words_are_right(folder: Path) -> None:
+    text = plain(page_of(folder, write(folder, "counts")))
+    assert "at most 2.72 times that in the other case (e to the power of epsilon = 1), plus delta = 1e-06" in text
+    most = 100 * (math.e + 1e-6) / (1 + math.e)
+    assert f"with a probability of at most {math.ceil(10 * most) / 10:g}%" in text
+    alone = PrivacyGuarantee(unit=EVENT, neighbouring="replace_one", epsilon=1.0, delta=0.0, horizon=24)
+    text = plain(page_of(folder, write(folder, "histogram", guarantee=alone)))
+    assert "One event is protected, not a person" in text and "plus delta" not in text
+    assert "It holds for at most 24 steps." in text
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_question_has_a_report(word: str, folder: Path) -> None:
+    page = page_of(folder, write(folder, word))
+    tags = Tags(page)
+    (figure,) = tags.attributes("figure")
+    assert json.loads(figure["data-points"] or "")
+    (image,) = tags.attributes("img")
+    assert (image["src"] or "").startswith("data:image/svg+xml;base64,")
+    headings = [one["title"] for one in tags.attributes("th") if "title" in one]
+    assert len(headings) == len(question(word).row_type._fields) and all(headings)
+
+
+def test_hostile_names_are_text(folder: Path) -> None:
+    page = page_of(folder, write(folder, "counts", tuple(HOSTILE)), "--noise_key_file", folder / "key")
+    tags = Tags(page)
+    assert len(tags.attributes("script")) == 1
+    assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
+    assert [one["src"] for one in tags.attributes("img") if not (one["src"] or "").startswith("data:")] == []
+    assert not set(page) & set("\u2028\u2029\u202e\u2066\x1b")
+    assert "{{ 7 * 7 }}" in page and "49{%" not in page
+    assert "<script>document.title='ran'</script>" in "".join(tags.text)
+
+
+def test_several_results_are_sections_with_one_total(folder: Path) -> None:
+    paths = [write(folder, word) for word in ("heavy-hitters", "counts")]
+    page = page_of(folder, *paths, "--ledger", folder / "key.ledger.jsonl")
+    assert page.count("<figure") == 2
+    text = plain(page)
+    assert "2 releases are recorded" in text and text.count("Data set shop") == 1
+    assert "not shown: a digest of the data" in text
+
+
+def test_without_rows_the_page_says_so_in_words(folder: Path) -> None:
+    page = page_of(folder, write(folder, "counts", ()))
+    assert "No counts were published." in plain(page)
+    assert "<figure" not in page and "<tbody" not in page.partition('id="cost"')[0]
+
+
+def test_every_stream_has_a_picture(folder: Path) -> None:
+    path = write(folder, "counts")
+    rows = [row_of("counts", hour, "tea")._replace(stream=stream) for stream in ("north", "south") for hour in range(3)]
+    write_row_file(str(path), row_types.KeyCount, rows)
+    page = page_of(folder, path)
+    assert page.count("<figure") == 2 and "People with each item, north" in page
+
+
+def test_sums_are_in_the_table(folder: Path) -> None:
+    path = write(folder, "counts")
+    rows = [row_types.KeySum(*row_of("counts", 0, "tea"), 500, 7.0, 5.0, 0.5)]
+    write_row_file(str(path), row_types.KeySum, rows)
+    assert "mean_error_bound" in page_of(folder, path)
+
+
+def test_a_folder_of_windows(folder: Path) -> None:
+    path = write(folder, "counts")
+    windows = folder / "windows"
+    windows.mkdir()
+    path.rename(windows / "20240101T000000Z.jsonl")
+    Path(f"{path}.guarantee.json").rename(windows / "_guarantee.json")
+    (windows / "_END").touch()
+    (windows / ".20240101T010000Z.jsonl.0011.partial").write_text('{"half": ')
+    assert page_of(folder, windows).count("<tr>") == 7 + 1 - 1
+
+
+def spoil(folder: Path, what: str) -> Path:
+    """Write a result, and break it."""
+    path = write(folder, "counts")
+    promise = Path(f"{path}.guarantee.json")
+    if what == "lost":
+        promise.unlink()
+    elif what == "no json":
+        promise.write_text('{"made_by"')
+    elif what == "unknown":
+        promise.write_text(promise.read_text().replace("privstream counts", "privstream oracle"))
+    elif what == "no guarantee":
+        promise.write_text(json.dumps(json.loads(promise.read_text()) | {"guarantee": {"version": 9}}))
+    elif what == "cut short":
+        path.write_text(path.read_text()[:-9])
+    elif what == "other rows":
+        write_row_file(str(path), row_types.NearestPoints, [row_of("predecessor", 0, "")])
+    else:
+        path.unlink()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("lost", "RESULT must have its guarantee: there is no file .*counts.jsonl.guarantee.json. A run writes it"),
+        ("no json", "counts.jsonl.guarantee.json must be a guarantee that privstream wrote"),
+        ("unknown", "RESULT must answer a question of this version of privstream .* was made by 'privstream oracle'"),
+        ("no guarantee", "counts.jsonl.guarantee.json must be a guarantee that a command has written: version"),
+        ("cut short", "RESULT must have KeyCount rows that privstream wrote, got .*counts.jsonl .* cut short, run"),
+        ("other rows", "RESULT must have KeyCount rows that privstream wrote, got .*counts.jsonl"),
+        ("gone", "RESULT must be a file or a folder that exists, got .*counts.jsonl"),
+    ],
+)
+def test_what_is_broken_is_one_error(what: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(folder, "heavy-hitters")
+    assert report(folder, good, spoil(folder, what)) == 2
+    told = capsys.readouterr().err
+    assert re.search(f"privstream report: error: .*{message}", told) and told.count("\n") == 1, told
+    assert not (folder / "report.html").exists()
+
+
+def test_a_ledger_without_the_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(folder, "counts")
+    other = folder / "other"
+    other.mkdir()
+    write(other, "heavy-hitters")
+    assert report(folder, path, "--ledger", other / "key.ledger.jsonl") == 2
+    assert "ledger must have recorded the run of each result" in capsys.readouterr().err
+
+
+def test_another_key_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(folder, "counts")
+    (folder / "key").write_bytes(b"another example, no secret")
+    assert report(folder, path, "--noise_key_file", folder / "key") == 2
+    assert "--noise_key_file must be the key of the run" in capsys.readouterr().err
