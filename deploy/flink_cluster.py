@@ -34,19 +34,22 @@ from flink_distribution import (
     FLINK_VERSION,
     HOST,
     JAVA_OPTIONS,
-    LOG4J,
     TASK_MANAGER_MEMORY,
     ClusterError,
     cached_job_server,
     configuration,
     free_port,
+    has_reporter,
     install,
     java,
     memory_options,
+    reporter_options,
+    write_configuration,
 )
 from flink_jobs import ENDED, JobError, Jobs, latest_checkpoint
 
 START_SECONDS = 90
+REST_PORT = 8081  # Flink's own default
 WATCH_SECONDS = 2
 CHECKPOINT_MILLISECONDS = 10_000
 # Why: pipelines/runners/flink_options.py, which sets them for `privstream` commands.
@@ -64,7 +67,13 @@ TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 
 
 def start(
-    run: Path, task_managers: int, slots: int, memory: str, rest_port: int, job_server: Path | None = None
+    run: Path,
+    task_managers: int,
+    slots: int,
+    memory: str,
+    rest_port: int | None,
+    job_server: Path | None = None,
+    metrics_port: int | None = None,
 ) -> None:
     """Start the processes and wait until every task manager has reported its slots.
 
@@ -74,9 +83,13 @@ def start(
     """
     if any(processes.alive(file) for file in run.glob("*.pid")):
         raise ClusterError(f"a cluster runs already in {run}; stop it first")
-    with socket.socket() as probe:
-        if probe.connect_ex((HOST, rest_port)) == 0:
-            raise ClusterError(f"port {rest_port} is taken; choose another with --rest-port")
+    if any(run.glob("*.pid")):
+        raise ClusterError(
+            f"the cluster in {run} was not stopped, but its processes are gone: `repair` starts them again and its "
+            "jobs go on, `stop` forgets its jobs"
+        )
+    if rest_port is not None and _taken(rest_port):
+        raise ClusterError(f"port {rest_port} is taken; choose another with --rest-port, or leave it out")
     java()
     for package in ("apache_beam", "privstream"):
         if not _has(package):
@@ -90,27 +103,39 @@ def start(
         )
     beam = "" if job_server is None else _beam_libraries(job_server)
     install()
-    conf = run / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (run / "tmp").mkdir(exist_ok=True)
+    rest_port = rest_port or (free_port() if _taken(REST_PORT) else REST_PORT)
     ports = {"pool_port": free_port(), "zookeeper_port": free_port(), "rest_port": rest_port}
     settings = configuration(run, rest_port, slots, memory, ports["zookeeper_port"])
     if beam:
         settings["classloader.resolve-order"] = "parent-first"
-    (conf / "config.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
-    (conf / "log4j.properties").write_text(LOG4J)
-    # A client that wants in must be on this machine; the old way to ask for a server's state is off.
-    (conf / "zoo.cfg").write_text(
-        f"dataDir={run / 'zookeeper'}\nclientPort={ports['zookeeper_port']}\nclientPortAddress={HOST}\ntickTime=2000\n"
-        "admin.enableServer=false\n4lw.commands.whitelist=\n"
-    )
+    write_configuration(run, settings, ports["zookeeper_port"])
     size = {"task_managers": task_managers, "slots": slots, "beam": beam}
-    (run / "cluster.json").write_text(json.dumps(ports | size))
+    metrics = {}
+    if job_server is not None and has_reporter(job_server):
+        metrics = _metrics_ports(_flinks(task_managers), metrics_port)
+    elif metrics_port is not None:
+        raise ClusterError("--metrics-port needs the job server that deploy/get_flink_job_server.sh puts together")
+    (run / "cluster.json").write_text(json.dumps(ports | size | {"metrics": metrics}))
     try:
         repair(run)
     except BaseException:
         stop(run)
         raise
+
+
+def _metrics_ports(names: list[str], first: int | None) -> dict[str, int]:
+    """Return a port for the metrics of each process: free ones, or from the first given one on."""
+    ports = {name: free_port() if first is None else first + number for number, name in enumerate(names)}
+    taken = [port for port in ports.values() if _taken(port)]
+    if taken:
+        raise ClusterError(f"port {taken[0]} is taken; choose another with --metrics-port, or leave it out")
+    return ports
+
+
+def _taken(port: int) -> bool:
+    """Tell whether another program listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
 
 
 def _has(package: str) -> bool:
@@ -166,8 +191,12 @@ def start_process(run: Path, name: str) -> None:
 
 def _parts(run: Path) -> list[str]:
     """Return the names of all processes, in the order in which they start."""
-    task_managers = [f"task-manager-{number}" for number in range(about(run)["task_managers"])]
-    return ["worker-pool", "zookeeper", "job-manager", *task_managers]
+    return ["worker-pool", "zookeeper", *_flinks(about(run)["task_managers"])]
+
+
+def _flinks(task_managers: int) -> list[str]:
+    """Return the names of Flink's own processes."""
+    return ["job-manager", *(f"task-manager-{number}" for number in range(task_managers))]
 
 
 def _runs(run: Path, name: str) -> int | None:
@@ -177,9 +206,12 @@ def _runs(run: Path, name: str) -> int | None:
 
 
 def _start_java(run: Path, name: str, main: str, jvm: list[str], arguments: list[str]) -> None:
+    port = about(run)["metrics"].get(name)
+    more, settings = reporter_options(port) if port else ([], [])
     logging = f"-Dlog4j.configurationFile={run}/conf/log4j.properties"
     classes = os.pathsep.join(filter(None, [f"{install()}/lib/*", about(run)["beam"]]))
-    processes.start(run, name, [java(), *jvm, *JAVA_OPTIONS, logging, "-cp", classes, main, *arguments])
+    command = [java(), *jvm, *JAVA_OPTIONS, *more, logging, "-cp", classes, main, *arguments, *settings]
+    processes.start(run, name, command, {"FLINK_PLUGINS_DIR": f"{install()}/plugins"})
 
 
 def wait_for(run: Path, condition: Callable[[], bool], what: str) -> None:
@@ -239,14 +271,16 @@ def options(
 
 def status(run: Path) -> str:
     """Return processes, slots and jobs as text."""
-    lines = [f"{name:16} {_runs(run, name) or 'dead'}" for name in _parts(run)]
+    shown = {name: f"metrics: http://{HOST}:{port}/metrics" for name, port in about(run)["metrics"].items()}
+    shown["job-manager"] = f"page: {jobs(run).address}  {shown.get('job-manager', '')}"
+    lines = [f"{name:16} {_runs(run, name) or 'dead':<8} {shown.get(name, '')}".rstrip() for name in _parts(run)]
     totals = jobs(run).rest("/overview")
     lines.append(f"slots            {totals['slots-available']} of {totals['slots-total']} free")
     for job in jobs(run).listed():
         lines.append(f"job {job['jid']} {job['state']:10} {job['name']}")
         trouble = jobs(run).trouble(job["jid"])
         if trouble and job["state"] not in ("FINISHED", "CANCELED"):
-            lines.append(f"    last restarted or failed for: {trouble}")
+            lines.append(f"    restarted {jobs(run).restarts(job['jid'])} times; the last fault: {trouble}")
     return "\n".join(lines)
 
 
@@ -292,7 +326,7 @@ def run_command(run: Path, arguments: argparse.Namespace) -> None:
     match arguments.command:
         case "start":
             size = arguments.task_managers, arguments.slots, arguments.task_manager_memory
-            start(run, *size, arguments.rest_port, arguments.job_server)
+            start(run, *size, arguments.rest_port, arguments.job_server, arguments.metrics_port)
             print(status(run))
         case "status":
             print(status(run))
@@ -328,7 +362,15 @@ def main() -> None:
         help="for start: of each, as Flink writes sizes (%(default)s). Over files all windows come due at the end, and "
         "their output has to find room",
     )
-    parser.add_argument("--rest-port", type=int, default=8081)
+    parser.add_argument(
+        "--rest-port", type=int, help=f"for start: of Flink's page (default: {REST_PORT}, or a free one if it is taken)"
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        help="for start: of the job manager's metrics for Prometheus; the next ones are those of the task managers "
+        "(default: free ones)",
+    )
     parser.add_argument("--job-server", type=Path, help="for start: Beam's job server (default: the one in the cache)")
     parser.add_argument("--parallelism", type=int, help="for options; all slots by default")
     parser.add_argument("--unbounded", action="store_true", help="for options: input has no end; take checkpoints")

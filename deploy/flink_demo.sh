@@ -14,12 +14,11 @@ trap end EXIT
 trap 'exit 130' INT TERM
 
 jar=$(PYTHON=$python "$deploy/get_flink_job_server.sh")
-port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 privstream simulate heavy-hitters --users 20000 --windows 6 --seed 5 --output "$scratch/events.parquet"
 (umask 077 && head -c 32 /dev/urandom >"$scratch/noise.key")
 echo "Starting ZooKeeper, a job manager, two task managers and a pool of Python workers (half a minute)"
-cluster start --rest-port "$port"
-echo "Watching the events on it, mostly waiting for workers to start (half a minute or two); Flink's page: http://127.0.0.1:$port"
+cluster start
+echo "Watching the events on it, mostly waiting for workers to start (half a minute or two)"
 # shellcheck disable=SC2046 # the options are words
 privstream heavy-hitters --input "$scratch/events.parquet" --window 3600 --epsilon 2 --delta 1e-6 --max_hits 4 --horizon 24 \
     --noise_key_file "$scratch/noise.key" --output - $(cluster options) --flink_job_server_jar="$jar"

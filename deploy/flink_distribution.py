@@ -1,12 +1,15 @@
 """Flink's jars, settings and JVM options for a cluster on loopback."""
 
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +17,10 @@ FLINK_VERSION = os.environ.get("FLINK_VERSION") or Path(__file__).with_name("fli
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "flink"
 HOST = "127.0.0.1"
 TASK_MANAGER_MEMORY = "3g"
+DIRECT_SHARE = 12  # one part of so many of a task manager is for messages between Java and Python: docs/operations.md
+MEBIBYTES = {"m": 1, "g": 1024}
+REPORTER = "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+LOOPBACK_HTTP = "privstream.LoopbackHttpServers"
 # In jobs of minutes Java's second compiler took two fifths of Java's CPU.
 # Then what Flink's own configuration template asks of Java 17.
 JAVA_OPTIONS = [
@@ -90,6 +97,42 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def has_reporter(job_server: Path) -> bool:
+    """Tell whether a job server's jar has the class that keeps Flink's Prometheus reporter on loopback."""
+    with zipfile.ZipFile(job_server) as jar:
+        return f"{LOOPBACK_HTTP.replace('.', '/')}.class" in jar.namelist()
+
+
+def reporter_options(port: int) -> tuple[list[str], list[str]]:
+    """Return the JVM options and the settings by which a process shows its metrics at a port, on loopback alone."""
+    jvm = ["--add-exports=jdk.httpserver/sun.net.httpserver=ALL-UNNAMED"]
+    jvm.append(f"-Dcom.sun.net.httpserver.HttpServerProvider={LOOPBACK_HTTP}")
+    settings = {"factory.class": REPORTER, "port": port}
+    return jvm, [word for name, value in settings.items() for word in ("-D", f"metrics.reporter.prom.{name}={value}")]
+
+
+def direct_memory(memory: str) -> str:
+    """Return how much of a task manager's memory its tasks may use outside of Java's heap."""
+    size = re.fullmatch(r"(\d+) ?([mg])i?b?", memory.lower())
+    if size is None:
+        raise ClusterError(f"--task-manager-memory must be a size such as 3g or 1536m, got {memory}")
+    return f"{int(size[1]) * MEBIBYTES[size[2]] // DIRECT_SHARE}m"
+
+
+def write_configuration(run: Path, settings: dict[str, object], zookeeper_port: int) -> None:
+    """Write the settings of Flink, of its logs and of ZooKeeper into the run folder."""
+    conf = run / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    (run / "tmp").mkdir(exist_ok=True)
+    (conf / "config.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
+    (conf / "log4j.properties").write_text(LOG4J)
+    # A client that wants in must be on this machine; the old way to ask for a server's state is off.
+    (conf / "zoo.cfg").write_text(
+        f"dataDir={run / 'zookeeper'}\nclientPort={zookeeper_port}\nclientPortAddress={HOST}\ntickTime=2000\n"
+        "admin.enableServer=false\n4lw.commands.whitelist=\n"
+    )
+
+
 def configuration(run: Path, rest_port: int, slots: int, memory: str, zookeeper_port: int) -> dict[str, object]:
     """Return Flink's settings: loopback everywhere, RocksDB state, checkpoints that survive cancellation.
 
@@ -111,7 +154,9 @@ def configuration(run: Path, rest_port: int, slots: int, memory: str, zookeeper_
         "taskmanager.host": HOST,
         "taskmanager.bind-host": HOST,
         "taskmanager.memory.process.size": memory,
+        "taskmanager.memory.task.off-heap.size": direct_memory(memory),
         "taskmanager.numberOfTaskSlots": slots,
+        "taskmanager.load-balance.mode": "SLOTS",
         "blob.server.port": 0,
         "state.backend.type": "rocksdb",
         "state.backend.incremental": True,

@@ -1,31 +1,14 @@
 """What one asks of the jobs of a Flink cluster, by its REST interface."""
 
 import json
-import re
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 SAVEPOINT_SECONDS = 120
 ENDED = ("FINISHED", "CANCELED", "FAILED")
-CAUSES = {
-    r"ModuleNotFoundError: No module named '([\w.]+)'": (
-        "the workers' Python has no module {0}: install the package there, the same version, and restart the workers"
-    ),
-    r"noise_key_file must be (?:a readable file|readable by)": (
-        "a worker cannot read the noise key: put the file on the same path on every worker, readable by its user only"
-    ),
-    r"noise key must be the same on every worker": (
-        "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
-    ),
-    r"Exceeded checkpoint tolerable failure threshold": (
-        "a checkpoint took longer than --checkpoint_timeout_millis: either a worker cannot load the pipeline "
-        "(worker-pool.out says why), or storage or workers are too slow"
-    ),
-}
-PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))\b", re.MULTILINE)
-JAVA_ERROR = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))")
 
 
 class JobError(Exception):
@@ -42,7 +25,7 @@ class Jobs:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
 
-    def rest(self, path: str, method: str = "GET", body: dict | None = None) -> dict:
+    def rest(self, path: str, method: str = "GET", body: dict | None = None) -> Any:
         """Call the REST interface."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
@@ -80,16 +63,21 @@ class Jobs:
                 if "location" in operation:
                     return operation["location"].removeprefix("file:")
                 raise JobError(
-                    f"no savepoint was written: {_first_cause(operation['failure-cause']['stack-trace'])}; try again "
+                    f"no savepoint was written: {_cause(operation['failure-cause']['stack-trace'])}; try again "
                     "when the job runs without restarts, or resume from its last checkpoint"
                 )
             time.sleep(0.2)
         raise JobError(f"no savepoint after {SAVEPOINT_SECONDS} s; is the job busy? `status` shows it")
 
+    def restarts(self, job: str) -> int:
+        """Return how often a job was restarted; 0 while Flink has not counted."""
+        found = self.rest(f"/jobs/{job}/metrics?get=numRestarts")
+        return int(found[0]["value"]) if found else 0
+
     def trouble(self, job: str) -> str:
         """Return why a job was last restarted, in words that quote no record; empty if it never was."""
         entries = self.rest(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
-        return _first_cause(entries[0]["stacktrace"]) if entries else ""
+        return _cause(entries[0]["stacktrace"]) if entries else ""
 
 
 def latest_checkpoint(folder: Path, job: str | None = None) -> Path:
@@ -101,11 +89,9 @@ def latest_checkpoint(folder: Path, job: str | None = None) -> Path:
     return max(found, key=lambda file: file.stat().st_mtime_ns).parent
 
 
-def _first_cause(trace: str) -> str:
-    """Return what a stack trace means: what to do where that is known, else the type of the innermost error."""
-    for pattern, advice in CAUSES.items():
-        known = re.search(pattern, trace)
-        if known:
-            return advice.format(*known.groups())
-    kinds = PYTHON_ERROR.findall(trace) or JAVA_ERROR.findall(trace)
-    return kinds[-1] if kinds else "unknown; see the task managers' logs"
+def _cause(trace: str) -> str:
+    """Return what a stack trace means."""
+    # A Python without the package can start the script all the same, which says then what is missing.
+    from privstream.pipelines.runners.restart_causes import restart_cause  # noqa: PLC0415
+
+    return restart_cause(trace)

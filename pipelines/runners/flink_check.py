@@ -8,6 +8,7 @@ import shutil
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions, PortableOptions, StandardOptions
@@ -23,11 +24,11 @@ def check_flink(options: PipelineOptions) -> None:
     Raises:
         UsageError: what is missing, and how to get it.
     """
-    if (options.view_as(StandardOptions).runner or "").rpartition(".")[2] != "FlinkRunner":
+    if not _on_flink(options):
         return
     flink = options.view_as(FlinkRunnerOptions)
     _check_job_server(flink.flink_job_server_jar)
-    if flink.flink_master in LOCAL_MASTERS:
+    if not on_cluster(options):
         return
     _check_version(flink.flink_master, flink.flink_version)
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
@@ -35,6 +36,27 @@ def check_flink(options: PipelineOptions) -> None:
             "environment_type must not be LOOPBACK on a cluster: workers would end with this command; use EXTERNAL, "
             "with a worker pool beside each task manager"
         )
+
+
+def on_cluster(options: PipelineOptions) -> bool:
+    """Tell whether a pipeline is to run on a Flink cluster, and not inside its job server."""
+    return _on_flink(options) and options.view_as(FlinkRunnerOptions).flink_master not in LOCAL_MASTERS
+
+
+def _on_flink(options: PipelineOptions) -> bool:
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == "FlinkRunner"
+
+
+def ask_cluster(master: str, path: str) -> Any:
+    """Return what a cluster's REST interface answers.
+
+    Raises:
+        OSError, HTTPException, ValueError: there is no answer.
+    """
+    address = master if "://" in master else f"http://{master}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"{address}{path}", timeout=ANSWER_SECONDS) as answer:
+        return json.loads(answer.read())
 
 
 def _check_job_server(jar: str | None) -> None:
@@ -51,11 +73,8 @@ def _check_job_server(jar: str | None) -> None:
 
 def _check_version(master: str, version: str) -> None:
     """Check that a cluster of this version answers."""
-    address = master if "://" in master else f"http://{master}"
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with direct.open(f"{address}/config", timeout=ANSWER_SECONDS) as answer:
-            runs = str(json.loads(answer.read())["flink-version"])
+        runs = str(ask_cluster(master, "/config")["flink-version"])
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "reason", None) or type(error).__name__
         raise UsageError(

@@ -11,7 +11,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
@@ -22,10 +23,17 @@ from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
-from privstream.pipelines.runners.local_runner import choose_local_runner, without_prism
+from privstream.pipelines.runners.flink_restarts import restarts_told
+from privstream.pipelines.runners.local_runner import (
+    LOCAL_RUNNER,
+    choose_local_runner,
+    state_cache_as_asked,
+    without_prism,
+)
 from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.events import set_aside_log
+from privstream.transforms.spill import spilled
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -97,10 +105,16 @@ def run(
     runner = options.view_as(StandardOptions).runner
     began = time.monotonic()
     try:
-        with _clock(f"running on {runner}"), _silence():
+        on_disk = spilled() if runner == LOCAL_RUNNER else nullcontext()
+        with (
+            _clock(f"running on {runner}") as clock,
+            _silence(),
+            on_disk,
+            restarts_told(options, partial(_tell, clock)),
+        ):
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
-            with on_loopback():
+            with on_loopback(), state_cache_as_asked(options):
                 result = pipeline.run()
             if accepted is not None:
                 accepted()
@@ -145,12 +159,16 @@ def _cancel_after(result: Any, end: str) -> None:
 
 def _clock(text: str) -> Progress:
     """Return a line that shows how long something takes, on a terminal."""
-    terminal = sys.stderr.isatty()
-    console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w") if terminal else sys.stderr)  # workers lose theirs
+    console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w"))  # workers lose theirs
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     clock.add_task(printable(text), total=None)
     return clock
+
+
+def _tell(clock: Progress, line: str) -> None:
+    """Print a line while the clock runs."""
+    clock.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

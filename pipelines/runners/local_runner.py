@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import (
@@ -12,7 +15,9 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     PrismRunnerOptions,
     StandardOptions,
+    WorkerOptions,
 )
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
 
@@ -73,6 +78,22 @@ def _check_ports(options: PipelineOptions) -> None:
             "flink_submit_uber_jar must not be given: it opens a port on every interface without a password; use "
             "--flink_job_server_jar"
         )
+
+
+@contextmanager
+def state_cache_as_asked(options: PipelineOptions) -> Iterator[None]:
+    """Let workers of FnApiRunner that start meanwhile cache as much state as `max_cache_memory_usage_mb` says: none.
+
+    By itself this runner does not read the option, and caches 100 MB of what is in its own memory anyway. To weigh a
+    value Beam goes through all modules of the process: that takes milliseconds, for every read of every key.
+    """
+    module: Any = worker_handlers
+    theirs = module.STATE_CACHE_SIZE_MB
+    module.STATE_CACHE_SIZE_MB = options.view_as(WorkerOptions).max_cache_memory_usage_mb
+    try:
+        yield
+    finally:
+        module.STATE_CACHE_SIZE_MB = theirs
 
 
 def without_prism(error: BaseException) -> str | None:

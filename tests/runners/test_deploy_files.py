@@ -149,6 +149,9 @@ def test_java_is_set_up_as_in_the_cluster_on_one_machine():
     assert options == [local["env.java.opts.all"]] * 2
     memory = [COMPOSE_FLINK["taskmanager.memory.process.size"], FLINK["taskManager"]["resource"]["memory"]]
     assert memory == [local["taskmanager.memory.process.size"]] * 2
+    for settings in (COMPOSE_FLINK, FLINK["flinkConfiguration"]):
+        for name in ("taskmanager.memory.task.off-heap.size", "taskmanager.load-balance.mode"):
+            assert settings[name] == local[name]
 
 
 @pytest.mark.flink

@@ -2,15 +2,16 @@
 
 import json
 import os
-import pickle
+import re
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import DEPLOY, load
-from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -70,20 +71,44 @@ def test_missing_java_is_named_and_nothing_is_left_behind(cluster, tmp_path):
 def test_a_python_without_the_package_is_named(tmp_path):
     """Its workers could run nothing, and the job would restart for ever."""
     bare = [sys.executable, "-S", str(DEPLOY / "flink_cluster.py"), "start", f"--run={tmp_path / 'run'}"]
-    answer = subprocess.run([*bare, "--rest-port=18086"], capture_output=True, text=True, check=False)
+    answer = subprocess.run(bare, capture_output=True, text=True, check=False)
     assert answer.returncode == 1
     assert "has no apache_beam, so its workers could run no pipeline: install it" in answer.stderr
 
 
 def test_a_missing_job_server_is_named(cluster):
-    answer = cluster("start", "--rest-port=18086", "--job-server=/no/such.jar")
+    answer = cluster("start", "--job-server=/no/such.jar")
     assert "--job-server must be a jar, got /no/such.jar; deploy/get_flink_job_server.sh gives one" in answer.stderr
+
+
+def test_a_given_port_that_is_taken_is_named(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        answer = cluster("start", f"--rest-port={port}")
+    assert f"port {port} is taken; choose another with --rest-port, or leave it out" in answer.stderr
+
+
+def test_a_start_leaves_alone_what_was_killed_and_not_stopped(cluster, tmp_path):
+    """Its jobs would come back, and wait for ever for workers at the port of before."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "zookeeper.pid").write_text("1 of another birth\n")
+    answer = cluster("start")
+    assert answer.returncode == 1
+    assert "`repair` starts them again and its jobs go on, `stop` forgets its jobs" in answer.stderr
 
 
 def test_options_take_checkpoints_where_the_input_has_no_end(cluster, tmp_path):
     (tmp_path / "run").mkdir()
-    about = {"rest_port": 1, "pool_port": 2, "zookeeper_port": 3, "task_managers": 2, "slots": 3, "beam": ""}
-    (tmp_path / "run" / "cluster.json").write_text(json.dumps(about))
+    about = {
+        "rest_port": 1,
+        "pool_port": 2,
+        "zookeeper_port": 3,
+        "task_managers": 2,
+        "slots": 3,
+        "beam": "",
+        "metrics": {},
+    }
+    (tmp_path / "run" / "cluster.json").write_text(json.dumps(about | {"metrics": {}}))
     bounded = cluster("options").stdout.split()
     assert "--parallelism=6" in bounded
     assert not [option for option in bounded if "checkpoint" in option]
@@ -115,37 +140,6 @@ def test_the_newest_checkpoint_is_found(flink_jobs, tmp_path):
     (tmp_path / "b" / "chk-11").mkdir()  # not complete
     assert flink_jobs.latest_checkpoint(tmp_path) == tmp_path / "b" / "chk-10"
     assert flink_jobs.latest_checkpoint(tmp_path, "a") == tmp_path / "a" / "chk-9"
-
-
-def failure(what) -> str:
-    """Return what Python says when something fails in a worker, as Beam passes it on."""
-    code = f"import pickle; pickle.loads({what!r})" if isinstance(what, bytes) else what
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
-    return f"java.lang.RuntimeException: Error received from SDK harness for instruction 4: {told}"
-
-
-@pytest.mark.slow
-def test_a_restart_is_explained(flink_jobs, tmp_path):
-    key = tmp_path / "noise.key"
-    key.write_bytes(bytes(range(1, 33)))
-    key.chmod(0o600)
-    noise = pickle.dumps(KeyedNoise.from_file(key))
-    key.write_bytes(bytes(range(32)))
-    key.chmod(0o600)
-    assert "worker has another noise key than the launch" in flink_jobs._first_cause(failure(noise))
-    key.unlink()
-    assert "worker cannot read the noise key" in flink_jobs._first_cause(failure(noise))
-    missing = flink_jobs._first_cause(failure("import no_such_package"))
-    assert "workers' Python has no module no_such_package: install the package there" in missing
-    expired = "org.apache.flink.util.FlinkRuntimeException: Exceeded checkpoint tolerable failure threshold. The latest"
-    assert flink_jobs._first_cause(expired).startswith("a checkpoint took longer than --checkpoint_timeout_millis")
-
-
-def test_a_restart_is_explained_without_quoting_records(flink_jobs):
-    told = flink_jobs._first_cause(failure("raise ValueError('the diary of user 7')"))
-    assert told == "ValueError"
-    lost = "org.apache.flink.runtime.io.network.netty.exception.RemoteTransportException: of task-manager-1"
-    assert flink_jobs._first_cause(lost) == "RemoteTransportException"
 
 
 def test_a_worker_that_dies_young_starts_again(tmp_path):
@@ -185,15 +179,17 @@ def test_commands_without_a_cluster_say_so(cluster):
 @pytest.mark.flink
 @pytest.mark.xdist_group("flink")
 def test_a_cluster_comes_up_with_all_slots_and_goes_away(cluster, processes, tmp_path):
-    started = cluster("start", "--task-managers", "2", "--rest-port", "18081")
+    started = cluster("start", "--task-managers", "2")
     assert started.returncode == 0, started.stderr
     assert "slots            2 of 2 free" in started.stdout
     names = {file.stem for file in tmp_path.glob("run/*.pid")}
     assert names == {"job-manager", "task-manager-0", "task-manager-1", "worker-pool", "zookeeper"}
     assert "nothing, everything runs" in cluster("repair").stdout
+    pages = re.findall(r"metrics: (\S+/metrics)", started.stdout)
+    assert [b"flink_" in urllib.request.urlopen(page).read() for page in pages] == [True] * 3
     pool = json.loads((tmp_path / "run" / "cluster.json").read_text())["pool_port"]
     assert f"--environment_config=127.0.0.1:{pool}" in cluster("options").stdout
-    refused = cluster("start", "--rest-port", "18082")
+    refused = cluster("start")
     assert "runs already" in refused.stderr
     assert cluster("stop").stdout.count(": stopped") == 5
     assert "no answer from the cluster" in cluster("status").stderr

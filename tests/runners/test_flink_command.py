@@ -69,7 +69,7 @@ def test_inside_the_job_server(heavy_hitters, expected, mode):
 def test_on_a_cluster(heavy_hitters, expected, tmp_path):
     require("flink")
     run = f"--run={tmp_path / 'run'}"
-    call(*CLUSTER, "start", run, "--rest-port=18083")
+    call(*CLUSTER, "start", run)
     try:
         submit = [*call(*CLUSTER, "options", run).split(), f"--flink_job_server_jar={flink_job_server.jar()}"]
         assert heavy_hitters("cluster", *submit, "--streaming") == expected

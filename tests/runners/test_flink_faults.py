@@ -4,6 +4,7 @@ Every row that the sink was ever given counts, also those of attempts that were 
 charges before them: they would differ if a person's counter had lost a charge, or had one twice.
 """
 
+import contextlib
 import os
 import signal
 
@@ -153,6 +154,17 @@ def test_a_python_worker_is_killed_before_it_has_reported(cluster, stream, expec
 def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected, expected_files):
     cluster.kill("job-manager")
     assert "job-manager" in cluster.call("repair")
+    assert rows_at_the_end(halfway, stream) == expected
+    assert window_files(stream.folder) == expected_files
+    assert halfway.checkpoints("restored") > 0
+
+
+@writing_files
+def test_everything_is_killed_and_one_command_goes_on(cluster, halfway, stream, expected, expected_files):
+    for process in cluster.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    assert "worker-pool" in cluster.call("repair")
     assert rows_at_the_end(halfway, stream) == expected
     assert window_files(stream.folder) == expected_files
     assert halfway.checkpoints("restored") > 0

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,23 +16,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines.sources import kafka_events
 
-BROKER = [sys.executable, str(Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py")]
 WINDOW, LATENESS = 4, 4
 SECONDS = 120
 PARTITIONS = 3  # one of them gets nothing
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    run = f"--run={tmp_path_factory.mktemp('broker') / 'run'}"
-    started = subprocess.run([*BROKER, "start", run], capture_output=True, text=True, check=False)
-    if started.returncode:
-        required = os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS")
-        (pytest.fail if required else pytest.skip)(f"no broker: {started.stderr}")
-    yield started.stdout.strip()
-    assert (
-        "broker: stopped" in subprocess.run([*BROKER, "stop", run], capture_output=True, text=True, check=True).stdout
-    )
 
 
 def topic(broker: str, name: str) -> str:

@@ -43,7 +43,8 @@ COMMANDS = {
         ["top-k", "--users=2000", "--items=50", "--domain={}/domain"], [*ON_A_CLOCK, "--domain={}/domain", "--top=3"]
     ),
     "alerts": Watch(
-        ["alerts", "--users=4000", "--rules={}/rules"], [*ON_A_CLOCK, "--rules={}/rules", "--min_alerts=8"]
+        ["alerts", "--users=4000", "--rules={}/rules"],
+        [*ON_A_CLOCK, "--rules={}/rules", "--delta=1e-6", "--method=status", "--renew_every=2h"],
     ),
     "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
     "quantiles": Watch(

@@ -192,4 +192,6 @@ def test_the_command_names_the_option(tmp_path, capsys):
     )
     assert "watermark must be given with --watch only" in said(into, rows, "--watermark=marks")
     assert "output_format must be given with --watch only" in said(into, rows, "--output_format=avro")
-    assert "kafka_setting must be given with an --input of kafka://" in said(into, rows, "--kafka_setting=a=b")
+    assert "kafka_setting must be given with an --input or --output of kafka://" in said(
+        into, rows, "--kafka_setting=a=b"
+    )
