@@ -117,6 +117,7 @@ def measure(running: RunningCluster, people: int, streams: int, scratch: Path) -
         window=1,
         start=START,
         horizon=100,
+        method="clock",
         streams_per_person=1 if streams > 1 else None,
         noise=KeyedNoise(b"a benchmark's key, known to all.."),
     )

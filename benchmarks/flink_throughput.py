@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
     """Run everything."""
     files = write_events(scratch, options)
     parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 16, "window": WINDOW, "horizon": options.windows}
-    parameters |= {"start": START_MICROS / 1e6, "items_per_step": 4}
+    parameters |= {"start": START_MICROS / 1e6, "items_per_step": 4, "method": "clock"}
     min_holders = ShiftingHeavyHitters(noise=KeyedNoise(KEY), **parameters).detection_threshold
     local, rows = ["--runner=FnApiRunner"], []
 

@@ -97,6 +97,7 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
         "max_hits": 16,
         "window": WINDOW,
         "horizon": options.windows,
+        "method": "clock",
     }
     public = parameters | {"start": START_MICROS / 1e6}
     four = public | {"items_per_step": 4}
@@ -106,6 +107,7 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
         each = f"{items} item{'s' if items > 1 else ''} a window"
         yield Run("privstream", f"public start, {each}", "parquet", private, (public | limit,))
         yield Run("privstream", f"cap per person, {each}", "parquet", private, (parameters | limit,))
+    yield Run("privstream", "by status, 4 items a window", "parquet", private, (four | {"method": "status"},))
     yield Run("privstream", "public start, 4 items a window", "avro", private, (four,))
     yield Run("library alone", "fastavro, reading only", "avro", fastavro_alone)
     yield Run("library alone", "pyarrow in one thread, all in memory", "parquet", arrow, holders)
