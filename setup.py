@@ -14,5 +14,6 @@ setup(
         for name in (f"privstream.{layer}", *(f"privstream.{layer}.{room}" for room in find_packages(layer)))
     ],
     package_dir={f"privstream.{layer}": layer for layer in LAYERS},
-    package_data={f"privstream.{layer}": ["py.typed", "*.yaml"] for layer in LAYERS},
+    package_data={f"privstream.{layer}": ["py.typed", "*.yaml"] for layer in LAYERS}
+    | {"privstream.pipelines.report": ["*.html", "*.css", "*.js"]},
 )

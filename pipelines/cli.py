@@ -34,6 +34,7 @@ COMMANDS: Commands = {
     "budget": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
+    "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:

@@ -1,7 +1,7 @@
 """Which formats of files there are, and what the watermark of input without an end may follow. Imports nothing."""
 
 READ = ("avro", "parquet", "jsonl", "csv")
-WRITTEN = ("avro", "parquet", "jsonl")
+WRITTEN = READ
 DEFAULT_FORMAT = "jsonl"
 TIME_UNITS = ("s", "ms", "us", "ns")
 

@@ -129,7 +129,9 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None:
             return None
         width = self._get_formatter()._width
-        needed = [f"{action.option_strings[0]} {self._word(action)}" for action in self._actions if action.required]
+        needed = [
+            " ".join([*action.option_strings[:1], self._word(action)]) for action in self._actions if action.required
+        ]
         words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
         lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
         return "\n".join(lines).replace("\0", " ")

@@ -64,7 +64,7 @@ def plan_command(spec: QuestionSpec) -> Command:
 
 def plot_command(spec: QuestionSpec) -> Command:
     """Return the command that draws answers."""
-    command: Command = resolve(f"{spec.module('picture')}.COMMAND")
+    command: Command = resolve(f"{spec.module('picture')}.PICTURE").command(spec.word, lambda: spec.row_type)
     return command
 
 

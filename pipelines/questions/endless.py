@@ -7,18 +7,20 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING
+from privstream.pipelines.file_formats import DEFAULT_FORMAT
 from privstream.pipelines.questions.input_fields import input_fields
+from privstream.pipelines.questions.sending import KAFKA, files_option, kafka_settings
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
-from privstream.pipelines.sinks.window_files import DEFAULT_FORMAT, WriteWindowFiles
+from privstream.pipelines.sinks.destination import Destination
+from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_polls import ARRIVAL, END, split_pattern
 from privstream.pipelines.sources.readers import ReadEvents
@@ -28,7 +30,6 @@ from privstream.pipelines.terminal import say
 GUARANTEE = "_guarantee.json"
 PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
-KAFKA = "kafka://"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
 KAFKA_SECONDS = 1.0
 INPUT = "input"
@@ -42,10 +43,6 @@ def is_endless(arguments: argparse.Namespace) -> bool:
         ValueError: naming the option.
     """
     kafka = arguments.input.startswith(KAFKA)
-    if kafka and not hasattr(arguments, "kafka_setting"):
-        raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
-    if getattr(arguments, "kafka_setting", None) and not kafka:
-        raise ValueError(f"kafka_setting must be given with an --input of {KAFKA} only")
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
     if kafka or arguments.watch is not None:
@@ -62,6 +59,8 @@ def reader(spec: QuestionSpec, arguments: argparse.Namespace) -> Any:
     Raises:
         ValueError, TypeError, OSError: naming the option or file.
     """
+    if spec.watched != INPUT and arguments.input.startswith(KAFKA):
+        raise ValueError("--input must have an end, and Kafka has none: all queries are about the same data set")
     fields = input_fields(spec, arguments)
     if not is_endless(arguments) or spec.watched != INPUT:
         return ReadEvents(arguments.input, fields, arguments.input_format)
@@ -82,26 +81,22 @@ def _kafka(arguments: argparse.Namespace, fields: FieldMapping) -> Any:
         module = importlib.import_module("privstream.pipelines.sources.kafka_events")
     except ImportError:
         raise ValueError("--input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
-    settings = {}
-    for setting in arguments.kafka_setting or []:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
-        settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
+    settings = kafka_settings(arguments)
     return module.ReadKafka(arguments.input, fields, settings, seconds=arguments.watch or KAFKA_SECONDS)
 
 
 def writers(
-    arguments: argparse.Namespace, row_type: type, order: tuple[str, ...], watched: str = INPUT
+    spec: QuestionSpec, arguments: argparse.Namespace, row_type: type, destination: Destination | None
 ) -> tuple[WriteWindowFiles, WriteDeadLetterFiles | None]:
     """Return what writes rows and dead letters without an end.
 
     Raises:
         ValueError, TypeError: naming the option.
     """
-    folders = {"--output": arguments.output}
+    option = files_option(arguments)
+    folders = {option: arguments.output}
     if not arguments.input.startswith(KAFKA):
-        folders[f"--{watched}"] = split_pattern(getattr(arguments, watched))[0]
+        folders[f"--{spec.watched}"] = split_pattern(getattr(arguments, spec.watched))[0]
     if arguments.dead_letter:
         folders["--dead_letter"] = arguments.dead_letter
     taken: dict[str, str] = {}
@@ -109,7 +104,8 @@ def writers(
         other = taken.setdefault(os.path.realpath(folder), option)
         if other != option:
             raise ValueError(f"{option} must be another folder than {other}, got {folder}")
-    rows = WriteWindowFiles(arguments.output, row_type, arguments.output_format or DEFAULT_FORMAT, order)
+    format = arguments.output_format or DEFAULT_FORMAT
+    rows = WriteWindowFiles(arguments.output, row_type, format, spec.order, destination=destination, option=option)
     return rows, WriteDeadLetterFiles(arguments.dead_letter) if arguments.dead_letter else None
 
 
@@ -128,7 +124,7 @@ def guarantee_path(arguments: argparse.Namespace) -> str:
     return str(FileSystems.join(arguments.output, GUARANTEE))
 
 
-def check_same_promise(path: str, promised: Mapping[str, Any]) -> None:
+def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> None:
     """Refuse a folder whose files were published under another promise; a run that starts again promises the same.
 
     Raises:
@@ -142,7 +138,7 @@ def check_same_promise(path: str, promised: Mapping[str, Any]) -> None:
     except (ValueError, TypeError, KeyError, AttributeError):
         found = []
     if found != _shaping(json.loads(json.dumps(promised))):
-        raise ValueError(f"--output must be a folder of this run, but {path} promises something else: use a new folder")
+        raise ValueError(f"{option} must be a folder of this run, but {path} promises something else: use a new folder")
 
 
 def _shaping(promised: Mapping[str, Any]) -> list[Any]:

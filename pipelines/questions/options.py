@@ -21,7 +21,9 @@ WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
-    **dict.fromkeys(("window", "period", "over", "start", "end", "horizon", "allowed_lateness"), WINDOWS),
+    **dict.fromkeys(
+        ("window", "period", "over", "start", "end", "horizon", "renew_every", "allowed_lateness"), WINDOWS
+    ),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),

@@ -11,9 +11,10 @@ from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
-from privstream.pipelines.accounts.run_identity import RunIdentity, identify
+from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.questions.endless import (
@@ -28,9 +29,13 @@ from privstream.pipelines.questions.endless import (
 )
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.questions.sending import destination, files_option, send, sent, with_files
 from privstream.pipelines.questions.spec import METHOD, ROOMS, QuestionSpec, resolve
 from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.flink_restarts import name_job
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
+from privstream.pipelines.sinks.destination import Destination
+from privstream.pipelines.sinks.row_files import output_format
 from privstream.pipelines.sinks.whole_files import check_destination, check_new, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
@@ -44,6 +49,7 @@ PLACES = (
     "traceback",
     "input",
     "output",
+    "copy",
     "dead_letter",
     "noise_key_file",
     "noise_key_variable",
@@ -71,6 +77,7 @@ class _Run:
     transform: PrivateTransform
     promised: dict[str, Any]
     guarantee_file: str
+    destination: Destination | None
     charge: Callable[[], str]
 
 
@@ -83,11 +90,12 @@ class RunCommand:
     def run(self, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
         options = launch.parse_beam_options(beam_arguments)
+        name_job(options, _job_name(arguments))
         try:
             run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
-        row_type = self.spec.row_type_of(run.transform)
+        arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         with file_or_terminal(arguments.output, row_type, title=self.spec.title) as path:
             try:
                 write, letters = self._writers(run, path)
@@ -107,15 +115,16 @@ class RunCommand:
 
             if arguments.noise_key_file is None and arguments.noise_key_variable is None:
                 say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
-            accepted = (
-                partial(write_json, run.guarantee_file, run.promised) if run.endless else None
-            )  # rows are to come
+            # Without an end rows are to come when the runner has taken the pipeline.
+            accepted = partial(write_json, run.guarantee_file, run.promised) if run.endless else None
             counters = launch.run(options, build, end_path(arguments), accepted)
             for line in recorded:
                 say(line)
         if arguments.output != TERMINAL and not run.endless:
             write_json(run.guarantee_file, run.promised)
-        self._report(arguments, run.promised, counters)
+        if run.destination is not None and not run.endless:
+            say(send(run.destination, arguments.output))
+        self._report(run, counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:
         """Check the options and the input.
@@ -123,6 +132,7 @@ class RunCommand:
         Raises:
             ValueError, TypeError, OSError: naming the option or the file.
         """
+        output, arguments = arguments.output, with_files(arguments)
         endless = is_endless(arguments)
         read = reader(self.spec, arguments)
         more = {} if self.spec.inputs is None else resolve(f"{ROOMS}.{self.spec.inputs}")(arguments)
@@ -131,13 +141,18 @@ class RunCommand:
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, endless)
         identity = identify(arguments, read.files, self.spec.files, self.spec.watched if endless else None)
-        arguments = _with_run_id(arguments, identity, endless)
-        noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, arguments.run_id)
+        label = _run_id(arguments, identity, endless)
+        noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
+        arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
         promised = self.promise(transform, arguments)
         if endless:
-            check_same_promise(guarantee_file, promised)
+            check_same_promise(guarantee_file, promised, files_option(arguments))
+        given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
+        sent = destination(self.spec, given_output, arguments.run_id, self.spec.row_type_of(transform))
+        if sent is not None:
+            sent.check(first=not FileSystems.exists(guarantee_file))
         return _Run(
             arguments=arguments,
             endless=endless,
@@ -146,7 +161,8 @@ class RunCommand:
             transform=transform,
             promised=promised,
             guarantee_file=guarantee_file,
-            charge=partial(account.charge, identity, arguments, noise, transform.guarantee),
+            destination=sent,
+            charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
 
     def _writers(
@@ -159,8 +175,9 @@ class RunCommand:
         """
         row_type = self.spec.row_type_of(run.transform)
         if run.endless:
-            return writers(run.arguments, row_type, self.spec.order, self.spec.watched)
-        write, dead = WriteRows(path, row_type, order=self.spec.order), run.arguments.dead_letter
+            return writers(self.spec, run.arguments, row_type, run.destination)
+        dead = run.arguments.dead_letter
+        write = WriteRows(path, row_type, order=self.spec.order, option=files_option(run.arguments))
         return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -192,7 +209,7 @@ class RunCommand:
             raise ValueError(f"--ledger must not be written over {other}, got {ledger}")
         written = {"--dead_letter": arguments.dead_letter}
         if arguments.output != TERMINAL:
-            written = {"--output": arguments.output, "the guarantee": guarantee_path(arguments), **written}
+            written = {files_option(arguments): arguments.output, "the guarantee": guarantee_path(arguments), **written}
         for option, path in written.items():
             if not path:
                 continue
@@ -200,13 +217,13 @@ class RunCommand:
             if other != option:
                 raise ValueError(f"{option} must not be written over {other}, got {path}")
 
-    def _report(self, arguments: argparse.Namespace, promised: dict[str, Any], counters: dict[str, int]) -> None:
+    def _report(self, run: _Run, counters: dict[str, int]) -> None:
         """Tell what was read, what was published, and what that promises.
 
         Raises:
             NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
         """
-        spec = self.spec
+        spec, arguments, promised = self.spec, run.arguments, run.promised
         report = RunReport(counters, unusable=spec.unusable, unanswered=spec.unanswered, beyond=spec.beyond)
         published = counters.get(spec.published, 0)
         nothing = report.nothing_usable(published) if report.known else None
@@ -218,6 +235,8 @@ class RunCommand:
                 lines.append(spec.silence)
         else:
             lines.append(NO_COUNTERS)
+        if run.destination is not None and run.endless and report.known:
+            lines.append(sent(run.destination, counters, arguments.output))
         lines.append(promised["guarantee"]["paragraph"])
         if nothing is None:
             lines.append(promised["accuracy"]["sentence"])
@@ -226,6 +245,12 @@ class RunCommand:
         say("\n".join(lines))
         if nothing is not None:
             raise NothingUsableError(nothing)
+
+
+def _job_name(arguments: argparse.Namespace) -> str:
+    """Return what a cluster calls the job: the question and the last part of the output's path."""
+    to = "" if arguments.output == TERMINAL else f" to {os.path.basename(os.path.normpath(arguments.output))}"
+    return f"{arguments.command}{to}"
 
 
 def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None:
@@ -241,15 +266,15 @@ def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None
         dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
 
-def _with_run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> argparse.Namespace:
-    """Return the options with the run id: what was given, or what identifies the run by itself.
+def _run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> str:
+    """Return the run id that noise depends on: what was given, or what identifies the run by itself.
 
     Raises:
         ValueError: it must be given, and was not.
     """
     if endless and not arguments.run_id:
         raise ValueError(RUN_ID_NEEDED)
-    return argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or identity.run_id}))
+    return str(arguments.run_id or identity.run_id)
 
 
 def _check_output(arguments: argparse.Namespace, guarantee_file: str, endless: bool) -> None:
@@ -258,13 +283,16 @@ def _check_output(arguments: argparse.Namespace, guarantee_file: str, endless: b
     Raises:
         ValueError: naming the option and the path.
     """
+    option = files_option(arguments)
     if endless:
-        check_folder(arguments.output)
+        check_folder(arguments.output, option)
         if arguments.overwrite:
             raise ValueError("overwrite must not be given when the input has no end: use a new folder")
     if arguments.output == TERMINAL:
         return
-    check_destination(guarantee_file)
+    check_destination(guarantee_file, option)
+    if not endless:
+        output_format(arguments.output, option)
     if not endless and not arguments.overwrite:
-        check_new(arguments.output)
+        check_new(arguments.output, option)
         check_new(guarantee_file, "the guarantee")

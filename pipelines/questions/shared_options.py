@@ -29,7 +29,19 @@ def add_files(
     files.add_argument(
         "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
     )
-    files.add_argument("--output", required=True, metavar="PATH", help="rows: .avro .parquet .jsonl, or - for a table")
+    files.add_argument(
+        "--output",
+        required=True,
+        metavar="PATH",
+        help="rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
+        "postgresql://user@host:port/database/table",
+    )
+    files.add_argument(
+        "--copy",
+        metavar="PATH",
+        help="the same rows as files, with the guarantee, where --output is a topic or a database: what --output is "
+        "otherwise. They are written first, and sent from there",
+    )
     files.add_argument(
         "--overwrite", action="store_true", help="replace the file of rows and its guarantee if they exist"
     )
@@ -49,6 +61,13 @@ def add_files(
         files.add_argument(
             "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"
         )
+    files.add_argument(
+        "--kafka_setting",
+        action="append",
+        metavar="NAME=VALUE",
+        help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
+        "times",
+    )
     files.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
     _add_endless(parser, watched)
 
@@ -78,14 +97,6 @@ def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
         help=f"up to which time the {watched} {'is' if events else 'are'} complete: the time of arrival (default: "
         f"{ARRIVAL}; {covered}), or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
     )
-    if events:
-        endless.add_argument(
-            "--kafka_setting",
-            action="append",
-            metavar="NAME=VALUE",
-            help="setting of librdkafka, for --input kafka://host:port/topic; write @FILE for a secret VALUE; "
-            "may be given several times",
-        )
     endless.add_argument("--output_format", choices=WRITTEN, help=f"format of these files (default: {DEFAULT_FORMAT})")
 
 

@@ -71,9 +71,9 @@ def read_signature(path: str) -> Signature:
     return Signature(docstring.partition("\n")[0], arguments)
 
 
-def described(docstring: str) -> dict[str, str]:
-    """Return what a docstring says of each argument; several may share a line."""
-    section = docstring.partition("\nArgs:\n")[2].partition("\n\n")[0]
+def described(docstring: str, title: str = "Args") -> dict[str, str]:
+    """Return what a docstring says of each argument, or of what another section lists; several may share a line."""
+    section = inspect.cleandoc(docstring).partition(f"\n{title}:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}
     for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
         found |= dict.fromkeys(names.split(", "), " ".join(text.split()))

@@ -47,7 +47,7 @@ class QuestionSpec:
         transform: the path of the transform's class in `privstream.transforms`. Names, types, defaults and texts of
             options come from its signature and its docstring.
         row: the NamedTuple in `privstream.transforms.rows` that is published; see `row_type_of`.
-        order: fields to sort rows by, `-` before a name for falling numbers.
+        order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
         title: what the rows are, in the plural.
         published: the counter of what was published.
         silence: why a run may publish nothing of usable events; without it, every run publishes something.
@@ -137,6 +137,11 @@ class QuestionSpec:
         """What may answer the question; none if there is but one way."""
         method = self.signature.arguments.get(METHOD)
         return () if method is None else tuple(name for name in method.choices if name != AUTO)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The fields that no two rows of a run have in common."""
+        return tuple(name for name in self.order if not name.startswith("-"))
 
     @property
     def has_windows(self) -> bool:

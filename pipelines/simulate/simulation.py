@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from privstream.mechanisms.durations import SECOND, in_words
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.durations import seconds
 from privstream.pipelines.help_page import parsed
@@ -78,7 +79,7 @@ def write_files(
         raise RunError(f"cannot write {arguments.output}: {error.strerror or error}") from error
     text = (
         f"{written.events:,} events of {arguments.users:,} people in {written.windows:,} windows of "
-        f"{arguments.window:g} s: {arguments.output}"
+        f"{in_words(round(arguments.window * SECOND))}: {arguments.output}"
     )
     say(text if arguments.truth is None else f"{text}\ntruth: {arguments.truth}")
 

@@ -1,6 +1,7 @@
 """Which fields of a file are the person, the item, the time, the stream and the value."""
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ DEFAULT_STREAM = "stream"
 
 DEFAULT_VALUE = "value"
 """The field with the number where numbers are asked for and the field is not named."""
+
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 NAMES_MAY_BE_DATA = "names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
@@ -89,12 +92,15 @@ class FieldMapping:
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
-            raise ValueError(f"the first line of {source} {rule}, separated by commas")
+            raise ValueError(f"the first line of {source} {rule}, separated by commas; {_found(schema.names)}")
         for name, option in options.items():
             count = schema.names.count(name)
             if count == 0:
                 existing = ", ".join(sorted(schema.names)) or "none"
-                raise ValueError(f"--{option}_field must name a field of {source}: no `{name}` there, only: {existing}")
+                near = difflib.get_close_matches(name, schema.names, 1)
+                guess = f"; did you mean `{near[0]}`?" if near else ""
+                rule = f"must name a field of {source}: no `{name}` there, only: {existing}{guess}"
+                raise ValueError(f"--{option}_field {rule}")
             if count > 1:
                 raise ValueError(f"--{option}_field must name one field: {source} has {count} called `{name}`")
             kind = schema.field(name).type
@@ -120,6 +126,16 @@ class FieldMapping:
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+
+
+def _found(names: Sequence[str]) -> str:
+    """Say how many fields a first line has, and what else may separate them; it may be data, and is not quoted."""
+    text = f"it has {len(names):,} field{'s' * (len(names) != 1)}"
+    for separator, word in SEPARATORS.items():
+        others = 1 + sum(name.count(separator) for name in names)
+        if others > len(names):
+            return f"{text}, but {others:,} separated by {word}: write the file with commas"
+    return f"{text} of other names"
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import apache_beam as beam
 import pyarrow as pa
@@ -22,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
+from privstream.pipelines.kafka_url import SCHEME, parse_url
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.kafka_records import ParseRecords, Records
@@ -30,7 +30,6 @@ from privstream.pipelines.sources.readers import EVENTS, EventFile
 from privstream.pipelines.sources.watch_events import EventsRead
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
-SCHEME = "kafka"
 MICROS = 1_000_000
 NOWHERE = -1  # no offset
 RECORDS = 20_000  # of one question
@@ -93,7 +92,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
     ) -> None:
         super().__init__()
         self.seconds = checks.positive("watch", seconds)
-        self.brokers, self.topic = parse_url(url)
+        self.brokers, self.topic = parse_url(url, "--input")
         self.fields = fields or FieldMapping()
         self.settings = dict(settings or {})
         for name in self.settings:
@@ -247,15 +246,6 @@ class AskKafka(PolledSource):
             if not more:
                 break
         return messages, passed
-
-
-def parse_url(url: str) -> tuple[str, str]:
-    """Return brokers and topic of `kafka://host:port/topic`."""
-    parts = urlsplit(url)
-    topic = parts.path.strip("/")
-    if parts.scheme != SCHEME or not parts.netloc or not topic or "/" in topic:
-        raise ValueError(f"--input must be of the form kafka://host:port/topic, got {url}")
-    return parts.netloc, topic
 
 
 def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:

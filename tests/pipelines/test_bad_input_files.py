@@ -232,7 +232,14 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "rule"), [("user;item;time", "separated by commas"), ("user,time", "no `item` there")]
+    ("header", "rule"),
+    [
+        ("user;item;time", "it has 1 field, but 3 separated by semicolons: write the file with commas"),
+        ("user\titem\ttime", "it has 1 field, but 3 separated by tabs"),
+        ("a,b,c", "it has 3 fields of other names"),
+        ("user,time", "no `item` there"),
+        ("user,itme,time", "only: itme, time, user; did you mean `itme`"),
+    ],
 )
 def test_every_file_is_looked_at_before_a_run_is_paid_for(header, rule, tmp_path):
     for name in "ab":

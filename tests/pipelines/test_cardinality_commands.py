@@ -214,12 +214,12 @@ def test_plot(building: Path, tmp_path: Path) -> None:
     rows, truth = read(tmp_path / "rows.parquet"), read_row_file(str(building / "truth.jsonl"), SetSize)
     found = band(rows, truth)
     assert found.truth.tolist() == [row.size for row in truth]
-    assert "all estimates are within the band" in caption(rows, found)
+    assert "all estimates are within the band" in caption(rows, found, "")
     wrong = [row._replace(estimate=row.estimate + 10**6) for row in rows[:3]] + rows[3:]
-    assert f"all but 3 of {WINDOWS} estimates are within the band" in caption(wrong, band(wrong, truth))
+    assert f"all but 3 of {WINDOWS} estimates are within the band" in caption(wrong, band(wrong, truth), "")
     blind = [*rows[:-5], *(row._replace(error_bound=-1) for row in rows[-5:])]
-    assert "The last 5 rows have none" in caption(blind, band(blind, truth))
-    assert caption([], band([], [])) == "There are no rows."
+    assert "The last 5 rows have none" in caption(blind, band(blind, truth), "")
+    assert caption([], band([], []), "") == "There are no rows."
 
 
 def test_the_truth_is_what_events_say() -> None:

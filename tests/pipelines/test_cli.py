@@ -33,7 +33,7 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     options = ["--users", "9", "--windows", "2", "--seed", "3", "--output", str(tmp_path / "events.csv")]
     ran = subprocess.run([ENTRY, "simulate", "heavy-hitters", *options], capture_output=True, text=True, check=True)
     assert ran.stdout == ""
-    assert ran.stderr.endswith(f"events of 9 people in 2 windows of 3600 s: {tmp_path / 'events.csv'}\n")
+    assert ran.stderr.endswith(f"events of 9 people in 2 windows of 1 hour: {tmp_path / 'events.csv'}\n")
     assert len(ran.stderr.splitlines()) == 1
 
 

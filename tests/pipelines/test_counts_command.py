@@ -175,7 +175,7 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     assert cli.main(["plot", "counts", *picture]) == 0
     assert "People with each item" in Path("rows.svg").read_text()
     rows = read_row_file("rows.avro", KeyCount)
-    told = caption(rows, bands(rows, truth))
+    told = caption(rows, bands(rows, truth), "")
     assert " further from the truth than their error bound." in told
 
 
@@ -187,6 +187,6 @@ def test_gaps_and_many_items_in_a_picture() -> None:
     first, second = bands(rows, [])
     assert [first.name, second.name] == ["cake", "tea"]
     assert np.isnan(second.estimates).tolist() == [False, True, False]
-    assert caption([], []) == "There are no rows."
+    assert caption([], [], "") == "There are no rows."
     many = [row(f"item {number:03}", 0, 100 + number) for number in range(MOST_LINES + 5)]
-    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(many, bands(many, []))
+    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(many, bands(many, []), "")

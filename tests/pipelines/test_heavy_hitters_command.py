@@ -272,7 +272,7 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
         (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),
         (["--noise_key_file", "none.key"], "noise_key_file must be a readable file, got none.key"),
         (["--noise_key_variable", "NONE"], "--noise_key_file and --noise_key_variable must not both be given"),
-        (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, got rows.txt"),
+        (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, .csv, got rows.txt"),
         (["--output", "none/rows.avro"], "must be in a folder that exists: there is no folder none"),
         (["--dead_letter", "none/d.jsonl"], "--dead_letter must be in a folder that exists"),
         (["--start", "soon"], "start"),

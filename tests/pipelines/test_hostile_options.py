@@ -38,6 +38,7 @@ COMMANDS = {
     "plan ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 3",
     "plan predecessor": "--epsilon 1 --universe 64 --windows 5",
     "plan queries": "--epsilon 1 --records 100 --items 5 --planned 5",
+    "report": "none.jsonl --output page.html",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + (" --windows 2" if name != "queries" else "")
@@ -80,7 +81,7 @@ def offered(words: list[str]) -> list[argparse.Action]:
         found = found[word][0]
     parser = Parser(prog="privstream")
     cli.load(found).add_arguments(parser)
-    return [each for each in parser._actions if each.nargs != 0]
+    return [each for each in parser._actions if each.nargs != 0 and each.option_strings]
 
 
 def call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

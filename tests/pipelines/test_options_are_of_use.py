@@ -52,6 +52,7 @@ VALUES = {
     "ledger": "accounts.jsonl",
     "leave_values": "out",
     "max_contributions": "2 --unit user",
+    "max_hits": "3",
     "max_per_window": "1 --max_contributions 2 --unit user",
     "max_updates": "50",
     "max_value": "500",
@@ -69,6 +70,7 @@ VALUES = {
     "quantiles": "0.5",
     "queries": "max",
     "quiet": "2",
+    "renew_every": "1h",
     "resolution": "20",
     "run_id": "another",
     "selection": "first",
@@ -90,7 +92,9 @@ VALUES = {
     "watermark": "marks --watch 1",
 }
 OF_COMMANDS = {
+    "heavy-hitters": {"renew_every": "1h --start 2024-01-01"},
     "counts": {
+        "renew_every": "1h --start 2024-01-01",
         "over": "2h --start 2024-01-01 --end 2024-01-01T02:00:00Z",
         "top": "3",
         "unit": "person",
@@ -109,14 +113,14 @@ OF_COMMANDS = {
     "cardinality": {"unit": "event"},
     "predecessor": {"delta": "1e-6 --delete_values out"},
 }
-NEEDS_A_BROKER = "kafka_setting"
+NEED_A_SERVER = ("kafka_setting", "copy")
 
 
 def offered(name: str) -> list[argparse.Action]:
     """Return the options of a command that need not be given."""
     parser = Parser(prog=name)
     cli.load(cli.COMMANDS[name][0]).add_arguments(parser)
-    return [each for each in parser._actions if not each.required and each.dest not in ("help", NEEDS_A_BROKER)]
+    return [each for each in parser._actions if not each.required and each.dest not in ("help", *NEED_A_SERVER)]
 
 
 QUICK = ("top-k", "cardinality", "ranges")

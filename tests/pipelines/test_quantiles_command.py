@@ -95,8 +95,8 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
     found = lines(rows, truth)
     assert [line.name for line in found] == ["90%", "50%", "10%"]
     assert np.all(found[1].lower <= found[1].estimates)
-    assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found)
-    assert caption([], []) == "There are no rows."
+    assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")
+    assert caption([], [], "") == "There are no rows."
     for of, row_file in (("rows", rows), ("none", [])):
         picture = tmp_path / f"{of}.png"
         source = tmp_path / "rows.avro" if row_file else tmp_path / "none.jsonl"

@@ -140,7 +140,7 @@ def test_queries_are_asked_in_order_of_lines_or_time():
         (["--watch", "1", "--queries", "{folder}", "--output", "{data}"], "run_id must be given when the input has no"),
         (["--watermark", "marks"], "watermark must be given with --watch only"),
         (["--output_format", "avro"], "output_format must be given with --watch only"),
-        (["--kafka_setting", "a=b"], "unknown option --kafka_setting"),
+        (["--kafka_setting", "a=b"], "kafka_setting must be given with an --input or --output of kafka:// only"),
         (["--user_field", "item"], "must be different fields"),
         (["--dead_letter", "{queries}"], "--dead_letter must not be written over --queries"),
     ],

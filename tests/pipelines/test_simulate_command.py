@@ -25,7 +25,7 @@ def test_the_truth_is_what_the_events_say(tmp_path: Path, capsys: pytest.Capture
     events, truth = tmp_path / "e.parquet", tmp_path / "t.jsonl"
     assert cli.main([*CITY, "--output", str(events), "--truth", str(truth)]) == 0
     shown = capsys.readouterr()
-    assert f"500 people in 3 windows of 3600 s: {events}" in shown.err
+    assert f"500 people in 3 windows of 1 hour: {events}" in shown.err
     assert str(truth) in shown.err
     counted = holders(events)
     rows = [json.loads(line) for line in truth.read_text().splitlines()]
@@ -96,7 +96,7 @@ def test_numbers_out_of_range_are_refused_and_nothing_is_written(
     [
         (["--output", "e.xls"], "--output must end in .avro, .parquet, .jsonl, .csv, got e.xls"),
         (["--output", "none/e.csv"], "--output must be in a folder that exists"),
-        (["--output", "e.csv", "--truth", "t.csv"], "--truth must end in .avro, .parquet, .jsonl, got t.csv"),
+        (["--output", "e.csv", "--truth", "t.txt"], "--truth must end in .avro, .parquet, .jsonl, .csv, got t.txt"),
         (["--output", "e.csv", "--truth", "none/t.avro"], "--truth must be in a folder that exists"),
     ],
 )

@@ -97,7 +97,7 @@ def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_
     [
         (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
         (["--epsilon", "1", "--top", "316"], "top must be < 316, the number of items in domain, got 316"),
-        (["--epsilon", "1", "--start", "2024-01-01T00:00:01"], "start must be a multiple of the window's period"),
+        (["--epsilon", "1", "--start", "2024-01-01T00:00:00.0001Z"], "start must be >= 0 and a whole number of mill"),
         (["--epsilon", "1", "--streams", "a,b"], "--stream_field must name a field of"),
         (["--epsilon", "1", "--domain", "nowhere"], "domain must be a readable file, got 'nowhere'"),
         (["--epsilon", "1", "--unit", "person_in_window", "--participation_cap", "2"], "participation_cap must not be"),
@@ -206,9 +206,9 @@ def test_caption_counts_what_is_outside(city: City, tmp_path: Path) -> None:
     assert rank(city, output, "--epsilon", "60", "--items_per_step", "20", "--beta", "1e-6") == 0
     rows = read_row_file(str(output), RankedItem)
     truth = read_row_file(city.path("truth.jsonl"), ItemHolders)
-    assert "; 0 of " in caption(rows, truth)
+    assert "; 0 of " in caption(rows, truth, "")
     known = {(row.item, row.window_start) for row in truth}
     moved = [row._replace(estimate=row.estimate + 1000) for row in rows]
     among = sum((row.item, row.window_start) in known for row in rows)
-    assert f"; {among} of {among} estimates" in caption(moved, truth)
-    assert "truth" not in caption(rows, None)
+    assert f"; {among} of {among} estimates" in caption(moved, truth, "")
+    assert "truth" not in caption(rows, None, "")

@@ -258,7 +258,7 @@ def test_error_handling_names_one_output(value: Any) -> None:
 
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240, "shards": 2}
 ITEMS = ["coffee", "tea", "water"]
-RULES = [{"name": "tea", "at_least": 10, "items": ["tea"]}, {"name": "quiet", "at_most": 5}]
+RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "until": 5}, {"name": "quiet", "at_most": 5}]
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "KeyedCounts": (
         {"max_contributions": 4, "over": "2m", "domain": ITEMS, "streams": ["a", "b"]},
@@ -273,8 +273,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": Domain(ITEMS), "top": 1, "streams": ("a", "b"), "streams_per_person": 1},
     ),
     "SparseVectorAlerts": (
-        {"rules": RULES},
-        {"rules": [AlertRule(name="tea", at_least=10, items=("tea",)), AlertRule(name="quiet", at_most=5)]},
+        {"rules": RULES, "method": "status", "delta": 1e-3, "renew_every": "2m"},
+        {"rules": [AlertRule(name="tea", at_least=10, items=("tea",), until=5), AlertRule(name="quiet", at_most=5)],
+         "method": "status", "delta": 1e-3, "renew_every": 120},
     ),
     "ContinualHistogram": (
         {"domain": ITEMS, "queries": ["histogram", "max"], "streams": ["b", "a"], "separator": ";",
@@ -320,7 +321,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 s with windows of 60 s"),
+        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 seconds with windows of 1 minute"),
         ("NumericQuantiles", {"quantiles": 0.5}, "quantiles must be a list of numbers, got float"),
         ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("NumericQuantiles", {"value_field": "weight"}, "value_field must be a field of the input, got 'weight'"),
@@ -328,7 +329,11 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
         ("TopKWithGap", {"streams": None, "stream_field": "stream"}, "streams must be given with stream_field"),
         ("TopKWithGap", {"stream_field": ""}, "streams must not be given when no stream is read"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
-        ("SparseVectorAlerts", {"rules": [{"name": "x", "above": 3}]}, "fields must be name, at_least, at_most, items"),
+        (
+            "SparseVectorAlerts",
+            {"rules": [{"name": "x", "above": 3}]},
+            "fields must be name, at_least, at_most, items, until",
+        ),
         ("SparseVectorAlerts", {"rules": [{"at_least": 3}]}, "rule must have a name"),
         ("SparseVectorAlerts", {"rules": [RULES[0] | {"items": "tea"}]}, "items must be a list, got str"),
         ("ContinualHistogram", {"queries": "max"}, "queries must be a list, got str"),
