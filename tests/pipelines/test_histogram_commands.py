@@ -114,7 +114,6 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
         ("histogram", ["--unit", "user"], "max_contributions must be given when the unit is a user"),
         ("histogram", ["--streams", "a"], "--stream_field must name a field of"),
         ("histogram", ["--categories_per_row", "2"], "separator must be given"),
-        ("histogram", ["--start", "1"], "start must be a multiple"),
         (
             "flags",
             ["--thresholds", "many"],
