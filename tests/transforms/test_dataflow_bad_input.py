@@ -46,7 +46,6 @@ def at(user, item, micros):
         *[("period", value, ValueError) for value in (0, -1, 11)],
         *[("horizon", value, ValueError) for value in (0, -3)],
         ("horizon", 2.5, TypeError),
-        ("start", START + 5, ValueError),
         ("end", START, ValueError),
         ("allowed_lateness", -1, ValueError),
         *[("participation_cap", value, ValueError) for value in (0, -1)],
