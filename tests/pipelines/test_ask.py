@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
@@ -111,7 +113,6 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
 
 
 def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path: Path) -> None:
-    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     table = searches()
     first = bytes_of(table, tmp_path)
     pandas = table.to_pandas()

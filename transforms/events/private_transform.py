@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
@@ -45,10 +46,20 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     """
 
     _dead_letters = False
+    _given: Mapping[str, Any] = MappingProxyType({})
+
+    def __new__(cls, *others: Any, **given: Any) -> Self:
+        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none."""
+        made = super().__new__(cls)
+        made._given = {name: value for name, value in given.items() if name != "noise"}
+        return made
 
     def __init__(self, noise: NoiseSource) -> None:
         super().__init__()
         check_noise(noise)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
 
     @property
     @abstractmethod
