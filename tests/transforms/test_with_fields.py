@@ -91,7 +91,7 @@ def test_rows_that_cannot_be_read_are_dead_letters() -> None:
     [
         ([beam.Row(whom="u", what="a", when=5.0)], "user_field must be a field of the input, got 'who'; its fields are "
          "whom, what, when; did you mean 'whom'?"),
-        ([pa.record_batch({"who": ["u"], "what": ["a"], "when": [1]})], "rows with named fields, or mappings, got Record"),
+        ([pa.record_batch({"who": ["u"], "what": ["a"], "when": [1]})], "with named fields, or mappings, got Record"),
         ([("u", "a")], "rows with named fields, or mappings, got"),
         (["u"], "rows with named fields, or mappings, got str"),
     ],
