@@ -23,7 +23,8 @@ def terminal() -> Iterator[list[str]]:
         os.dup2(kept, clocks.STANDARD_ERROR)
         os.set_blocking(ours, False)
         with suppress(BlockingIOError):
-            shown[0] = os.read(ours, 1 << 16).decode()
+            while True:
+                shown[0] += os.read(ours, 1 << 16).decode()
         for file in (ours, theirs, kept):
             os.close(file)
 
