@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import tempfile
 import warnings
@@ -108,5 +109,10 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     fields = resolve(f"{ROOMS}.input_fields.input_fields")(spec, given)
     fields.check(table.schema, "the frame")
     resolve("privstream.pipelines.frames.events_file.write_events")(table, fields.names(), events)
-    resolve(f"{ROOMS}.run_command.RunCommand")(spec).run(given, [])
+    command = resolve(f"{ROOMS}.run_command.RunCommand")(spec)
+    names = resolve("privstream.pipelines.runners.launch.RUNNER_LOGGERS")
+    levels = {name: logging.getLogger(name).level for name in names}
+    command.run(given, [])
+    for name, level in levels.items():  # a command leaves them silent, but other pipelines may follow here
+        logging.getLogger(name).setLevel(level)
     return str(given.copy or output)

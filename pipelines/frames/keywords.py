@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -92,6 +93,10 @@ def _file(kind: str, name: str, value: Any, folder: str) -> str | None:
     if kind == "tuple[AlertRule, ...]":
         rules = resolve("privstream.pipelines.questions.readings.rules")(name, list(value))
         resolve("privstream.pipelines.questions.alert_rules_file.write_rules")(path, rules)
+        return path
+    if kind == "Thresholds" and isinstance(value, Mapping):
+        with open(path, "x", encoding="utf-8") as file:
+            json.dump({str(category): number for category, number in value.items()}, file)
         return path
     return None
 

@@ -34,6 +34,7 @@ def run(codes: list[str], name: str) -> tuple[dict[str, Any], list[Any]]:
     return names, shown
 
 
+@pytest.mark.slow
 def test_the_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
     (folder / "key").chmod(0o600)
