@@ -25,8 +25,14 @@ def clock(text: str) -> Iterator[Progress]:
     with os.fdopen(os.dup(STANDARD_ERROR), "w") as stream:  # workers lose theirs
         console = Console(file=stream)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        apart = {"redirect_stdout": False, "redirect_stderr": False}  # runs have redirected these themselves
-        shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **apart)
+        shown = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            redirect_stdout=False,  # runs redirect these themselves
+            redirect_stderr=False,
+            disable=not console.is_terminal,
+        )
         shown.add_task(printable(text), total=None)
         starter = threading.Timer(DELAY_SECONDS, shown.start)
         starter.daemon = True
