@@ -166,6 +166,11 @@ def test_keywords_are_the_options_of_the_command_line(asked: list[argparse.Names
     assert {k: v for k, v in here.items() if k not in places} == {k: v for k, v in there.items() if k not in places}
 
 
+def test_nothing_stays_of_a_run_that_fails(asked: list[argparse.Namespace], temporary: Path) -> None:
+    options_of(asked, "counts", searches(), **FIELDS, **RUN, ledger="none", domain=["tea"])
+    assert not list(temporary.iterdir())
+
+
 def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
     written: dict[str, str] = {}
     keep = RunCommand.run
