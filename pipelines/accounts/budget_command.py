@@ -9,6 +9,7 @@ from typing import Any
 
 from privstream.pipelines.accounts.ledger import ENDING, Entry, Ledger
 from privstream.pipelines.accounts.spending import Total, distinct, totals
+from privstream.pipelines.clock import clock
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD
@@ -102,7 +103,9 @@ def _of_total(total: Total) -> dict[str, Any]:
 def _show(console: Console, name: str, entries: Sequence[Entry]) -> None:
     """Print the account of a data set: a table for each unit, of the releases that promise something to it."""
     releases = [_of_release(release) for release in distinct(entries)]
-    for total in totals(entries):
+    with clock("composing what was spent"):
+        found = totals(entries)
+    for total in found:
         title = f"data set {name}: {total.unit}, neighbours by {total.neighbouring}"
         console.print(Text(printable(title), style="bold"))
         console.print(_table(releases, total))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
 from apache_beam.io.filesystem import BeamIOError
+from privstream.pipelines.clock import clock
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file
@@ -52,11 +53,12 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
         if ending not in FORMATS:
             raise ValueError(f"--output must end in .png or .svg, got {path}")
         check_destination(path)
-        draw = prepare()
+        with clock("reading rows"):
+            draw = prepare()
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
-        with whole_file(path) as stream:
+        with clock("drawing"), whole_file(path) as stream:
             draw(stream, ending)
     except (OSError, BeamIOError) as error:
         raise RunError(f"cannot write {path}: {error}") from error

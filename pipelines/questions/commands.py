@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.questions.options import add_option, add_options, options_of
@@ -12,6 +13,12 @@ from privstream.pipelines.questions.spec import ROOMS, Option, QuestionSpec, res
 BEAM = "Any option of Apache Beam may be added, such as --runner."
 UNPLANNED = ("epsilon", "method", "window", "period", "start", "end", "allowed_lateness", "selection", "shards")
 """Options of runs that say nothing about accuracy, or that plans have in another form."""
+
+
+def loaded(path: str) -> Any:
+    """Return a class of this room that needs Beam, which takes seconds to load."""
+    with resolve("privstream.pipelines.clock.clock")("loading Apache Beam"):
+        return resolve(f"{ROOMS}.{path}")
 
 
 def run_command(spec: QuestionSpec) -> Command:
@@ -24,7 +31,7 @@ def run_command(spec: QuestionSpec) -> Command:
         add_key(parser)
 
     def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-        resolve(f"{ROOMS}.run_command.RunCommand")(spec).run(arguments, beam_arguments)
+        loaded("run_command.RunCommand")(spec).run(arguments, beam_arguments)
 
     return Command(
         description=f"{spec.description} The guarantee protects {spec.protected}. {BEAM}",
@@ -52,7 +59,7 @@ def plan_command(spec: QuestionSpec) -> Command:
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        resolve(f"{ROOMS}.plan_command.PlanCommand")(spec).run(arguments)
+        loaded("plan_command.PlanCommand")(spec).run(arguments)
 
     return Command(
         description="Predicts, before any data is read, how accurate the answers of each method will be with one "

@@ -11,6 +11,7 @@ from typing import Any
 
 from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.pipelines.clock import clock
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.help_page import with_dashes
 from privstream.pipelines.questions.options import STREAMS, options_of
@@ -48,7 +49,8 @@ class PlanCommand:
         try:
             if (arguments.epsilon is None) == (arguments.error is None):
                 raise ValueError("one of --epsilon and --error must be given")
-            answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
+            with clock("comparing methods"):
+                answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         if arguments.json:

@@ -15,6 +15,7 @@ from apache_beam.io.filesystems import FileSystems
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
+from privstream.pipelines.clock import clock
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.questions.endless import (
@@ -92,7 +93,8 @@ class RunCommand:
         options = launch.parse_beam_options(beam_arguments)
         name_job(options, _job_name(arguments))
         try:
-            run = self._check(arguments)
+            with clock("checking options and input"):
+                run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)

@@ -10,6 +10,7 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.accounts.ledger import ENDING
+from privstream.pipelines.clock import clock
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import read_result
@@ -59,7 +60,8 @@ def _page(arguments: argparse.Namespace) -> str:
     """
     render = _renderer()
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
-    sections = [section(read_result(path), accounts) for path in arguments.results]
+    with clock("reading and drawing results"):
+        sections = [section(read_result(path), accounts) for path in arguments.results]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
     page: str = render(

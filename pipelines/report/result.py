@@ -1,30 +1,42 @@
-"""A result that a report is about: published rows, their guarantee file, and their question."""
+"""A result, of which reports and notebooks are made: published rows, their guarantee file, and their question."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.file_formats import WRITTEN
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.plot.rows import read_rows
+from privstream.pipelines.plot.rows import choose_stream, read_rows
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.endless import GUARANTEE
 from privstream.pipelines.questions.spec import QuestionSpec, resolve
+from privstream.pipelines.sinks.row_files import arrow_table
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
 
 MADE_BY = "privstream "
 
 
-@dataclass(frozen=True, kw_only=True)
+class Picture(bytes):
+    """A picture as PNG: the bytes of its file, which notebooks show."""
+
+    def _repr_png_(self) -> bytes:
+        """Return what a notebook shows."""
+        return bytes(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What one run has published.
+    """What one run has published. Whatever reads Arrow's tables reads it, such as `polars.DataFrame(result)`.
 
     Attributes:
         path: a file of rows, or a folder with a file for each window.
@@ -33,6 +45,8 @@ class Result:
         rows: all of them, in the order of the question.
         promise: the guarantee file.
         guarantee: what that promises.
+        log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
+            how many records could not be used, and is not for publication.
     """
 
     path: str
@@ -41,6 +55,25 @@ class Result:
     rows: list[Any]
     promise: Promise
     guarantee: PrivacyGuarantee
+    log: str = ""
+
+    def __repr__(self) -> str:
+        budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
+        return f"<{self.spec.title}: {len(self.rows):,} rows, {budget}>"
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Hand the table to whatever reads Arrow's C stream."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The rows as an Arrow table; times are timestamps."""
+        return arrow_table(self.row_type, self.rows)
+
+    @property
+    def accuracy(self) -> str:
+        """How accurate the rows are, in a sentence."""
+        return str(self.promise.number("accuracy", "sentence"))
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -49,17 +82,29 @@ class Result:
         return parameters
 
     @property
-    def picture(self) -> PictureSpec:
+    def picture_spec(self) -> PictureSpec:
         """What draws it."""
         picture: PictureSpec = resolve(f"{self.spec.module('picture')}.PICTURE")
         return picture
+
+    def picture(self, stream: str | None = None) -> Picture:
+        """Draw the rows as `privstream plot` does; of several streams, the one that is named.
+
+        Raises:
+            ValueError: a stream must be named, or is not there.
+        """
+        name, rows = choose_stream(self.rows, stream) if "stream" in self.row_type._fields else ("", self.rows)
+        given = Given(stream=name, rows=rows, promise=self.promise, options=self.picture_spec.options)
+        drawn = io.BytesIO()
+        self.picture_spec.prepare(given)(drawn, "png")
+        return Picture(drawn.getvalue())
 
     def given(self) -> Iterator[Given]:
         """Return what there is to draw: a picture for each stream; none without rows."""
         names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
         for name in names:
             own = [row for row in self.rows if getattr(row, "stream", "") == name]
-            yield Given(stream=name, rows=own, promise=self.promise, options=self.picture.options)
+            yield Given(stream=name, rows=own, promise=self.promise, options=self.picture_spec.options)
 
 
 def read_result(path: str) -> Result:
@@ -81,7 +126,7 @@ def read_result(path: str) -> Result:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
     spec = question(word)
-    row_type, rows = _read_rows(path, spec)
+    row_type, rows = _read_rows(path, spec, promise.number("parameters"))
     return Result(path=path, spec=spec, row_type=row_type, rows=rows, promise=promise, guarantee=guarantee)
 
 
@@ -100,8 +145,8 @@ def _read_promise(path: str) -> Promise:
     return promise
 
 
-def _read_rows(path: str, spec: QuestionSpec) -> tuple[Any, list[Any]]:
-    """Return the type of the rows of a file or a folder, and the rows."""
+def _read_rows(path: str, spec: QuestionSpec, parameters: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """Return the type of the rows of a file or a folder, and the rows; of no rows, that which the run asked for."""
     files = [path]
     if os.path.isdir(path):
         names = sorted(os.listdir(path))
@@ -109,9 +154,11 @@ def _read_rows(path: str, spec: QuestionSpec) -> tuple[Any, list[Any]]:
     *extended, base = _row_types(spec.row_type)
     for row_type in extended:
         try:
-            return row_type, _sorted(files, row_type, spec)
+            rows = _sorted(files, row_type, spec)
         except ValueError:
             continue
+        if rows or parameters.get(spec.values_with) is not None:
+            return row_type, rows
     try:
         return base, _sorted(files, base, spec)
     except ValueError as error:

@@ -58,7 +58,7 @@ def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
 def picture(result: Result, given: Any) -> dict[str, Any]:
     """Return the picture of a stream: an image that is in the page itself, and what its points mean."""
     drawn = io.BytesIO()
-    result.picture.prepare(given)(drawn, PAGE)
+    result.picture_spec.prepare(given)(drawn, PAGE)
     found = json.loads(drawn.getvalue())
     svg = re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S)
     found["notes"] = [note | {"name": printable(note["name"])} for note in found["notes"]]

@@ -20,6 +20,7 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
 from privstream import mechanisms, pipelines, transforms
+from privstream.pipelines.clock import STANDARD_ERROR, clock
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.runners.flink_check import check_flink
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
@@ -34,11 +35,9 @@ from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.events import set_aside_log
 from privstream.transforms.spill import spilled
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 GRACE_SECONDS = 5
-STANDARD_ERROR = 2
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", set_aside_log.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
@@ -107,10 +106,10 @@ def run(
     try:
         on_disk = spilled() if runner == LOCAL_RUNNER else nullcontext()
         with (
-            _clock(f"running on {runner}") as clock,
+            clock(f"running on {runner}") as shown,
             _silence(),
             on_disk,
-            restarts_told(options, partial(_tell, clock)),
+            restarts_told(options, partial(_tell, shown)),
         ):
             pipeline = beam.Pipeline(options=options)
             build(pipeline)
@@ -157,18 +156,9 @@ def _cancel_after(result: Any, end: str) -> None:
         result.cancel()
 
 
-def _clock(text: str) -> Progress:
-    """Return a line that shows how long something takes, on a terminal."""
-    console = Console(file=os.fdopen(os.dup(STANDARD_ERROR), "w"))  # workers lose theirs
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    clock = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    clock.add_task(printable(text), total=None)
-    return clock
-
-
-def _tell(clock: Progress, line: str) -> None:
+def _tell(shown: Progress, line: str) -> None:
     """Print a line while the clock runs."""
-    clock.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    shown.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -71,6 +71,11 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
     return _json_values(field_types(row_type), _plain(row))
 
 
+def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
+    """Return rows as a table; times are timestamps in microseconds, UTC."""
+    return _table(_arrow_schema(field_types(row_type)), list(map(_plain, rows)))
+
+
 def read_row_file(path: str, row_type: type) -> list[Any]:
     """Read the rows of a file that `write_row_file` wrote."""
     fields = field_types(row_type)
@@ -115,13 +120,22 @@ def _write_avro(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iter
 
 def _write_parquet(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write a Parquet file."""
-    schema = pa.schema([(field, ARROW_TYPES[kind]) for field, kind in fields.items()])
+    schema = _arrow_schema(fields)
     with pq.ParquetWriter(stream, schema) as writer:
         while chunk := list(islice(rows, CHUNK_ROWS)):
-            columns = [
-                pa.array(values, type) for values, type in zip(zip(*chunk, strict=True), schema.types, strict=True)
-            ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            writer.write_table(_table(schema, chunk))
+
+
+def _arrow_schema(fields: dict[str, type]) -> pa.Schema:
+    """Return fields and their types as Arrow has them."""
+    return pa.schema([(field, ARROW_TYPES[kind]) for field, kind in fields.items()])
+
+
+def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
+    """Return plain values, row by row, as a table."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _write_jsonl(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:

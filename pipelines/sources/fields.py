@@ -1,7 +1,8 @@
 """Which fields of a file are the person, the item, the time, the stream and the value."""
 
 import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +19,9 @@ DEFAULT_VALUE = "value"
 """The field with the number where numbers are asked for and the field is not named."""
 
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+MOST_NAMES, LONGEST_NAME = 40, 40
+"""So many names of a header an error lists, if none of them is longer."""
 
 NAMES_MAY_BE_DATA = "names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
@@ -92,7 +96,7 @@ class FieldMapping:
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
-            raise ValueError(f"the first line of {source} {rule}, separated by commas; {_found(schema.names)}")
+            raise ValueError(f"the first line of {source} {rule}, separated by commas; {_found(schema.names, options)}")
         for name, option in options.items():
             count = schema.names.count(name)
             if count == 0:
@@ -128,14 +132,29 @@ class FieldMapping:
             raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
 
 
-def _found(names: Sequence[str]) -> str:
-    """Say how many fields a first line has, and what else may separate them; it may be data, and is not quoted."""
+def _found(names: Sequence[str], options: Mapping[str, str]) -> str:
+    """Say how many fields a first line has, what else may separate them, and what they are called if they are names."""
     text = f"it has {len(names):,} field{'s' * (len(names) != 1)}"
     for separator, word in SEPARATORS.items():
-        others = 1 + sum(name.count(separator) for name in names)
-        if others > len(names):
-            return f"{text}, but {others:,} separated by {word}: write the file with commas"
-    return f"{text} of other names"
+        others = ",".join(names).replace(separator, ",").split(",")
+        if len(others) > len(names):
+            found = f"{text}, but {len(others):,} separated by {word}{_listed(others)}"
+            return f"{found}: write the file with commas"
+    near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
+    guesses = [f"--{option}_field {found[0]}" for option, found in near.items() if found and _listed(names)]
+    guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
+    return f"{text} of other names{_listed(names)}{guess}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names in brackets; nothing if they may be data of a file without a header.
+
+    An event has a time, and every time has digits. So a line without a digit is no event, and may be quoted.
+    """
+    plain = [name.strip() for name in names]
+    if len(plain) > MOST_NAMES or any(len(name) > LONGEST_NAME or re.search(r"\d", name) for name in plain):
+        return ""
+    return f" ({', '.join(plain)})"
 
 
 def is_text(kind: pa.DataType) -> bool:

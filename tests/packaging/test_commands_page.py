@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
+from privstream.pipelines.questions.alert_rules_file import FIELDS, read_rules
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.runners import launch
 
@@ -53,6 +54,15 @@ def test_every_command_has_its_section() -> None:
 def test_the_row_is_what_the_command_publishes(section: str) -> None:
     fields = re.findall(r"`(\w+(?:,\s\w+)+)`", SECTIONS[section])
     assert tuple(re.split(r",\s", fields[0])) == question(section).row_type._fields
+
+
+def test_the_rules_are_rules(tmp_path: Path) -> None:
+    (rules,) = re.findall(r"^```jsonl\n(.*?)^```", SECTIONS["alerts"], re.MULTILINE | re.DOTALL)
+    (tmp_path / "rules.jsonl").write_text(rules)
+    found = read_rules(str(tmp_path / "rules.jsonl"))
+    assert [rule.name for rule in found] == ["flu", "flu, until it is over", "outage"]
+    table = re.findall(r"^\| `(\w+)`(?:, or `(\w+)`)? \|", SECTIONS["alerts"].partition("A row is")[0], re.MULTILINE)
+    assert {name for row in table for name in row if name} == set(FIELDS)
 
 
 @pytest.mark.parametrize("picture", re.findall(r"!\[[^\]]+\]\(([^)]+)\)", PAGE))

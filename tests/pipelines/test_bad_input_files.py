@@ -234,9 +234,11 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
 @pytest.mark.parametrize(
     ("header", "rule"),
     [
-        ("user;item;time", "it has 1 field, but 3 separated by semicolons: write the file with commas"),
-        ("user\titem\ttime", "it has 1 field, but 3 separated by tabs"),
-        ("a,b,c", "it has 3 fields of other names"),
+        ("user;item;time", r"it has 1 field, but 3 separated by semicolons \(user, item, time\): write the file with "),
+        ("user\titem\ttime", r"it has 1 field, but 3 separated by tabs \(user, item, time\)"),
+        ("ana;tea;2024", "it has 1 field, but 3 separated by semicolons: write the file with commas"),
+        ("a,b,c", r"it has 3 fields of other names \(a, b, c\)$"),
+        ("user_id,items,at", r"\(user_id, items, at\); did you mean --user_field user_id --item_field items\?$"),
         ("user,time", "no `item` there"),
         ("user,itme,time", "only: itme, time, user; did you mean `itme`"),
     ],
@@ -249,8 +251,10 @@ def test_every_file_is_looked_at_before_a_run_is_paid_for(header, rule, tmp_path
         launch(tmp_path / "*.csv", time_unit="s")
 
 
-def test_a_csv_without_header_is_not_quoted(tmp_path):
-    (tmp_path / "a.csv").write_text("secret-user,secret-item,2024-01-01\n")
+@pytest.mark.parametrize("time", ["2024-01-01", "1704067200", "Jan 1", "", "\u0661", "x" * 50])
+def test_a_csv_without_header_is_not_quoted(time, tmp_path):
+    number = "" if time else "7"
+    (tmp_path / "a.csv").write_text(f"secret-user{number},secret-item,{time}\n", encoding="utf-8")
     with pytest.raises(
         ValueError, match=r"the first line of .*a\.csv must be a header with the fields user, item, time"
     ) as error:

@@ -67,6 +67,9 @@ class Domain:
             return Domain.from_file, (self._path, self.digest)
         return Domain, (self._items.to_pylist(),)
 
+    def __repr__(self) -> str:
+        return f"<Domain of {len(self):,} items>"
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_type_hints
 
 import numpy as np
+import pyarrow as pa
 from apache_beam.pvalue import PCollection, Row
 from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type, match_is_named_tuple
@@ -35,6 +37,7 @@ NO_EVENT = (
     datetime.date,
     np.generic,
 )
+NO_ROW = (*NO_EVENT, pa.RecordBatch, pa.Table)
 MAPPINGS = (typehints.DictConstraint, typehints.SetTypeConstraint, typehints.MappingTypeConstraint)
 UNSIZED = (typehints.ListConstraint, typehints.TupleSequenceConstraint)
 
@@ -60,6 +63,32 @@ def check_rows(name: str, rows: PCollection[Any], required: tuple[str, ...]) -> 
         return f"they must be rows with fields {', '.join(required)}, got {shown(kind)}" if _is_no_event(kind) else None
 
     _refuse(name, rows, why)
+
+
+def check_names(rows: PCollection[Any], names: Mapping[str, str]) -> None:
+    """Refuse rows whose type is known if it lacks a field that an argument names, and what is neither row nor mapping.
+
+    Args:
+        rows: rows of Beam, named tuples, dataclasses or mappings.
+        names: by argument, such as `user_field`, the name of the field.
+    """
+
+    def why(kind: Any) -> str | None:
+        found = _fields_of(kind)
+        if found is None:
+            refused = isinstance(kind, type) and issubclass(kind, NO_ROW) and not issubclass(kind, dict)
+            refused = refused or isinstance(kind, LISTS)
+            return f"with_fields needs rows with named fields, or mappings, got {shown(kind)}" if refused else None
+        for argument, name in names.items():
+            if name not in found:
+                near = difflib.get_close_matches(name, found, 1)
+                guess = f"; did you mean {near[0]!r}?" if near else ""
+                return (
+                    f"{argument} must be a field of the input, got {name!r}; its fields are {', '.join(found)}{guess}"
+                )
+        return None
+
+    _refuse("events", rows, why)
 
 
 def _refuse(name: str, given: PCollection[Any], why: Why) -> None:

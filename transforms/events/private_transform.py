@@ -5,17 +5,22 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
-from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.element_types import check_names
+from privstream.transforms.events.event_fields import UNREAD, EventFields
+from privstream.transforms.events.event_rows import Event, ReadRows
 from privstream.transforms.events.set_aside_log import LogSetAside
+from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.renewal import of_period
 from privstream.transforms.timing.runner_check import check_runner
 from privstream.transforms.timing.steps import Steps
@@ -45,10 +50,21 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     """
 
     _dead_letters = False
+    _read_rows: ReadRows | None = None
+    _given: Mapping[str, Any] = MappingProxyType({})
+
+    def __new__(cls, *others: Any, **given: Any) -> Self:
+        """Keep the parameters, which are public, for `repr`; what noise is drawn from is none."""
+        made = super().__new__(cls)
+        made._given = {name: value for name, value in given.items() if name != "noise"}
+        return made
 
     def __init__(self, noise: NoiseSource) -> None:
         super().__init__()
         check_noise(noise)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
 
     @property
     @abstractmethod
@@ -81,6 +97,39 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         other._dead_letters = True
         return other
 
+    def with_fields(
+        self,
+        *,
+        user_field: str = "user",
+        item_field: str = "item",
+        time_field: str = "time",
+        stream_field: str | None = None,
+        value_field: str = "value",
+        time_unit: str | None = None,
+    ) -> Self:
+        """Return the same transform for rows or mappings whose fields have these names, as on the command line.
+
+        Rows are those of Beam, named tuples or dataclasses; mappings are such as Beam's sources of JSON or tables give.
+        Fields that the transform does not read need not be there.
+
+        Args:
+            user_field, item_field, value_field: the fields with the person, the item and the number.
+            time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`.
+            stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
+            time_unit: unit of times that are plain numbers: s, ms, us or ns.
+        """
+        read = self.event_fields
+        other = copy.copy(self)
+        other._read_rows = ReadRows(
+            user_field=None if read.user == UNREAD else user_field,
+            item_field=item_field if read.item else None,
+            time_field=time_field if read.timed else None,
+            stream_field="stream" if stream_field is None and read.streams else stream_field or None,
+            value_field=None if read.value == UNREAD else value_field,
+            time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
+        )
+        return other
+
     def expand(self, events: Any) -> PCollection[Any] | Published:
         """Build the stages, and gather what they set aside."""
         for each in events.values() if isinstance(events, Mapping) else (events,):
@@ -94,6 +143,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
             _ = outputs[DEAD_LETTERS] | f"{type(fn).__name__}Log" >> beam.ParDo(LogSetAside())
             return cast(PCollection[Any], outputs[ROWS])
 
+        if self._read_rows is not None:
+            given = events["events"] if isinstance(events, Mapping) else events
+            check_names(given, self._read_rows.names)
+            read = apply_dofn(given, self._read_rows, Event)
+            events = {**events, "events": read} if isinstance(events, Mapping) else read
         rows = self.build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows

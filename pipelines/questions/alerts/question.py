@@ -49,7 +49,7 @@ SPEC = QuestionSpec(
     },
     files=("rules",),
     epilog=RULES,
-    plan_epilog=NUMBERS,
+    plan_epilog=f"{RULES}\n{NUMBERS}",
     sizes={
         "rules": Option(
             "rules", "int|Path", "number of rules, all with at_least; or the file with the rules", REQUIRED

@@ -1,0 +1,338 @@
+"""Questions about frames, from Python: `ask` and `read`."""
+
+import argparse
+import json
+import logging
+import stat
+import tempfile
+import warnings
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars
+import pyarrow as pa
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.pipelines import ask, read
+from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.frames.events_file import as_table, write_events
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.commands import run_command
+from privstream.pipelines.questions.run_command import RunCommand
+from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.transforms import KeyedCounts
+from privstream.transforms.rows import KeyCount
+
+SECRET = "who-nobody-may-see"
+FIELDS = {"user_field": "who", "item_field": "query", "time_field": "at"}
+RUN = {
+    "epsilon": 20,
+    "delta": 1e-6,
+    "max_contributions": 4,
+    "window": "1h",
+    "start": "2024-01-01",
+    "end": "2024-01-01T02",
+}
+
+
+class Stream:
+    """A frame of yet another library, such as a relation of DuckDB."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def searches(people: int = 60) -> pa.Table:
+    """60 people search for tea, half of them for cake too."""
+    found = [(f"u{person}", item) for person in range(people) for item in ("tea", "cake")[: 1 + person % 2]]
+    times = [datetime(2024, 1, 1, 0, number % 60, tzinfo=UTC) for number in range(len(found))]
+    who, query = zip(*found, strict=True)
+    return pa.table({"at": pa.array(times, pa.timestamp("us", "UTC")), "who": who, "query": query})
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A key of a test alone."""
+    (tmp_path / "key").write_text("a key of this test alone\n")
+    (tmp_path / "key").chmod(0o600)
+    return tmp_path / "key"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """Runs end before they begin; the options of each are kept."""
+    found: list[argparse.Namespace] = []
+
+    def run(command: RunCommand, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
+        path = Path(arguments.input)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        found.append(arguments)
+        raise InterruptedError
+
+    monkeypatch.setattr(RunCommand, "run", run)
+    return found
+
+
+def options_of(asked: list[argparse.Namespace], word: str, frame: Any, **keywords: Any) -> dict[str, Any]:
+    """Return the options with which a command is run."""
+    with pytest.raises(InterruptedError):
+        ask(word, frame, **keywords)
+    return vars(asked.pop())
+
+
+def bytes_of(frame: Any, folder: Path) -> bytes:
+    """Return the file that is made of a frame."""
+    path = folder / f"{len(list(folder.iterdir()))}.parquet"
+    write_events(as_table(frame), ("who", "query", "at"), str(path))
+    return path.read_bytes()
+
+
+def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> None:
+    table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
+    level = logging.getLogger("apache_beam").level
+    found = ask("counts", table, **given, output=key.parent / "counts.csv")
+    counts = {row["item"]: row["count"] for row in found.table.to_pylist()}
+    assert abs(counts["tea"] - 60) < 20 and abs(counts["cake"] - 30) < 20
+    assert found.guarantee.epsilon == 20 and found.accuracy.startswith("Counts have a standard deviation")
+    assert "90 of 90 events usable" in found.log and "90 of 90" not in repr(found)
+    assert logging.getLogger("apache_beam").level == level
+    again = ask("counts", table.to_pandas().set_index("query"), **given)
+    assert again.table.equals(found.table) and again.rows == found.rows
+    assert "a repetition, which costs nothing more" in again.log and "rows.parquet" not in again.log
+    assert len({entry.run_id for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
+    assert not list(Path(temporary).iterdir())
+
+    assert read(key.parent / "counts.csv").table.equals(found.table) and pa.table(found).equals(found.table)
+    with pytest.raises(ValueError, match=r"^output must be a new file, but .* exists; overwrite replaces it$"):
+        ask("counts", table, **given, output=key.parent / "counts.csv")
+
+
+def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path: Path) -> None:
+    table = searches()
+    first = bytes_of(table, tmp_path)
+    pandas = table.to_pandas()
+    assert bytes_of(pandas, tmp_path) == first
+    assert bytes_of(pandas.set_index("at"), tmp_path) == first
+    assert bytes_of(pandas.astype({"query": "category"}).assign(more=1), tmp_path) == first
+    assert bytes_of(polars.from_arrow(table), tmp_path) == first
+    assert bytes_of(Stream(table), tmp_path) == first
+    assert bytes_of(pa.concat_tables([table[:7], table[7:]]), tmp_path) == first
+    assert bytes_of(table.replace_schema_metadata({"made": "today"}), tmp_path) == first
+    assert bytes_of(table.take(np.arange(89, -1, -1)), tmp_path) != first
+    assert bytes_of(table[:-1], tmp_path) != first
+    gaps = pa.table({"who": ["a", None], "query": ["b", "c"], "at": [1, 2]})
+    filled = gaps.set_column(0, "who", pa.array(["a", ""]))
+    assert bytes_of(gaps, tmp_path) != bytes_of(filled, tmp_path)
+    assert b"pandas" not in bytes_of(pandas, tmp_path)
+
+
+def test_keywords_are_the_options_of_the_command_line(asked: list[argparse.Namespace], tmp_path: Path) -> None:
+    words = ["--input", "x", "--output", "y", "--epsilon", "1", "--window", "1d", "--min_people", "5", "--top", "3"]
+    parser = argparse.ArgumentParser()
+    run_command(question("counts")).add_arguments(parser)
+    there = vars(parser.parse_args([*words, "--streams", "a,b", "--stream_field", "who", "--user_field", "query"]))
+    here = options_of(
+        asked,
+        "counts",
+        searches().append_column("item", pa.array(["x"] * 90)).append_column("time", searches()["at"]),
+        ledger="none",
+        epsilon=np.int64(1),
+        window=timedelta(days=1),
+        min_people=5,
+        top=3,
+        streams=["a", "b"],
+        stream_field="who",
+        user_field="query",
+        over=None,
+    )
+    places = ("input", "output", "ledger", "command")
+    assert {k: v for k, v in here.items() if k not in places} == {k: v for k, v in there.items() if k not in places}
+
+
+def test_nothing_stays_of_a_run_that_fails(asked: list[argparse.Namespace], temporary: Path) -> None:
+    options_of(asked, "counts", searches(), **FIELDS, **RUN, ledger="none", domain=["tea"])
+    assert not list(temporary.iterdir())
+
+
+def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[str, str] = {}
+    keep = RunCommand.run
+
+    def run(command: RunCommand, arguments: argparse.Namespace, others: list[str]) -> None:
+        written.update({name: Path(getattr(arguments, name)).read_text() for name in command.spec.files})
+        keep(command, arguments, others)
+
+    monkeypatch.setattr(RunCommand, "run", run)
+    given = FIELDS | {"ledger": "none", "epsilon": 1, "window": 60, "start": datetime(2024, 1, 1), "end": "2024-01-02"}
+    rules = [{"name": "flu", "at_least": 500, "items": ["fever"]}]
+    options_of(asked, "flags", searches(), **given, domain=("tea", "cake"), thresholds={"tea": 5, "cake": 7})
+    assert json.loads(written.pop("thresholds")) == {"tea": 5, "cake": 7} and written.pop("domain") == "tea\ncake\n"
+    options_of(asked, "top-k", searches(), **given, top=1, domain=pd.Series(["tea", "a,b"]))
+    found = options_of(asked, "alerts", searches(), **given, rules=rules)
+    assert written == {"domain": "tea\na,b\n", "rules": json.dumps(rules[0]) + "\n"}
+    assert found["start"] == "2024-01-01T00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"epsilon": None}, "the following arguments are required: epsilon"),
+        ({"epsilon": "x"}, "argument epsilon: must be a number, got 'x'"),
+        ({"epsilon": -1}, "epsilon must be finite and > 0, got -1.0"),
+        ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
+        ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
+        ({"streams": ["a,b"]}, "streams must be texts without commas"),
+        ({"domain": ["a\nb"]}, "domain must be texts without line breaks"),
+        ({"noise_key_file": None}, "noise_key_file must be given, so that"),
+        ({"noise_key_file": "none"}, "noise_key_file must be a readable file"),
+        (
+            {"user_field": "Who"},
+            "user_field must name a field of the frame: no `Who` there, only: at, query, who; did ",
+        ),
+        ({"user_field": "query"}, "user, item, time, stream and value must be different fields"),
+        ({"output": "-"}, "output must be a file, or None"),
+        ({"output": "x.txt"}, "output must end in .avro"),
+        ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
+        ({"budget_limit": (-1, 0.1)}, "argument budget_limit: must be EPSILON or EPSILON,DELTA"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_options_are_refused_in_the_words_of_the_command(
+    keywords: dict[str, Any], message: str, key: Path
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        ask("counts", searches(), **(FIELDS | RUN | {"noise_key_file": key} | keywords))
+    assert str(refused.value).startswith(message)
+    assert not Path(f"{key}.ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"epsilom": 1}, "counts has no option `epsilom` for frames; did you mean `epsilon`?"),
+        ({"watch": 1}, "counts has no option `watch` for frames"),
+        ({"input": "x"}, "counts has no option `input` for frames"),
+        ({"overwrite": 1}, "overwrite must be True or False, got int"),
+        ({"epsilon": {1}}, "epsilon must be text, a number, or a list of them, got set"),
+        ({"domain": [b"x"]}, "domain must be a list of texts"),
+    ],
+)
+def test_options_that_are_none_are_refused(keywords: dict[str, Any], message: str, key: Path) -> None:
+    with pytest.raises(TypeError) as refused:
+        ask("counts", searches(), **(FIELDS | RUN | {"noise_key_file": key} | keywords))
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        ([{"who": SECRET}], "frame must have __arrow_c_stream__, as those of pandas"),
+        (pa.chunked_array([["a"]]), "frame must have columns of one type each"),
+        (pd.DataFrame({"who": [1, SECRET], "query": "tea"}), "frame must have columns of one type each: column `who`"),
+        (pd.DataFrame({"who": [[SECRET]], "query": "tea", "at": ["2024"]}), "field `who` of the frame must be text or"),
+    ],
+    ids=["list", "column", "mixed", "lists"],
+)
+def test_what_is_no_frame_is_refused_without_a_value(frame: Any, message: str, key: Path) -> None:
+    with pytest.raises(TypeError) as refused:
+        ask("counts", frame, **FIELDS, **RUN, noise_key_file=key)
+    assert str(refused.value).startswith(message) and SECRET not in str(refused.value)
+
+
+def test_unknown_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"question must be one of {', '.join(WORDS)}, got 'count'"):
+        ask("count", searches(), ledger="none")
+
+
+@pytest.mark.slow
+def test_rows_in_another_order_are_other_data(key: Path) -> None:
+    table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
+    backwards = table.take(np.arange(table.num_rows)[::-1])
+    first, second, third = [ask("counts", frame, **given) for frame in (table, backwards, table)]
+    assert "a release about" in second.log and "a repetition" in third.log
+    assert second.parameters["run_id"] != first.parameters["run_id"] == third.parameters["run_id"]
+
+
+def test_much_that_is_left_out_is_a_warning_and_all_of_it_an_error(key: Path) -> None:
+    late = searches().set_column(0, "at", pa.array(["2024-01-01"] * 10 + ["2025-01-01"] * 80))
+    with pytest.warns(UserWarning, match="80 of 90 records .88%. count in no answer"):
+        ask("counts", late, **FIELDS, **RUN, noise_key_file=key)
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(ValueError, match="no event could be used, so the rows"),
+    ):
+        ask("counts", late[10:], **FIELDS, **RUN, noise_key_file=key)
+
+
+@pytest.mark.parametrize("ending", ["avro", "parquet", "jsonl", "csv"])
+def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str, tmp_path: Path) -> None:
+    start, end = Timestamp(micros=1_704_067_200_000_001), Timestamp(1_704_070_800)
+    rows = [
+        KeyCount("", start, end, 'a "quoted",\nline', 5, 0.0, 3),
+        KeyCount("null", start, end, "", -(2**40), 1e-9, 0),
+    ]
+    path = tmp_path / f"rows.{ending}"
+    write_row_file(str(path), KeyCount, rows)
+    with pytest.raises(ValueError, match=r"^path must have its guarantee: there is no file"):
+        read(path)
+    _promise(path)
+    table = read(path).table
+    assert table.schema.types == [
+        pa.string(),
+        *[pa.timestamp("us", "UTC")] * 2,
+        pa.string(),
+        pa.int64(),
+        pa.float64(),
+        pa.int64(),
+    ]
+    assert not any(column.null_count for column in table.columns)
+    assert [list(row.values())[3:] for row in table.to_pylist()] == [list(row)[3:] for row in rows]
+    assert table["window_start"].cast(pa.int64()).to_pylist() == [start.micros] * 2
+    assert table.to_pandas().window_end.tolist() == [pd.Timestamp("2024-01-01T01:00Z")] * 2
+
+
+def test_a_result_without_rows_is_a_table_with_columns(tmp_path: Path) -> None:
+    write_row_file(str(tmp_path / "rows.parquet"), KeyCount, [])
+    _promise(tmp_path / "rows.parquet")
+    found = read(str(tmp_path / "rows.parquet"))
+    assert found.table.num_rows == 0 and tuple(found.table.column_names) == KeyCount._fields
+    assert found.picture().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="path must be a file or a folder that exists"):
+        read(tmp_path / "other.parquet")
+
+
+def _promise(path: Path) -> None:
+    """Write a guarantee file beside rows."""
+    made = KeyedCounts(
+        epsilon=1,
+        delta=1e-6,
+        max_contributions=4,
+        window=3600,
+        start=0,
+        end=7200,
+        noise=KeyedNoise(b"an example, not a secret", "a test"),
+    )
+    content = {
+        "made_by": {"command": "privstream counts"},
+        "guarantee": guarantee_record(made.guarantee),
+        "parameters": {"beta": 0.01},
+        "accuracy": made.accuracy.to_dict(),
+    }
+    Path(f"{path}.guarantee.json").write_text(json.dumps(content))
