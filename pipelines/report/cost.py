@@ -12,8 +12,8 @@ from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
 NOT_SHOWN = (
-    "not shown: a digest of the data would let anybody test guesses of all of it. A report with --noise_key_file shows a "
-    "fingerprint that only who has the key can check"
+    "not shown: a digest of the data would let anybody test guesses of all of it. A report with --noise_key_file shows "
+    "a fingerprint that only who has the key can check"
 )
 
 

@@ -52,7 +52,7 @@ class Access:
             raise ValueError("operator_token_file must have another token than token_file")
 
     def accepts_host(self, host: str) -> bool:
-        """Tell whether a page may be asked for by this name: on loopback by a local one, elsewhere the token decides."""
+        """Tell whether a page may be asked for by this name: on loopback by a local one; else the token decides."""
         try:
             return not self.local or urlsplit(f"//{host}").hostname in LOCAL_NAMES
         except ValueError:
@@ -73,10 +73,10 @@ def is_loopback(host: str) -> bool:
         ValueError: there is no such host.
     """
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host or None, None)}
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         raise ValueError(f"host must be a name or an address of this machine, got {host!r}") from None
-    return bool(host) and all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in found)
+    return all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in found)
 
 
 def read_token(option: str, path: str | None) -> bytes | None:
@@ -96,7 +96,7 @@ def read_token(option: str, path: str | None) -> bytes | None:
     if mode & (stat.S_IRWXO | stat.S_IRWXG):
         raise ValueError(f"{option} must be readable by its owner alone, got {path} with mode {mode:04o}: chmod 600")
     token = content.strip()
-    if not (LEAST_LETTERS <= len(token) and len(content) <= MOST_BYTES and token.isascii() and _is_word(token)):
+    if len(token) < LEAST_LETTERS or len(content) > MOST_BYTES or not _is_word(token):
         raise ValueError(
             f"{option} must have one token of {LEAST_LETTERS} to {MOST_BYTES:,} letters and digits, without spaces: "
             f"openssl rand -hex 32 > {path}"

@@ -6,15 +6,14 @@ import json
 import re
 import traceback
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from wsgiref.types import StartResponse, WSGIEnvironment
 
+from privstream.pipelines.report.page import ROOM as REPORT
 from privstream.pipelines.report.page import text_file
 from privstream.pipelines.serve.access import Access
 from privstream.pipelines.serve.page import ROOM, Page
 from privstream.pipelines.terminal import say
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 STATIC = {"/live.js": "text/javascript; charset=utf-8", "/live.css": "text/css; charset=utf-8"}
@@ -47,6 +46,7 @@ class Answer(NamedTuple):
     body: str
 
 
+OK = "200 OK"
 NOT_FOUND = Answer("404 Not Found", TEXT, "There is no such page.\n")
 WRONG_HOST = Answer(
     "403 Forbidden", TEXT, "Ask for this page at localhost or 127.0.0.1; a proxy in front must send such a Host.\n"
@@ -90,38 +90,43 @@ class App:
 
     def _answer(self, environ: WSGIEnvironment, path: str) -> Answer:
         """Check whether a request may be answered, and answer it."""
+        refused = None
         if not self._access.accepts_host(environ.get("HTTP_HOST", "")):
-            return WRONG_HOST
-        if _for_operators(path) and not self._page.has_health:
-            return NOT_FOUND
-        if not self._access.accepts(environ.get("HTTP_AUTHORIZATION", ""), operator=_for_operators(path)):
-            return NO_TOKEN
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return NOT_A_READ
-        if path in STATIC:
-            return Answer("200 OK", STATIC[path], text_file(path[1:], ROOM))
-        if path in SHARED:
-            return Answer("200 OK", SHARED[path], text_file(path[1:]))
+            refused = WRONG_HOST
+        elif _for_operators(path) and not self._page.has_health:
+            refused = NOT_FOUND
+        elif not self._access.accepts(environ.get("HTTP_AUTHORIZATION", ""), operator=_for_operators(path)):
+            refused = NO_TOKEN
+        elif environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            refused = NOT_A_READ
+        return refused or self._static(path) or self._piece(path)
+
+    def _static(self, path: str) -> Answer | None:
+        """Return a script or a style sheet, None if it is something else."""
+        room = ROOM if path in STATIC else REPORT
+        kind = STATIC.get(path) or SHARED.get(path)
+        return None if kind is None else Answer(OK, kind, text_file(path[1:], room))
+
+    def _piece(self, path: str) -> Answer:
+        """Return a piece of the page."""
         pieces: dict[str, Callable[[], str]] = {
             "/": lambda: self._page.frame(operator=False),
             "/cost": self._page.cost,
             OPERATOR: lambda: self._page.frame(operator=True),
             f"{OPERATOR}/health": self._page.health,
         }
-        if path in pieces:
-            return Answer("200 OK", HTML, pieces[path]())
         if path == "/state":
-            return Answer("200 OK", JSON, json.dumps(self._page.state()))
-        return self._piece(path)
+            return Answer(OK, JSON, json.dumps(self._page.state()))
+        text = pieces[path]() if path in pieces else self._of_result(path)
+        return NOT_FOUND if text is None else Answer(OK, HTML, text)
 
-    def _piece(self, path: str) -> Answer:
-        """Return what there is about a result."""
+    def _of_result(self, path: str) -> str | None:
+        """Return a piece about a result, None if there is none."""
         place = PLACE.fullmatch(path)
         if place is None:
-            return NOT_FOUND
+            return None
         id, number = place.groups()
-        text = self._page.result(id) if number is None else self._page.picture(id, int(number))
-        return NOT_FOUND if text is None else Answer("200 OK", HTML, text)
+        return self._page.result(id) if number is None else self._page.picture(id, int(number))
 
 
 def _for_operators(path: str) -> bool:

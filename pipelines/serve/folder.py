@@ -211,7 +211,7 @@ def _newest(stamps: Mapping[str, Stamp]) -> list[str]:
     """Return the newest files, by name, that a page can show."""
     shown: list[str] = []
     size = 0
-    for path in reversed(stamps):
+    for path in reversed(list(stamps)):
         if len(shown) == MOST_FILES or size + stamps[path][1] > MOST_BYTES:
             break
         size += stamps[path][1]

@@ -1,4 +1,4 @@
-"""The health of jobs, for operators: what Flink's metrics say of them, and the dead letters. These numbers are exact."""
+"""The health of jobs, for operators: what Flink's metrics say, and the dead letters. These numbers are exact."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ class Page:
     def result(self, id: str) -> str | None:
         """Return the piece about a result, without its pictures; None if there is no such result."""
         found = self._find(id)
-        return found and self._kept(("result", id), found.version + self._ledger_version(), lambda: self._result(found))
+        if found is None:
+            return None
+        return self._kept(("result", id), found.version + self._ledger_version(), lambda: self._result(found))
 
     def picture(self, id: str, number: int) -> str | None:
         """Return a picture of a result; None if there is none."""
