@@ -59,6 +59,8 @@ def reading(row: Any, field: str, spec: QuestionSpec) -> str:
     value = getattr(row, field)
     if field == "quantile":
         return f"{100 * value:g}%"
+    if field == "gap_lower_bound" and not row.gap_stddev:
+        return "no bound"
     if field == "estimate" and hasattr(row, LIMITS[0]):
         return f"{cell(value)} (between {cell(row.lower)} and {cell(row.upper)})"
     spread = _spread(row, field)
@@ -68,8 +70,12 @@ def reading(row: Any, field: str, spec: QuestionSpec) -> str:
     half = getattr(row, spread) * (DEVIATIONS if deviation else 1)
     if deviation and not half:
         return f"no {field}"  # as while an item or an alert continues
-    known = f" ± {cell(round(half) if isinstance(value, int) else half)}" if half >= 0 else " (no bound is known)"
-    return f"{cell(value)}{known}"
+    return f"{cell(value)} ± {_short(half)}" if half >= 0 else f"{cell(value)} (no bound is known)"
+
+
+def _short(half: float) -> str:
+    """Return a half width of a band: whole, or with three digits."""
+    return f"{half:,.0f}" if half >= 10 else f"{half:.3g}"
 
 
 def _spread(row: Any, field: str) -> str | None:
@@ -111,7 +117,7 @@ def _meaning(result: Result) -> str:
     names = result.row_type._fields
     if "error_bound" in names or LIMITS[0] in names:
         return (
-            f"After ±, or in brackets: where the true values are, with probability {percent(result.promise)}, all of "
-            "them together."
+            f"After ±, or in brackets: where the true values are, with probability {percent(result.promise)}; the text "
+            "of the picture says whether each by itself, or all of them together."
         )
     return "After ±: two standard deviations of the noise, within which it stays with probability 95%, each by itself."

@@ -68,7 +68,7 @@ class Page:
                 "version": one.version + ledger,
                 "pictures": _pictures(one),
                 "running": one.running,
-                "title": one.name if one.result is None else f"{one.result.spec.title}, {one.name}",
+                "title": one.name if one.result is None else f"{one.result.spec.word}: {one.name}",
             }
             for one in found
         ]
