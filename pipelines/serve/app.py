@@ -12,7 +12,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from privstream.pipelines.report.page import ROOM as REPORT
 from privstream.pipelines.report.page import text_file
 from privstream.pipelines.serve.access import Access
-from privstream.pipelines.serve.page import ROOM, Page
+from privstream.pipelines.serve.page import ROOM, BusyError, Page
 from privstream.pipelines.terminal import say
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
@@ -53,6 +53,7 @@ WRONG_HOST = Answer(
 )
 NO_TOKEN = Answer("401 Unauthorized", TEXT, "A token is required, as the password of any name.\n")
 NOT_A_READ = Answer("405 Method Not Allowed", TEXT, "This page can only be read: GET or HEAD.\n")
+BUSY = Answer("503 Service Unavailable", TEXT, "This is not ready yet; ask again in a second.\n")
 FAILED = Answer("500 Internal Server Error", TEXT, "This cannot be shown; the server's terminal names the error.\n")
 
 
@@ -73,6 +74,8 @@ class App:
         path = environ.get("PATH_INFO", "") or "/"
         try:
             answer = self._answer(environ, path)
+        except BusyError:
+            answer = BUSY
         except Exception as error:  # a page that fails must not end the others, nor say why to everybody
             say(f"privstream serve: {type(error).__name__} while {PLACE.sub('a result', path)} was made")
             if self._traceback:

@@ -7,7 +7,7 @@ const pause = document.getElementById("pause");
 const results = document.getElementById("results");
 const health = document.getElementById("health");
 const shown = new Map(); // element -> version that it shows
-const drawing = new Set();
+const busy = new Set();
 let first = true;
 let away = ""; // since when there is no answer
 
@@ -89,12 +89,23 @@ async function update(element, version, path) {
   return true;
 }
 
-// Pictures take longer than numbers, and come after them; one result draws at a time.
-async function paint(element, one) {
-  const holder = element.querySelector(".pictures");
-  if (!holder || drawing.has(one.id)) return;
-  drawing.add(one.id);
+// Pictures and all else that takes longer than numbers: they wait for none of it, and the next look tries again.
+async function meanwhile(name, work) {
+  if (busy.has(name)) return;
+  busy.add(name);
   try {
+    await work();
+  } catch {
+    // There is another look in a second.
+  } finally {
+    busy.delete(name);
+  }
+}
+
+async function paint(all) {
+  for (const one of all) {
+    const holder = section(one).querySelector(".pictures");
+    if (!holder) continue;
     while (holder.children.length > one.pictures) holder.lastElementChild.remove();
     while (holder.children.length < one.pictures) {
       const slot = document.createElement("div");
@@ -104,10 +115,6 @@ async function paint(element, one) {
     for (const [at, slot] of [...holder.children].entries()) {
       await update(slot, one.version, "/results/" + one.id + "/pictures/" + at);
     }
-  } catch {
-    // The next look draws it again.
-  } finally {
-    drawing.delete(one.id);
   }
 }
 
@@ -145,15 +152,14 @@ async function look() {
   await Promise.all(state.results.map(async (one) => {
     const element = section(one);
     if (await update(element, one.version, "/results/" + one.id)) changed.push(one.title);
-    paint(element, one);
   }));
-  if (health) replace(health, await piece(health.dataset.from));
+  meanwhile("pictures", () => paint(state.results));
+  meanwhile("cost", () => update(document.getElementById("cost"), state.cost, "/cost"));
+  if (health) meanwhile("health", async () => replace(health, await piece(health.dataset.from)));
   if (!state.results.length) say("No results yet. They appear here when a command has written them.");
   else if (changed.length && !first) say("New at " + clock() + ": " + changed.join("; ") + ".");
   else if (first || said.classList.contains("away")) say("Up to date; looks once a second.");
   first = !state.results.length && first;
-  const cost = document.getElementById("cost");
-  update(cost, state.cost, "/cost").catch(() => {});
 }
 
 async function follow() {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -19,8 +20,13 @@ from privstream.pipelines.serve.newest import newest, newest_first
 
 ROOM = "privstream.pipelines.serve"
 MOST_PICTURES = 6
+PATIENCE_SECONDS = 0.2
 NOT_IN_LEDGER = "The ledger of this page has no run that promises what this result does."
 NOT_DRAWN = "This result has rows that cannot be drawn."
+
+
+class BusyError(Exception):
+    """A piece cannot be made now, since another one is; whoever needs it asks again."""
 
 
 class Page:
@@ -47,7 +53,7 @@ class Page:
         self._version = version
         self._templates = templates(ROOM)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
-        self._drawing, self._adding = threading.Lock(), threading.Lock()
+        self._slow = threading.Lock()
 
     @property
     def has_health(self) -> bool:
@@ -82,22 +88,44 @@ class Page:
         return self._kept(("result", id), found.version + self._ledger_version(), lambda: self._result(found))
 
     def picture(self, id: str, number: int) -> str | None:
-        """Return a picture of a result; None if there is none."""
+        """Return a picture of a result; None if there is none.
+
+        Raises:
+            BusyError: another one is being drawn.
+        """
         found = self._find(id)
         if found is None or not 0 <= number < _pictures(found):
             return None
-        with self._drawing:  # matplotlib draws one picture at a time
+        with self._alone():
             return self._kept(("picture", id, str(number)), found.version, lambda: self._picture(found, number))
 
     def cost(self) -> str:
-        """Return what has been spent, and what is left."""
+        """Return what has been spent, and what is left.
+
+        Raises:
+            BusyError: something else is being made.
+        """
         found, _ = self._folder.look()
-        with self._adding:
+        with self._alone():
             return self._kept(("cost",), self._cost_version(found, self._ledger_version()), lambda: self._cost(found))
 
     def health(self) -> str:
         """Return the health of jobs, which is exact: for operators alone."""
         return "" if self._health is None else self._render("health.html", **self._health.look())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Do one slow thing at a time, and let nobody wait: threads that wait would be missing for numbers.
+
+        Raises:
+            BusyError: another one is being done.
+        """
+        if not self._slow.acquire(timeout=PATIENCE_SECONDS):
+            raise BusyError
+        try:
+            yield
+        finally:
+            self._slow.release()
 
     def _find(self, id: str) -> Found | None:
         """Return a result by its id."""

@@ -330,14 +330,14 @@ def test_health_is_for_operators_alone(tmp_path: Path) -> None:
     ],
 )
 def test_health_of_jobs(watermark: str, lag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"http://a/metrics": METRICS.replace("WATERMARK", watermark), "http://b/metrics": None}
+    asked = {"http://127.0.0.1:1/metrics": METRICS.replace("WATERMARK", watermark), "http://127.0.0.1:2/metrics": None}
     monkeypatch.setattr("privstream.pipelines.serve.health._ask", asked.get)
     site = Site(
         tmp_path, Access(local=True, token=None, operator_token=OPERATORS), health=Health(tuple(asked), folder=None)
     )
     piece = text_of(site.ask("/operator/health", OPERATORS).body)
     assert re.search(rf"to &#34;rows&#34; {lag} 1,234 none yet none yet 7 2", piece), piece
-    assert "No answer from http://b/metrics." in piece
+    assert "No answer from http://127.0.0.1:2/metrics." in piece
 
 
 def test_only_numbers_about_jobs_are_read() -> None:
@@ -372,6 +372,16 @@ def test_results_that_the_ledger_does_not_have_are_shown_and_said(tmp_path: Path
     write(tmp_path, "counts")
     site = Site(tmp_path, accounts=Accounts.of(str(tmp_path / "other" / "key.ledger.jsonl"), None))
     assert pages.NOT_IN_LEDGER in site.section() and "tea" in site.section()
+
+
+def test_numbers_do_not_wait_for_pictures(tmp_path: Path) -> None:
+    write(tmp_path, "counts")
+    site = Site(tmp_path)
+    (one,) = site.state["results"]
+    with site.page._alone():
+        assert site.ask(f"/results/{one['id']}/pictures/0").status == site.ask("/cost").status == 503
+        assert "tea" in site.section()
+    assert site.ask(f"/results/{one['id']}/pictures/0").status == site.ask("/cost").status == 200
 
 
 def test_an_error_does_not_say_why(
