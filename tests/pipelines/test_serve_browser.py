@@ -23,7 +23,7 @@ def served(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         try:
             assert process.stderr is not None
-            (address,) = re.findall(r"http://\S+/", process.stderr.readline())
+            (address,) = re.findall(r"http:\S+/", process.stderr.readline())
             yield address, process
         finally:
             process.terminate()
