@@ -53,7 +53,7 @@ class Page:
         self._version = version
         self._templates = templates(ROOM)
         self._made: dict[tuple[str, ...], tuple[str, str]] = {}
-        self._slow = threading.Lock()
+        self._drawing, self._adding = threading.Lock(), threading.Lock()
 
     @property
     def has_health(self) -> bool:
@@ -96,7 +96,7 @@ class Page:
         found = self._find(id)
         if found is None or not 0 <= number < _pictures(found):
             return None
-        with self._alone():
+        with _alone(self._drawing):
             return self._kept(("picture", id, str(number)), found.version, lambda: self._picture(found, number))
 
     def cost(self) -> str:
@@ -106,26 +106,12 @@ class Page:
             BusyError: something else is being made.
         """
         found, _ = self._folder.look()
-        with self._alone():
+        with _alone(self._adding):
             return self._kept(("cost",), self._cost_version(found, self._ledger_version()), lambda: self._cost(found))
 
     def health(self) -> str:
         """Return the health of jobs, which is exact: for operators alone."""
         return "" if self._health is None else self._render("health.html", **self._health.look())
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Do one slow thing at a time, and let nobody wait: threads that wait would be missing for numbers.
-
-        Raises:
-            BusyError: another one is being done.
-        """
-        if not self._slow.acquire(timeout=PATIENCE_SECONDS):
-            raise BusyError
-        try:
-            yield
-        finally:
-            self._slow.release()
 
     def _find(self, id: str) -> Found | None:
         """Return a result by its id."""
@@ -195,6 +181,21 @@ class Page:
     def _render(self, name: str, **values: Any) -> str:
         """Fill a template."""
         return self._templates.get_template(name).render(**values)
+
+
+@contextmanager
+def _alone(lock: threading.Lock) -> Iterator[None]:
+    """Do one slow thing at a time, and let nobody wait for it: threads that wait would be missing for numbers.
+
+    Raises:
+        BusyError: another one is being done.
+    """
+    if not lock.acquire(timeout=PATIENCE_SECONDS):
+        raise BusyError
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _pictures(found: Found) -> int:

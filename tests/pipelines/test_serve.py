@@ -378,7 +378,7 @@ def test_numbers_do_not_wait_for_pictures(tmp_path: Path) -> None:
     write(tmp_path, "counts")
     site = Site(tmp_path)
     (one,) = site.state["results"]
-    with site.page._alone():
+    with site.page._drawing, site.page._adding:
         assert site.ask(f"/results/{one['id']}/pictures/0").status == site.ask("/cost").status == 503
         assert "tea" in site.section()
     assert site.ask(f"/results/{one['id']}/pictures/0").status == site.ask("/cost").status == 200
