@@ -4,6 +4,8 @@ import base64
 import json
 import os
 import re
+import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -441,6 +443,21 @@ def test_what_would_show_too_much_is_refused(
         assert TOKEN.decode() not in told
     assert cli.main(["serve", str(tmp_path / "none")]) == 2
     assert "FOLDER must be a folder that exists" in capsys.readouterr().err
+
+
+def test_without_its_extra_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "waitress", None)
+    assert cli.main(["serve", str(tmp_path)]) == 2
+    assert "serve needs an extra: pip install 'privstream[serve]'" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", str(tmp_path), "--port", str(port)]) == 2
+    assert f"--port must be free, got {port} of 127.0.0.1" in capsys.readouterr().err
 
 
 def test_loopback_is_known() -> None:
