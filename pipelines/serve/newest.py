@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,12 +71,16 @@ def reading(row: Any, field: str, spec: QuestionSpec) -> str:
     half = getattr(row, spread) * (DEVIATIONS if deviation else 1)
     if deviation and not half:
         return f"no {field}"  # as while an item or an alert continues
-    return f"{cell(value)} ± {_short(half)}" if half >= 0 else f"{cell(value)} (no bound is known)"
+    return (
+        f"{cell(value)} ± {_short(half, whole=isinstance(value, int))}"
+        if half >= 0
+        else f"{cell(value)} (no bound is known)"
+    )
 
 
-def _short(half: float) -> str:
-    """Return a half width of a band: whole, or with three digits."""
-    return f"{half:,.0f}" if half >= 10 else f"{half:.3g}"
+def _short(half: float, *, whole: bool) -> str:
+    """Return half the width of a band: rounded up beside whole numbers, else with three digits or more."""
+    return f"{math.ceil(half):,}" if whole else f"{half:,.0f}" if half >= 100 else f"{half:.3g}"
 
 
 def _spread(row: Any, field: str) -> str | None:
