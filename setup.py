@@ -15,5 +15,5 @@ setup(
     ],
     package_dir={f"privstream.{layer}": layer for layer in LAYERS},
     package_data={f"privstream.{layer}": ["py.typed", "*.yaml"] for layer in LAYERS}
-    | {"privstream.pipelines.report": ["*.html", "*.css", "*.js"]},
+    | {f"privstream.pipelines.{room}": ["*.html", "*.css", "*.js"] for room in ("report", "serve")},
 )

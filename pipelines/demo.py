@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     for line in (
         f"\nPicture: {files.picture}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
+        f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['heavy-hitters', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)

@@ -23,6 +23,11 @@ class Limit(NamedTuple):
     epsilon: float
     delta: float | None = None
 
+    def left(self, spent: Total) -> float:
+        """Return the epsilon that is left of the limit for one unit; 0 if nothing is, or if the deltas are spent."""
+        charges = [charge for charge in spent.charges if charge is not None]
+        return max(0.0, self.epsilon - _spent(charges, self.delta))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Total:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.ledger import ENDING, WATCHED, Entry, Ledger
-from privstream.pipelines.accounts.spending import Total, distinct, totals
+from privstream.pipelines.accounts.spending import Limit, Total, distinct, totals
 from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
 NOT_SHOWN = (
-    "not shown: a digest of the data would let anybody test guesses of all of it. With --noise_key_file a fingerprint "
-    "is shown that only who has the key can check"
+    "not shown: a digest of the data would let anybody test guesses of all of it. A report with --noise_key_file shows "
+    "a fingerprint that only who has the key can check"
 )
 
 
@@ -25,11 +25,13 @@ class DataSetCost:
         dataset: its name.
         releases: how many there are.
         totals: for each unit, what they promise together.
+        left: for each unit, the epsilon that a limit leaves; empty without a limit.
     """
 
     dataset: str
     releases: int
     totals: Sequence[Total]
+    left: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,15 @@ class Accounts:
             raise ValueError(f"noise_key_file must be the key of the run {entry.name}, got another one")
         return f"{int(key.derive(FINGERPRINT, entry.data).words(1)[0, 0, 0]):016x} (under the noise key)"
 
-    def costs(self, datasets: Sequence[str]) -> list[DataSetCost]:
-        """Return what data sets have cost in all."""
+    def costs(self, datasets: Sequence[str], limit: Limit | None = None) -> list[DataSetCost]:
+        """Return what data sets have cost in all and, given a limit, what that leaves of each."""
         entries = Ledger(self.path).read()
         found = []
         for name in dict.fromkeys(datasets):
             own = [entry for entry in entries if entry.dataset == name]
-            found.append(DataSetCost(dataset=name, releases=len(distinct(own)), totals=totals(own)))
+            spent = totals(own)
+            left = [] if limit is None else [limit.left(total) for total in spent]
+            found.append(DataSetCost(dataset=name, releases=len(distinct(own)), totals=spent, left=left))
         return found
 
 

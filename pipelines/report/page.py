@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
 from privstream.pipelines.report.cost import DataSetCost
@@ -20,7 +20,6 @@ ROOM = "privstream.pipelines.report"
 def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs: Sequence[DataSetCost] | None) -> str:
     """Return the page.
 
-    Every value is escaped, and characters that cannot be seen (of control, or changes of direction) are written out.
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
 
     Args:
@@ -29,12 +28,10 @@ def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs
         sections: one for each result, as `section` makes them.
         costs: of their data sets, or None without a ledger.
     """
-    script, style = _text("report.js"), _text("report.css")
+    script, style = text_file("report.js"), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(
-        autoescape=True, finalize=_shown, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_text("report.html")).render(
+    page = templates().get_template("report.html")
+    return page.render(
         date=date,
         version=version,
         sections=sections,
@@ -46,9 +43,29 @@ def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs
     )
 
 
-def _text(name: str) -> str:
-    """Return a file of this room."""
-    return (files(ROOM) / name).read_text(encoding="utf-8")
+def templates(*rooms: str) -> Environment:
+    """Return what fills templates of this room and of others: it escapes every value.
+
+    Characters that cannot be seen (of control, or changes of direction) are written out.
+    """
+    return Environment(
+        loader=FunctionLoader(lambda name: _found(name, (*rooms, ROOM))),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def text_file(name: str, room: str = ROOM) -> str:
+    """Return a file of a room."""
+    return (files(room) / name).read_text(encoding="utf-8")
+
+
+def _found(name: str, rooms: Sequence[str]) -> str | None:
+    """Return the first file of that name in rooms."""
+    return next((text_file(name, room) for room in rooms if (files(room) / name).is_file()), None)
 
 
 def _shown(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -99,6 +99,20 @@ class Result:
         self.picture_spec.prepare(given)(drawn, "png")
         return Picture(drawn.getvalue())
 
+    def with_rows(self, rows: Sequence[Any]) -> Result:
+        """Return the result with the rows of its files; those that only some of them have in full lose fields."""
+        base = self.spec.row_type
+        found = {type(row) for row in rows} or {self._asked_type}
+        row_type = found.pop() if len(found) == 1 else base
+        plain = [row if type(row) is row_type else row_type(*row[: len(base._fields)]) for row in rows]
+        return replace(self, row_type=row_type, rows=sort_rows(plain, self.spec.order))
+
+    @property
+    def _asked_type(self) -> Any:
+        """The type of the rows that the run asked for."""
+        *extended, base = _row_types(self.spec.row_type)
+        return extended[0] if extended and self.parameters.get(self.spec.values_with) is not None else base
+
     def given(self) -> Iterator[Given]:
         """Return what there is to draw: a picture for each stream; none without rows."""
         names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
@@ -109,6 +123,25 @@ class Result:
 
 def read_result(path: str) -> Result:
     """Read a result and what is promised of it.
+
+    Raises:
+        ValueError: the message names the file, the rule, and what to do.
+    """
+    found = read_promise(path)
+    rows: list[Any] = []
+    for file in files_of(path):
+        try:
+            rows += read_file(file, found.spec)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
+                "with the same key, which gives the same rows"
+            ) from None
+    return found.with_rows(rows)
+
+
+def read_promise(path: str) -> Result:
+    """Return what is promised of a result, which has no rows yet.
 
     Raises:
         ValueError: the message names the file, the rule, and what to do.
@@ -126,15 +159,46 @@ def read_result(path: str) -> Result:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
     spec = question(word)
-    row_type, rows = _read_rows(path, spec, promise.number("parameters"))
-    return Result(path=path, spec=spec, row_type=row_type, rows=rows, promise=promise, guarantee=guarantee)
+    return Result(path=path, spec=spec, row_type=spec.row_type, rows=[], promise=promise, guarantee=guarantee)
+
+
+def promise_path(path: str) -> str:
+    """Return where the guarantee file of a result is, which may be a file or a folder."""
+    return os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files with the rows of a result, by name, which is by time; not those that are being written."""
+    if not os.path.isdir(path):
+        return [path]
+    return [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] not in "._" and is_rows(name)]
+
+
+def is_rows(name: str) -> bool:
+    """Tell by its name whether a file may have rows."""
+    return name.rpartition(".")[2].lower() in WRITTEN
+
+
+def read_file(file: str, spec: QuestionSpec) -> list[Any]:
+    """Return the rows of a file, of the type with most fields of those that the question may publish.
+
+    Raises:
+        ValueError: it has others, or is not complete; the message names the file.
+    """
+    *extended, base = _row_types(spec.row_type)
+    for row_type in extended:
+        try:
+            return read_rows("RESULT", file, row_type)
+        except ValueError:
+            continue
+    return read_rows("RESULT", file, base)
 
 
 def _read_promise(path: str) -> Promise:
     """Return the guarantee file of a result, which must be there."""
     if not os.path.exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
-    beside = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
+    beside = promise_path(path)
     promise = Promise.read(beside)
     if promise is None:
         raise ValueError(
@@ -143,37 +207,6 @@ def _read_promise(path: str) -> Promise:
             "same key, which gives the same rows"
         )
     return promise
-
-
-def _read_rows(path: str, spec: QuestionSpec, parameters: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """Return the type of the rows of a file or a folder, and the rows; of no rows, that which the run asked for."""
-    files = [path]
-    if os.path.isdir(path):
-        names = sorted(os.listdir(path))
-        files = [os.path.join(path, name) for name in names if name[0] not in "._" and name.endswith(WRITTEN)]
-    *extended, base = _row_types(spec.row_type)
-    for row_type in extended:
-        try:
-            rows = _sorted(files, row_type, spec)
-        except ValueError:
-            continue
-        if rows or parameters.get(spec.values_with) is not None:
-            return row_type, rows
-    try:
-        return base, _sorted(files, base, spec)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again with "
-            "the same key, which gives the same rows"
-        ) from None
-
-
-def _sorted(files: list[str], row_type: Any, spec: QuestionSpec) -> list[Any]:
-    """Read files, and return their rows in the order of the question."""
-    rows: list[Any] = []
-    for file in files:
-        rows += read_rows("RESULT", file, row_type)
-    return rows if len(files) == 1 else sort_rows(rows, spec.order)
 
 
 def _row_types(base: Any) -> list[Any]:

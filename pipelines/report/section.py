@@ -30,24 +30,33 @@ def section(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     Raises:
         ValueError: the ledger does not have its run.
     """
-    entry = None if accounts is None else accounts.entry(result)
     streams = list(result.given())
-    columns = _columns(result)
+    return words_of(result, accounts) | {
+        "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
+        "other_pictures": max(0, len(streams) - MOST_PICTURES),
+    }
+
+
+def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
+    """Return what a page says of a result beside its pictures.
+
+    Raises:
+        ValueError: the ledger does not have its run.
+    """
+    entry = None if accounts is None else accounts.entry(result)
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
         "question": result.spec.description,
         "file": os.path.basename(os.path.normpath(result.path)),
         "kind": result.spec.title,
         "silence": result.spec.silence,
-        "pictures": [picture(result, given) for given in streams[:MOST_PICTURES]],
-        "other_pictures": max(0, len(streams) - MOST_PICTURES),
         "accuracy": result.promise.number("accuracy", "sentence"),
         "left_out": left_out(result.guarantee, result.spec, result.parameters),
         "promise": promise_in_words(result.guarantee),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
-        "columns": columns,
-        "rows": [[_cell(value) for value in row] for row in result.rows[:MOST_ROWS]],
+        "columns": _columns(result),
+        "rows": [[cell(value) for value in row] for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
@@ -75,7 +84,7 @@ def _columns(result: Result) -> list[tuple[str, str]]:
     return [(name, texts.get(name, "")) for name in result.row_type._fields]
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     """Return a value of a row as a text."""
     if isinstance(value, Timestamp):
         return moment(value.micros)

@@ -176,4 +176,10 @@ def _restore(value: Any, kind: type, format: str) -> Any:
     if kind is Timestamp:
         time = datetime.fromisoformat(value) if isinstance(value, str) else value
         return Timestamp(micros=(time - EPOCH) // timedelta(microseconds=1))
-    return value if format != "csv" or kind is str else kind(json.loads(value))
+    if format == "csv" and kind is not str:
+        value = kind(json.loads(value))
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"value must be {kind.__name__}, got {type(value).__name__}")
+    return value

@@ -48,6 +48,7 @@ def test_the_demo_shows_what_it_promises(
     assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
     assert "not in the truth: 0." in " ".join(shown.out.split())
     assert "Picture: demo-output/heavy_hitters.png" in shown.out
+    assert "serve demo-output --ledger demo-output/noise.key.ledger.jsonl" in shown.out
     assert (folder / "heavy_hitters.png").read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
 

@@ -5,44 +5,17 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
-from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.guarantee_records import guarantee_record
+from example_results import HOSTILE, KEY, row_of, write
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.sinks.row_files import field_types, write_row_file
+from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import rows as row_types
 
 pytest.importorskip("jinja2")
-
-START, HOUR = 1_704_067_200, 3600
-KEY = b"an example, not a secret"
-HOSTILE = [
-    "<script>document.title='ran'</script>",
-    "</script><script>document.title='ran'</script>",
-    '"><img src=x onerror="document.title=\'ran\'">',
-    "' onmouseover='document.title=1' x='",
-    "</svg></style></title><svg onload=document.title='ran'>",
-    "{{ 7 * 7 }}{% raw %}",
-    "line\u2028paragraph\u2029end",
-    "\u202edesrever\u2066",
-    "--><!--\x1b[31m",
-]
-PERSONS = PrivacyGuarantee(
-    unit=PERSON,
-    neighbouring="add_remove",
-    epsilon=1.0,
-    delta=1e-6,
-    limits=("Each person takes part in at most 4 windows.",),
-    proof="docs/proofs/clock.md, Theorem 4",
-    caveats=("All noise is <keyed>.",),
-)
 
 
 class Tags(HTMLParser):
@@ -62,54 +35,6 @@ class Tags(HTMLParser):
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.found if name == tag]
-
-
-def row_of(word: str, hour: int, name: str) -> Any:
-    """Return a plausible row of any question."""
-    row_type = question(word).row_type
-    start = Timestamp(START + hour * HOUR)
-    usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Timestamp: start}
-    values = {field: usual[kind] for field, kind in field_types(row_type).items()}
-    fixed = {
-        "stream": "",
-        "status": "started",
-        "source": "measured",
-        "window_end": Timestamp(START + (hour + 1) * HOUR),
-    }
-    fixed |= {"count_stddev": 5.0, "error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
-    return row_type(**(values | {field: value for field, value in fixed.items() if field in values}))
-
-
-def write(
-    folder: Path, word: str, names: tuple[str, ...] = ("tea", "coffee"), guarantee: PrivacyGuarantee = PERSONS
-) -> Path:
-    """Write a result of a question, and record it in the ledger."""
-    path = folder / f"{word}.jsonl"
-    write_row_file(
-        str(path), question(word).row_type, [row_of(word, hour, name) for name in names for hour in range(3)]
-    )
-    promise = {
-        "made_by": {"command": f"privstream {word}", "version": "0.1.0"},
-        "parameters": {"epsilon": 1.0, "beta": 0.05, "run_id": f"run-{word}", "max_hits": 4},
-        "guarantee": guarantee_record(guarantee),
-        "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
-    }
-    Path(f"{path}.guarantee.json").write_text(json.dumps(promise))
-    entry = Entry(
-        time="2030-01-31T12:00:00+00:00",
-        run_id=f"data-{word}",
-        name=f"run-{word}",
-        dataset="shop",
-        command=word,
-        version="0.1.0",
-        parameters={"domain": ["", "d0d0"], "beta": 0.05},
-        data="0123secretdigest",
-        key=KeyedNoise(KEY).fingerprint,
-        guarantee=guarantee,
-        output="",
-    )
-    Ledger(str(folder / "key.ledger.jsonl")).append(entry, lambda earlier: None)
-    return path
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 """A report in a real browser, headless Chromium: its script runs, and nothing else does."""
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from headless_browser import browser
 from privstream.pipelines.report.page import render
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE = "</script><script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\u202e"
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 POINT_AT = """<script>
@@ -19,16 +17,6 @@ const scale = frame.width / svg.viewBox.baseVal.width;
 const at = { clientX: frame.left + 102 * scale, clientY: frame.top + 51 * scale };
 svg.dispatchEvent(new PointerEvent("pointermove", at));
 </script></body>"""
-
-
-def browser() -> str:
-    """Return the browser of this machine; without one the calling test is skipped, or fails where it must be there."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None and os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS"):
-        pytest.fail("chromium is required here: apt-get install chromium", pytrace=False)
-    if found is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    return found
 
 
 def shown(page: str, folder: Path) -> str:

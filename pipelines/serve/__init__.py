@@ -1,0 +1,1 @@
+"""`privstream serve`: a page that shows results as they come."""

@@ -1,0 +1,137 @@
+"""The page as a WSGI application: who may ask for what, and under which headers it is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from privstream.pipelines.report.page import ROOM as REPORT
+from privstream.pipelines.report.page import text_file
+from privstream.pipelines.serve.access import Access
+from privstream.pipelines.serve.page import ROOM, BusyError, Page
+from privstream.pipelines.terminal import say
+
+HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
+STATIC = {"/live.js": "text/javascript; charset=utf-8", "/live.css": "text/css; charset=utf-8"}
+SHARED = {"/report.js": "text/javascript; charset=utf-8", "/report.css": "text/css; charset=utf-8"}
+OPERATOR = "/operator"
+
+HEADERS = [
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+]
+"""Of every answer: the browser runs nothing but the scripts of this server, and no other page reads or embeds it."""
+
+PLACE = re.compile(r"/results/([0-9a-f]{16})(?:/pictures/([0-9]{1,3}))?")
+
+
+class Answer(NamedTuple):
+    """A status line, the type of a body, and the body."""
+
+    status: str
+    type: str
+    body: str
+
+
+OK = "200 OK"
+NOT_FOUND = Answer("404 Not Found", TEXT, "There is no such page.\n")
+WRONG_HOST = Answer(
+    "403 Forbidden", TEXT, "Ask for this page at localhost or 127.0.0.1; a proxy in front must send such a Host.\n"
+)
+NO_TOKEN = Answer("401 Unauthorized", TEXT, "A token is required, as the password of any name.\n")
+NOT_A_READ = Answer("405 Method Not Allowed", TEXT, "This page can only be read: GET or HEAD.\n")
+BUSY = Answer("503 Service Unavailable", TEXT, "This is not ready yet; ask again in a second.\n")
+FAILED = Answer("500 Internal Server Error", TEXT, "This cannot be shown; the server's terminal names the error.\n")
+
+
+class App:
+    """Answers requests.
+
+    Args:
+        page: what there is to see.
+        access: who may see it.
+        traceback: whether the terminal shows where errors come from; that may quote rows.
+    """
+
+    def __init__(self, page: Page, access: Access, *, traceback: bool = False) -> None:
+        self._page, self._access, self._traceback = page, access, traceback
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        path = environ.get("PATH_INFO", "") or "/"
+        try:
+            answer = self._answer(environ, path)
+        except BusyError:
+            answer = BUSY
+        except Exception as error:  # a page that fails must not end the others, nor say why to everybody
+            say(f"privstream serve: {type(error).__name__} while {PLACE.sub('a result', path)} was made")
+            if self._traceback:
+                say("".join(traceback.format_exception(error)).rstrip())
+            answer = FAILED
+        body = answer.body.encode()
+        headers = [("Content-Type", answer.type), ("Content-Length", str(len(body))), *HEADERS]
+        if answer is NO_TOKEN:
+            realm = "operators" if _for_operators(path) else "results"
+            headers.append(("WWW-Authenticate", f'Basic realm="privstream {realm}", charset="UTF-8"'))
+        if answer is NOT_A_READ:
+            headers.append(("Allow", "GET, HEAD"))
+        start_response(answer.status, headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _answer(self, environ: WSGIEnvironment, path: str) -> Answer:
+        """Check whether a request may be answered, and answer it."""
+        refused = None
+        if not self._access.accepts_host(environ.get("HTTP_HOST", "")):
+            refused = WRONG_HOST
+        elif _for_operators(path) and not self._page.has_health:
+            refused = NOT_FOUND
+        elif not self._access.accepts(environ.get("HTTP_AUTHORIZATION", ""), operator=_for_operators(path)):
+            refused = NO_TOKEN
+        elif environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            refused = NOT_A_READ
+        return refused or self._static(path) or self._piece(path)
+
+    def _static(self, path: str) -> Answer | None:
+        """Return a script or a style sheet, None if it is something else."""
+        room = ROOM if path in STATIC else REPORT
+        kind = STATIC.get(path) or SHARED.get(path)
+        return None if kind is None else Answer(OK, kind, text_file(path[1:], room))
+
+    def _piece(self, path: str) -> Answer:
+        """Return a piece of the page."""
+        pieces: dict[str, Callable[[], str]] = {
+            "/": lambda: self._page.frame(operator=False),
+            "/cost": self._page.cost,
+            OPERATOR: lambda: self._page.frame(operator=True),
+            f"{OPERATOR}/health": self._page.health,
+        }
+        if path == "/state":
+            return Answer(OK, JSON, json.dumps(self._page.state()))
+        text = pieces[path]() if path in pieces else self._of_result(path)
+        return NOT_FOUND if text is None else Answer(OK, HTML, text)
+
+    def _of_result(self, path: str) -> str | None:
+        """Return a piece about a result, None if there is none."""
+        place = PLACE.fullmatch(path)
+        if place is None:
+            return None
+        id, number = place.groups()
+        return self._page.result(id) if number is None else self._page.picture(id, int(number))
+
+
+def _for_operators(path: str) -> bool:
+    """Tell whether a path is for operators alone."""
+    return path == OPERATOR or path.startswith(f"{OPERATOR}/")

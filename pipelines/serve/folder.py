@@ -1,0 +1,234 @@
+"""A folder that is watched: which results are in it, and what has changed since the last look."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from privstream.pipelines.questions.endless import GUARANTEE
+from privstream.pipelines.report.result import Result, files_of, is_rows, promise_path, read_file, read_promise
+from privstream.pipelines.sources.folder_polls import END
+
+MOST_RESULTS = 50
+MOST_FILES = 500
+MOST_BYTES = 16 << 20
+"""Of one result: a page shows the newest files up to here, and says so."""
+
+FRESH_SECONDS = 0.4
+"""A look is not repeated before this, however many people watch."""
+
+BESIDE = promise_path("")
+"""How the name of a guarantee file beside rows ends."""
+
+Stamp = tuple[int, ...]
+
+
+class _Read(NamedTuple):
+    """A file as it was when it was read last: its stamp, its rows, and whether they are all of that moment."""
+
+    stamp: Stamp
+    rows: list[Any]
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A result as it is now.
+
+    Attributes:
+        name: its path within the folder.
+        id: of the result, for addresses of the page.
+        version: changes whenever what is shown of it may.
+        result: what has been read; None while there is nothing that can be.
+        arrived: when its newest file was written, seconds since 1970; 0 without files.
+        running: whether more may come.
+        notes: what could not be read, and what is left out.
+    """
+
+    name: str
+    id: str
+    version: str
+    result: Result | None
+    arrived: float
+    running: bool
+    notes: tuple[str, ...]
+
+    @property
+    def arrived_text(self) -> str:
+        """When its newest file was written, in words."""
+        return f"{datetime.fromtimestamp(self.arrived, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class WatchedFolder:
+    """Reads the results of a folder, of each file only what has changed.
+
+    A result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee file in
+    it. Everything else, such as events or dead letters, is never opened.
+
+    Args:
+        path: the folder.
+        clock: tells the time in seconds.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path, self._clock = path, clock
+        self._lock = threading.Lock()
+        self._looked = -FRESH_SECONDS
+        self._watched: dict[str, _WatchedResult] = {}
+        self._found: list[Found] = []
+        self._notes: tuple[str, ...] = ()
+
+    def look(self) -> tuple[list[Found], tuple[str, ...]]:
+        """Return the results, the newest first, and notes on the folder."""
+        with self._lock:
+            if self._clock() - self._looked >= FRESH_SECONDS:
+                self._look()
+                self._looked = self._clock()
+            return self._found, self._notes
+
+    def _look(self) -> None:
+        """Look again."""
+        try:
+            names = sorted(self._results(), reverse=True)
+        except OSError:
+            self._notes = ("The folder cannot be read. What was there before is shown.",)
+            return
+        newest = sorted(names)[-MOST_RESULTS:]
+        self._notes = () if len(names) <= MOST_RESULTS else (f"Shown are {MOST_RESULTS} of {len(names):,} results.",)
+        paths = [path for _, path in newest]
+        self._watched = {path: self._watched.get(path) or _WatchedResult(self.path, path) for path in paths}
+        found = [self._watched[path].look() for path in paths]
+        self._found = sorted(found, key=lambda one: (-one.arrived, one.name))
+
+    def _results(self) -> Iterator[tuple[float, str]]:
+        """Return the paths of all results, and when their guarantee was written."""
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                path, guarantee = "", ""
+                if entry.name == GUARANTEE:
+                    path, guarantee = self.path, entry.path
+                elif entry.name.endswith(BESIDE) and is_rows(entry.name.removesuffix(BESIDE)):
+                    path, guarantee = entry.path.removesuffix(BESIDE), entry.path
+                elif entry.name[0] not in "._" and entry.is_dir():
+                    path, guarantee = entry.path, os.path.join(entry.path, GUARANTEE)
+                written = _regular(guarantee) if path else None
+                if written is not None:
+                    yield written.st_mtime, path
+
+
+class _WatchedResult:
+    """One result: what was read of it, and when that was written."""
+
+    def __init__(self, folder: str, path: str) -> None:
+        self._path = path
+        self._name = os.path.relpath(path, folder) if path != folder else os.path.basename(os.path.abspath(path))
+        self._promised: tuple[Stamp, Result | None] = ((), None)
+        self._files: dict[str, _Read] = {}
+        self._found: Found | None = None
+        self._seen: tuple[Any, ...] = ()
+
+    def look(self) -> Found:
+        """Return the result as it is now."""
+        stamps = self._stamps()
+        promised = stamp_of(promise_path(self._path))
+        ended = not os.path.isdir(self._path) or os.path.exists(os.path.join(self._path, END))
+        seen = (promised, stamps, ended)
+        if self._found is None or seen != self._seen:
+            self._seen, self._found = seen, self._read(promised, stamps, ended)
+        return self._found
+
+    def _stamps(self) -> dict[str, Stamp]:
+        """Return the files of the result, by name, and their stamps."""
+        try:
+            return {path: stamp for path in files_of(self._path) if (stamp := stamp_of(path))}
+        except OSError:
+            return {}
+
+    def _read(self, promised: Stamp, stamps: Mapping[str, Stamp], ended: bool) -> Found:
+        """Read what has changed."""
+        if promised != self._promised[0]:
+            self._promised = (promised, self._promise())
+            self._files = {}
+        result = self._promised[1]
+        if result is None:
+            notes = ["Its guarantee file is not complete, or not one that this version of privstream wrote."]
+        else:
+            self._files = {path: self._file(path, stamps[path], result) for path in _newest(stamps)}
+            notes = [*self._notes(len(stamps))]
+            rows = [row for file in self._files.values() for row in file.rows]
+            readable = any(file.whole or file.rows for file in self._files.values())
+            result = result.with_rows(rows) if readable or os.path.isdir(self._path) else None
+        return Found(
+            name=self._name,
+            id=blake2b(self._name.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
+            version=blake2b(repr((promised, stamps, ended)).encode(), digest_size=8).hexdigest(),
+            result=result,
+            arrived=max((stamp[0] / 1e9 for stamp in stamps.values() if stamp), default=0.0),
+            running=not ended,
+            notes=tuple(notes),
+        )
+
+    def _promise(self) -> Result | None:
+        """Return what is promised of the result, without rows; None if that cannot be read."""
+        try:
+            return read_promise(self._path)
+        except ValueError:
+            return None
+
+    def _file(self, path: str, stamp: Stamp, result: Result) -> _Read:
+        """Return the rows of a file, as it was before if it cannot be read now; it is read only if it has changed."""
+        known = self._files.get(path, _Read((), [], False))
+        if known.stamp == stamp:
+            return known
+        try:
+            return _Read(stamp, read_file(path, result.spec), True)
+        except ValueError:
+            return known._replace(stamp=stamp, whole=False)
+
+    def _notes(self, files: int) -> Iterator[str]:
+        """Say what is not among the rows."""
+        if unreadable := sum(not file.whole for file in self._files.values()):
+            yield (
+                f"{unreadable:,} of its files cannot be read now: a file that is being written is shown as soon as it "
+                "is complete."
+            )
+        if not files and not os.path.isdir(self._path):
+            yield "Its file has gone."
+        elif files and not self._files:
+            yield f"Its file has more than {MOST_BYTES >> 20} MiB, which is too much for this page."
+        elif left_out := files - len(self._files):
+            yield f"The newest {len(self._files):,} files are shown; {left_out:,} more are in the folder."
+
+
+def _newest(stamps: Mapping[str, Stamp]) -> list[str]:
+    """Return the newest files, by name, that a page can show."""
+    shown: list[str] = []
+    size = 0
+    for path in reversed(list(stamps)):
+        if len(shown) == MOST_FILES or size + stamps[path][1] > MOST_BYTES:
+            break
+        size += stamps[path][1]
+        shown.append(path)
+    return shown[::-1]
+
+
+def _regular(path: str) -> os.stat_result | None:
+    """Return what is known of a file; None if there is none, or if it is something else, such as a pipe."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def stamp_of(path: str) -> Stamp:
+    """Return what changes when a file does: when it was written, its size, and which one it is; else nothing."""
+    found = _regular(path)
+    return () if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)

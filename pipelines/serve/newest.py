@@ -1,0 +1,128 @@
+"""What there is now and what there was before: the newest windows of a result, each number with its band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from privstream.pipelines.plot.chart import moment
+from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.report.result import Result
+from privstream.pipelines.report.section import cell
+from privstream.pipelines.sinks.writers import COSTS
+
+MOST_WINDOWS = 4
+MOST_ROWS = 20
+"""Of each window; the table of all numbers has more."""
+
+DEVIATIONS = 2
+"""Width of a band to either side where only a standard deviation is known: pictures have the same."""
+
+SPREADS = {"count": ("error_bound", "count_stddev"), "sum": ("sum_stddev",), "mean": ("mean_error_bound",)}
+SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
+"""Fields that say how far a number may be wrong: the first of them that rows have."""
+
+LIMITS = ("lower", "upper")
+TIMES = ("window_start", "window_end", "time")
+
+
+def newest(result: Result) -> dict[str, Any]:
+    """Return a table for each of the newest windows, the newest first; without windows, one of the newest answers."""
+    windows: dict[Any, list[Any]] = {}
+    for row in newest_first(result):
+        windows.setdefault(_window(row), []).append(row)
+    shown = list(windows.items())[:MOST_WINDOWS]
+    fields = _fields(result)
+    return {
+        "fields": [field.replace("_", " ") for field in fields],
+        "windows": [
+            {
+                "title": _title(window),
+                "rows": [[reading(row, field, result.spec) for field in fields] for row in rows[:MOST_ROWS]],
+                "more": max(0, len(rows) - MOST_ROWS),
+            }
+            for window, rows in shown
+        ],
+        "bands": _meaning(result),
+    }
+
+
+def newest_first(result: Result) -> list[Any]:
+    """Return rows by time, the newest first; those of one moment stay in the order of the question."""
+    field = "window_end" if "window_end" in result.row_type._fields else "time"
+    return sorted(result.rows, key=lambda row: -getattr(row, field).micros)
+
+
+def reading(row: Any, field: str, spec: QuestionSpec) -> str:
+    """Return a value of a row as a text, with its band if it has one."""
+    value = getattr(row, field)
+    if field == "quantile":
+        return f"{100 * value:g}%"
+    if field == "gap_lower_bound" and not row.gap_stddev:
+        return "no bound"
+    if field == "estimate" and hasattr(row, LIMITS[0]):
+        return f"{cell(value)} (between {cell(row.lower)} and {cell(row.upper)})"
+    spread = _spread(row, field)
+    if spread is None:
+        return cell(value)
+    deviation = spread.endswith("_stddev")
+    half = getattr(row, spread) * (DEVIATIONS if deviation else 1)
+    if deviation and not half:
+        return f"no {field}"  # as while an item or an alert continues
+    return (
+        f"{cell(value)} ± {_short(half, whole=isinstance(value, int))}"
+        if half >= 0
+        else f"{cell(value)} (no bound is known)"
+    )
+
+
+def _short(half: float, *, whole: bool) -> str:
+    """Return half the width of a band: rounded up beside whole numbers, else with three digits or more."""
+    return f"{math.ceil(half):,}" if whole else f"{half:,.0f}" if half >= 100 else f"{half:.3g}"
+
+
+def _spread(row: Any, field: str) -> str | None:
+    """Return the field that says how far another one may be wrong."""
+    return next((name for name in SPREADS.get(field, ()) if hasattr(row, name)), None)
+
+
+def _fields(result: Result) -> list[str]:
+    """Return the columns: what rows are about first, then the rest without what stands beside a number."""
+    names: Sequence[str] = result.row_type._fields
+    beside = {spread for name in names for spread in SPREADS.get(name, ())}
+    if "estimate" not in names and "count" not in names:
+        beside = set()  # a bound that is not that of one number is a column
+    left_out = {*TIMES, *beside, *(LIMITS if "estimate" in names else ())}
+    if not any(getattr(row, "stream", "") for row in result.rows):
+        left_out.add("stream")
+    if not any(getattr(row, COSTS[0], 0) for row in result.rows):
+        left_out |= {*COSTS}
+    about = [name for name in result.spec.key if name in names]
+    return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
+
+
+def _window(row: Any) -> Any:
+    """Return what window a row is about; None without windows."""
+    return (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else None
+
+
+def _title(window: tuple[int, int] | None) -> str:
+    """Say which window it is."""
+    if window is None:
+        return "the newest answers"
+    start, end = map(moment, window)
+    day, _, time = end.partition(" ")
+    return f"{start.removesuffix(' UTC')} to {time if start.startswith(day) else end}"
+
+
+def _meaning(result: Result) -> str:
+    """Say what the bands of the table mean."""
+    names = result.row_type._fields
+    if "error_bound" in names or LIMITS[0] in names:
+        return (
+            f"After ±, or in brackets: where the true values are, with probability {percent(result.promise)}; the text "
+            "of the picture says whether each by itself, or all of them together."
+        )
+    return "After ±: two standard deviations of the noise, within which it stays with probability 95%, each by itself."

@@ -1,0 +1,104 @@
+"""Results of every question as its command writes them, with guarantee files and a ledger; names that would do harm."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.pipelines.accounts.ledger import Entry, Ledger
+from privstream.pipelines.questions.catalogue import question
+from privstream.pipelines.questions.endless import GUARANTEE
+from privstream.pipelines.sinks.row_files import field_types, write_row_file
+from privstream.pipelines.sinks.window_files import file_name
+
+START, HOUR = 1_704_067_200, 3600
+KEY = b"an example, not a secret"
+HOSTILE = [
+    "<script>document.title='ran'</script>",
+    "</script><script>document.title='ran'</script>",
+    '"><img src=x onerror="document.title=\'ran\'">',
+    "' onmouseover='document.title=1' x='",
+    "</svg></style></title><svg onload=document.title='ran'>",
+    "{{ 7 * 7 }}{% raw %}",
+    "line\u2028paragraph\u2029end",
+    "\u202edesrever\u2066",
+    "--><!--\x1b[31m",
+]
+PERSONS = PrivacyGuarantee(
+    unit=PERSON,
+    neighbouring="add_remove",
+    epsilon=1.0,
+    delta=1e-6,
+    limits=("Each person takes part in at most 4 windows.",),
+    proof="docs/proofs/clock.md, Theorem 4",
+    caveats=("All noise is <keyed>.",),
+)
+
+
+def row_of(word: str, hour: int, name: str) -> Any:
+    """Return a plausible row of any question."""
+    row_type = question(word).row_type
+    start = Timestamp(START + hour * HOUR)
+    usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Timestamp: start}
+    values = {field: usual[kind] for field, kind in field_types(row_type).items()}
+    fixed = {
+        "stream": "",
+        "status": "started",
+        "source": "measured",
+        "window_end": Timestamp(START + (hour + 1) * HOUR),
+    }
+    fixed |= {"count_stddev": 5.0, "error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
+    return row_type(**(values | {field: value for field, value in fixed.items() if field in values}))
+
+
+def write(
+    folder: Path, word: str, names: tuple[str, ...] = ("tea", "coffee"), guarantee: PrivacyGuarantee = PERSONS
+) -> Path:
+    """Write a result of a question, and record it in the ledger."""
+    path = folder / f"{word}.jsonl"
+    write_row_file(
+        str(path), question(word).row_type, [row_of(word, hour, name) for name in names for hour in range(3)]
+    )
+    promise = {
+        "made_by": {"command": f"privstream {word}", "version": "0.1.0"},
+        "parameters": {"epsilon": 1.0, "beta": 0.05, "run_id": f"run-{word}", "max_hits": 4},
+        "guarantee": guarantee_record(guarantee),
+        "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
+    }
+    Path(f"{path}.guarantee.json").write_text(json.dumps(promise))
+    entry = Entry(
+        time="2030-01-31T12:00:00+00:00",
+        run_id=f"data-{word}",
+        name=f"run-{word}",
+        dataset="shop",
+        command=word,
+        version="0.1.0",
+        parameters={"domain": ["", "d0d0"], "beta": 0.05},
+        data="0123secretdigest",
+        key=KeyedNoise(KEY).fingerprint,
+        guarantee=guarantee,
+        output="",
+    )
+    Ledger(str(folder / "key.ledger.jsonl")).append(entry, lambda earlier: None)
+    return path
+
+
+def watched(folder: Path, word: str) -> Path:
+    """Make the folder of a run without an end, with its guarantee and no window yet."""
+    promise = Path(f"{write(folder, word)}.guarantee.json")
+    (folder / f"{word}.jsonl").unlink()
+    (folder / word).mkdir()
+    return promise.rename(folder / word / GUARANTEE).parent
+
+
+def add_window(windows: Path, hour: int, *names: str, format: str = "jsonl") -> Path:
+    """Write the file of a window as a run without an end does, into a folder that has the name of its question."""
+    rows = [row_of(windows.name, hour, name) for name in names]
+    micros = (START + hour * HOUR) * 1_000_000
+    path = windows / file_name("", micros, micros + HOUR * 1_000_000, format)
+    write_row_file(str(path), type(rows[0]), rows)
+    return path
