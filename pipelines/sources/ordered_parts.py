@@ -7,18 +7,19 @@ from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FilePart
-from privstream.pipelines.sources.polled_source import Answer, PolledSource, spread_parts
 from privstream.pipelines.sources.read_part import EVENTS, EventsRead, ReadPart
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
-READER = b"files"
 ROWS_AT_ONCE = 1 << 17
 """Small parts are read together until they have so many rows: each time costs a bundle."""
-
-POSITION_BYTES = 8
 
 
 class ReadInOrder(beam.PTransform[Any, Any]):
@@ -40,11 +41,17 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         self.parts = sorted(parts, key=_by_time)
         self.fields = fields
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Read in one place, which takes little of the time, and go on everywhere."""
-        read = spread_parts(pbegin, [READER]) | "Read in order" >> beam.ParDo(
-            OrderedParts(self.parts, self.fields)
-        ).with_output_types(bytes, **{DEAD_LETTERS: DeadLetter}).with_outputs(DEAD_LETTERS, main=EVENTS)
+        reader = OrderedParts(self.parts, self.fields)
+        read = (
+            pbegin
+            | "Parts" >> beam.Create([len(self.parts)])
+            | "Read in order"
+            >> beam.ParDo(reader)
+            .with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
+            .with_outputs(DEAD_LETTERS, main=EVENTS)
+        )
         events = (
             read[EVENTS]
             | "Spread events" >> beam.Reshuffle()
@@ -53,34 +60,60 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         return EventsRead(events, read[DEAD_LETTERS])
 
 
-class OrderedParts(PolledSource):
-    """Gives packed batches of events, and tagged dead letters, of parts in the order in which they are given."""
+class PartsProvider(RestrictionProvider):
+    """The parts that are still to be read: by their numbers, one after the other."""
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        """Begin with all of them."""
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        """Track them by their numbers."""
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        """Return how many are left."""
+        return int(restriction.size())
+
+
+LEFT = beam.DoFn.RestrictionParam(PartsProvider())
+WATERMARK = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())
+
+
+class OrderedParts(beam.DoFn):
+    """Gives packed batches of events, and tagged dead letters, of parts in the order in which they are given.
+
+    The element is the number of parts. After some of them it pauses, which lets Flink's runner pass the watermark on;
+    timers that set themselves, as in `PolledSource`, do not once their input has ended. What that runner keeps of each
+    pause, and does not free, ends with the run.
+    """
 
     def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
-        super().__init__(seconds=0)
         self.parts = parts
         self.reader = ReadPart(fields)
 
-    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Read the next parts; the watermark then is the least time of those after them."""
-        first = 0 if position is None else int.from_bytes(position, "big")
-        last = self._until(first)
-        reached = self.parts[last].least if last < len(self.parts) else None
-        return Answer(self._read(first, last), last.to_bytes(POSITION_BYTES, "big"), reached)
-
-    def _until(self, first: int) -> int:
-        """Return the number after the last part that is read together with the first one."""
-        last, rows = first, 0
-        while last < len(self.parts) and (last == first or rows + self.parts[last].rows <= ROWS_AT_ONCE):
-            rows += self.parts[last].rows
-            last += 1
-        return last
-
-    def _read(self, first: int, last: int) -> Iterator[tuple[Any, int]]:
-        """Read some parts; what is in a part comes at its least time."""
-        for part in self.parts[first:last]:
+    def process(
+        self,
+        element: int,
+        tracker: Any = LEFT,
+        watermark: Any = WATERMARK,
+    ) -> Iterator[Any]:
+        """Read the next parts; what is in a part comes at its least time, and the watermark follows."""
+        number, rows = tracker.current_restriction().start, 0
+        while tracker.try_claim(number):
+            part = self.parts[number]
+            least = Timestamp(micros=part.least)
             for found in self.reader.process(part):
-                yield found if isinstance(found, TaggedOutput) else pack(found), part.least or 0
+                if isinstance(found, TaggedOutput):
+                    yield TaggedOutput(found.tag, TimestampedValue(found.value, least))
+                else:
+                    yield TimestampedValue(pack(found), least)
+            number, rows = number + 1, rows + part.rows
+            if number < len(self.parts):
+                watermark.set_watermark(Timestamp(micros=self.parts[number].least))
+                if rows >= ROWS_AT_ONCE:
+                    tracker.defer_remainder()
+                    return
 
 
 def pack(batch: pa.RecordBatch) -> bytes:

@@ -1,4 +1,4 @@
-"""A source that is asked again and again, and holds the watermark back meanwhile.
+"""A source without an end that is asked again and again, and holds the watermark back while it waits.
 
 It is a keyed step behind an impulse with a timer that sets itself, not a splittable DoFn: Flink's runner keeps a new
 piece of state for every time that a splittable DoFn pauses, and never frees it.
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
@@ -29,7 +28,7 @@ class Answer(NamedTuple):
     """What a source says when it is asked.
 
     Attributes:
-        found: elements, tagged ones too, each with the microseconds at which it arrived: not before the last watermark.
+        found: elements, each with the microseconds at which it arrived; not before the watermark that was.
         position: where to go on; it is kept with the pipeline's state, so that a restored run goes on from there.
         watermark: microseconds: whatever comes later has arrived then or after. None when nothing comes any more.
     """
@@ -73,13 +72,13 @@ class PolledSource(beam.DoFn):
         watermark: Any = beam.DoFn.TimestampParam,
         position: Any = beam.DoFn.StateParam(POSITION),
         again: Any = beam.DoFn.TimerParam(AGAIN),
-    ) -> Iterator[Any]:
+    ) -> Iterator[TimestampedValue[Any]]:
         """Ask, pass on what was found, and come back."""
         self._pause(part)
         kept = position.read()
         answer = self.poll(part, kept, watermark.micros)
         for element, arrived in answer.found:
-            yield _stamped(element, Timestamp(micros=max(arrived, watermark.micros)))
+            yield TimestampedValue(element, Timestamp(micros=max(arrived, watermark.micros)))
         if answer.watermark is None:
             position.clear()
             return
@@ -98,30 +97,19 @@ class PolledSource(beam.DoFn):
 
 
 def poll_parts(pbegin: Any, parts: list[bytes], source: PolledSource, found: Any) -> Any:
-    """Return what a source without an end finds, elements of type `found`; its parts are asked side by side."""
-    polled = spread_parts(pbegin, parts) | "Ask" >> beam.ParDo(source).with_output_types(found)
-    polled.is_bounded = False  # only of a splittable DoFn does Beam see that by itself
-    return polled
-
-
-def spread_parts(pbegin: Any, parts: list[bytes]) -> Any:
-    """Return what a source starts with: its parts."""
-    return (
+    """Return what a source finds, elements of type `found`; its parts are asked side by side."""
+    polled = (
         pbegin
         | "Once" >> beam.Impulse()
         | "Parts" >> beam.FlatMap(_name_parts, parts).with_output_types(tuple[bytes, bytes])
         | "Spread parts" >> beam.Reshuffle()
+        | "Ask" >> beam.ParDo(source).with_output_types(found)
     )
+    polled.is_bounded = False  # only of a splittable DoFn does Beam see that by itself
+    return polled
 
 
 def _name_parts(impulse: bytes, parts: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Name the parts of a source."""
     for part in parts:
         yield part, b""
-
-
-def _stamped(element: Any, stamp: Timestamp) -> Any:
-    """Return an element that has come at a time."""
-    if isinstance(element, TaggedOutput):
-        return TaggedOutput(element.tag, TimestampedValue(element.value, stamp))
-    return TimestampedValue(element, stamp)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -61,10 +61,10 @@ class ReadEvents(beam.PTransform[Any, Any]):
             with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
                 check_file(file, self.fields)
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""
         if not moves_watermarks(pbegin.pipeline):
-            return cast(EventsRead, pbegin | "Side by side" >> ReadSideBySide(self.files, self.fields))
+            return pbegin | "Side by side" >> ReadSideBySide(self.files, self.fields)
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             parts = list(chain.from_iterable(pool.map(partial(timed_parts, self.fields), self.files)))
         timed = [part for part in parts if part.least is not None]
@@ -103,7 +103,7 @@ class ReadSideBySide(beam.PTransform[Any, Any]):
         self.fields = fields
         self.timed = timed
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Cut the files into parts, and read these wherever there is room."""
         read = (
             pbegin
