@@ -1,7 +1,6 @@
 """Parts of Parquet files by the least times that their statistics state: how these are read, and in which order."""
 
 import math
-import struct
 from datetime import UTC, datetime
 
 import apache_beam as beam
@@ -13,6 +12,7 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
+from lying_statistics import lie
 from privstream.pipelines.runners.watermarks import moves_watermarks
 from privstream.pipelines.sources import ordered_parts
 from privstream.pipelines.sources.event_files import InputFileError
@@ -169,15 +169,6 @@ def test_an_old_event_only_delays(tmp_path, monkeypatch):
     parts = ReadInOrder(parts_of(tmp_path / "e.parquet"), FieldMapping()).parts
     assert [part.start for part in parts] == [1, 0, 2]
     assert [reached for _, reached in steps_of(parts)] == [START, START + 2 * HOUR, START + 2 * HOUR]
-
-
-def lie(path, stated, instead):
-    """Let the statistics of a file state another least time."""
-    data = path.read_bytes()
-    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    told = data[footer:].replace(struct.pack("<q", stated), struct.pack("<q", instead))
-    assert told != data[footer:]
-    path.write_bytes(data[:footer] + told)
 
 
 def test_an_event_before_its_parts_least_time_is_stamped_with_that(tmp_path):
