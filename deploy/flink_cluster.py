@@ -359,7 +359,7 @@ def main() -> None:
         "--task-manager-memory",
         default=TASK_MANAGER_MEMORY,
         metavar="SIZE",
-        help="for start: of each, as Flink writes sizes (%(default)s). Over files all windows come due at the end, and "
+        help="for start: of each, as Flink writes sizes (%(default)s). Over files that are not in order of time all windows come due at the end, and "
         "their output has to find room",
     )
     parser.add_argument(
