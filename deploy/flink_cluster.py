@@ -359,8 +359,8 @@ def main() -> None:
         "--task-manager-memory",
         default=TASK_MANAGER_MEMORY,
         metavar="SIZE",
-        help="for start: of each, as Flink writes sizes (%(default)s). Over files all windows come due at the end, and "
-        "their output has to find room",
+        help="for start: of each, as Flink writes sizes (%(default)s). Over files that are not in order of time all "
+        "windows come due at the end, and their output has to find room",
     )
     parser.add_argument(
         "--rest-port", type=int, help=f"for start: of Flink's page (default: {REST_PORT}, or a free one if it is taken)"

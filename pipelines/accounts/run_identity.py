@@ -17,7 +17,7 @@ from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.ledger import WATCHED
 from privstream.pipelines.file_formats import DEFAULT_FORMAT
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
-from privstream.pipelines.sources.readers import EventFile
+from privstream.pipelines.sources.found_files import EventFile
 
 DIGEST_BYTES = 16
 

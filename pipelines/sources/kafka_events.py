@@ -24,10 +24,10 @@ from privstream.mechanisms import checks, snapshots
 from privstream.pipelines.kafka_url import SCHEME, parse_url
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.kafka_records import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import EVENTS, EventFile
-from privstream.pipelines.sources.watch_events import EventsRead
+from privstream.pipelines.sources.read_part import EVENTS, EventsRead
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 MICROS = 1_000_000

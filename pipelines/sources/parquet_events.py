@@ -30,13 +30,13 @@ MAGIC = b"PAR1"
 
 def schema(path: str) -> pa.Schema:
     """Return the types of a file's fields."""
-    with _open(path) as stream:
+    with open_parquet(path) as stream:
         return pq.read_schema(stream)
 
 
 def parts(path: str, size: int) -> Iterator[Part]:
     """Return one part for each row group."""
-    with _open(path) as stream:
+    with open_parquet(path) as stream:
         groups = pq.read_metadata(stream).num_row_groups
     for group in range(groups):
         yield Part(group, group + 1)
@@ -49,8 +49,8 @@ def read(path: str, part: Part, fields: Sequence[str]) -> Iterator[RawEvents]:
         InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
             network, so a run ends rather than go on without a part of its input.
     """
-    with _open(path) as stream:
-        metadata = _stored_types(stream)
+    with open_parquet(path) as stream:
+        metadata = stored_types(stream)
         if part.end > metadata.num_row_groups:
             raise InputFileError(f"{path} must not change while it is read: it had {part.end} row groups or more")
         for group in range(part.start, part.end):
@@ -107,7 +107,7 @@ def _refer_back(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
     return any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
 
 
-def _stored_types(stream: BinaryIO) -> pq.FileMetaData:
+def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     """Return the metadata of a file without the types that its columns had in Arrow before they were written.
 
     These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB.
@@ -121,7 +121,7 @@ def _stored_types(stream: BinaryIO) -> pq.FileMetaData:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
+def open_parquet(path: str) -> Iterator[BinaryIO]:
     """Open a Parquet file; its errors, raised inside the block, name the file and nothing that is in it."""
     with open_file(path) as stream:
         try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.pvalue import TaggedOutput
 from privstream.mechanisms import checks
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
@@ -26,17 +26,9 @@ from privstream.pipelines.sources.folder_polls import (
     list_folder,
     marked,
 )
+from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import (
-    EVENTS,
-    EventFile,
-    FilePart,
-    ReadPart,
-    check_file,
-    dead_letter,
-    format_of,
-    list_parts,
-)
+from privstream.pipelines.sources.read_part import EVENTS, EventsRead, ReadPart, dead_letter
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"
@@ -44,18 +36,6 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
 UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
-
-
-class EventsRead(NamedTuple):
-    """What a reader gives.
-
-    Attributes:
-        events: Arrow record batches.
-        dead_letters: records, and whole files, that could not be read.
-    """
-
-    events: PCollection[Any]
-    dead_letters: PCollection[Any]
 
 
 class WatchEvents(beam.PTransform[Any, Any]):

@@ -5,7 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.sources import parquet_events, plain_batches
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.readers import ReadPart, list_parts, match_files
+from privstream.pipelines.sources.found_files import list_parts, match_files
+from privstream.pipelines.sources.read_part import ReadPart
 from privstream.transforms.events.times import TIME_TEXT
 
 MEBIBYTE = 1 << 20

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from privstream.pipelines.cli import main
 from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.readers import match_files
+from privstream.pipelines.sources.found_files import match_files
 
 GOOD = json.dumps({"user": "u", "item": "a", "time": "2024-01-01"}) + "\n"
 FORMATS = ("jsonl", "csv", "avro", "parquet")

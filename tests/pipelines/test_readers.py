@@ -10,7 +10,8 @@ import pytest
 from privstream.pipelines.sources import avro_events, text_lines, text_pieces
 from privstream.pipelines.sources.event_files import Damage, Part
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.readers import FORMATS, ReadEvents, format_of, list_parts, match_files
+from privstream.pipelines.sources.found_files import FORMATS, format_of, list_parts, match_files
+from privstream.pipelines.sources.readers import ReadEvents
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MICROS = 1_704_067_200_000_000

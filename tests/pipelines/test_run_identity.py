@@ -14,7 +14,8 @@ from privstream.pipelines.accounts.run_identity import NOT_SHAPING, content_dige
 from privstream.pipelines.help_page import Parser
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sources.event_files import InputFileError
-from privstream.pipelines.sources.readers import EventFile, ReadEvents, match_files
+from privstream.pipelines.sources.found_files import EventFile, match_files
+from privstream.pipelines.sources.readers import ReadEvents
 
 CATEGORIES = ("a", "b")
 HOURS = 24

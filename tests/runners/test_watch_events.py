@@ -12,7 +12,7 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.readers import EventFile, FilePart
+from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
 from runner_harness import run
 

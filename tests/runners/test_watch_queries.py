@@ -17,7 +17,7 @@ from privstream.pipelines.questions.queries.watch_queries import BEHIND, ReadQue
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.folder_polls import MICROS, list_folder
-from privstream.pipelines.sources.readers import EventFile
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run

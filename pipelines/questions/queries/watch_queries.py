@@ -9,8 +9,8 @@ import apache_beam as beam
 from privstream.mechanisms import checks
 from privstream.pipelines.questions.queries.queries_file import QUERIES, QueriesRead, ReadLines
 from privstream.pipelines.sources.folder_polls import ARRIVAL, CLOCKS, MARKS, MICROS, check_watched
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.polled_source import poll_parts
-from privstream.pipelines.sources.readers import EventFile
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS

@@ -1,0 +1,142 @@
+"""The files that match a pattern: what they are, whether they stay so, and the parts that they are read in."""
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+from apache_beam.io.filesystem import BeamIOError, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.sources import avro_events, csv_lines, json_lines, parquet_events
+from privstream.pipelines.sources.event_files import COMPRESSED, EventFormat, InputFileError, check_regular
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.parquet_times import row_groups
+
+FORMATS = {
+    "avro": cast(EventFormat, avro_events),
+    "parquet": cast(EventFormat, parquet_events),
+    "jsonl": cast(EventFormat, json_lines),
+    "csv": cast(EventFormat, csv_lines),
+}
+ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
+TEXT_FORMATS = ("jsonl", "csv")
+
+
+class EventFile(NamedTuple):
+    """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
+
+    `modified` is when it was last changed, in seconds since 1970, as the filesystem says.
+    """
+
+    path: str
+    size: int
+    format: str
+    came: int = 0
+    modified: float = 0.0
+
+
+class FilePart(NamedTuple):
+    """A piece of a file for one worker; how many bytes the file had when it was found, and when it was last changed.
+
+    `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one;
+    such a piece has so many `rows`.
+    """
+
+    path: str
+    format: str
+    start: int
+    end: int
+    size: int
+    modified: float = 0.0
+    least: int | None = None
+    rows: int = 0
+
+
+def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
+    """List the files that match, in the order of their paths.
+
+    Raises:
+        InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if any(sign in pattern for sign in "*?[") and os.path.basename(pattern) == pattern:
+        pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
+    try:
+        found = FileSystems.match([pattern])[0].metadata_list if pattern else []
+    except (BeamIOError, ValueError) as error:
+        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
+    if not found:
+        raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
+    files = [as_found(file, format or format_of(file.path)) for file in found]
+    for file in files:
+        check_regular(file.path)
+        if file.size == 0 and file.format not in TEXT_FORMATS:
+            raise InputFileError(
+                f"{file.path} is empty: it has 0 bytes, but even without events {file.format} has a header"
+            )
+    return sorted(files)
+
+
+def as_found(file: FileMetadata, format: str) -> EventFile:
+    """Return a file as it is now, so that a later change can be seen."""
+    return EventFile(file.path, file.size_in_bytes, format, modified=file.last_updated_in_seconds)
+
+
+def check_unchanged(file: EventFile | FilePart) -> None:
+    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
+
+    Raises:
+        InputFileError: it has changed, or is gone.
+    """
+    try:
+        now = as_found(FileSystems.get_filesystem(file.path).metadata(file.path), file.format)
+    except BeamIOError:
+        raise InputFileError(f"{file.path} must stay until it has been read") from None
+    if (now.size, now.modified) != (file.size, file.modified):
+        raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
+
+
+def format_of(path: str) -> str:
+    """Return the format that a path's ending stands for; text files may be compressed."""
+    plain = path
+    for ending in COMPRESSED:
+        plain = plain.removesuffix(ending)
+    format = ENDINGS.get(plain.rpartition(".")[2].lower())
+    if format is None or (plain != path and format not in TEXT_FORMATS):
+        known = ", ".join(f".{ending}" for ending in ENDINGS)
+        raise InputFileError(f"--input must end in {known} (text also with .gz, .bz2 or .zst), got {path}")
+    return format
+
+
+def check_file(file: EventFile | FilePart, fields: FieldMapping) -> None:
+    """Check that a file can be opened and that its schema or header, if it has one, has the fields.
+
+    Raises:
+        InputFileError, ValueError, TypeError: naming the file, the option or the field.
+    """
+    schema = FORMATS[file.format].schema(file.path)
+    if schema is not None:
+        fields.check(schema, file.path)
+
+
+def list_parts(file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts."""
+    for part in FORMATS[file.format].parts(file.path, file.size):
+        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.modified)
+
+
+def timed_parts(fields: FieldMapping, file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts, with the least time of each if the file states it.
+
+    Raises:
+        InputFileError: the file has changed since it was found, or cannot be read.
+    """
+    check_unchanged(file)
+    if file.format != "parquet":
+        yield from list_parts(file)
+        return
+    check_file(file, fields)
+    for number, group in enumerate(row_groups(file.path, fields)):
+        yield FilePart(
+            file.path, file.format, number, number + 1, file.size, file.modified, least=group.least, rows=group.rows
+        )
