@@ -1,0 +1,68 @@
+"""What the documentation site needs beyond its settings in mkdocs.yml: `make site`.
+
+The navigation is that of docs/README.md. What pages link to outside of docs is a part of the site, too. A page that would
+load anything from a network ends the build.
+"""
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
+LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?\w*:?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?\w*:?//""")
+
+
+def in_site(path: str) -> str:
+    """Return where a file of the repository is in the site."""
+    return path.removeprefix("docs/")
+
+
+def linked(path: str, text: str) -> dict[str, str]:
+    """Return the links of a page to files: as they stand there, and as paths in the repository."""
+    folder = PurePosixPath(path).parent
+    return {link: os.path.normpath(folder / link) for link in LINK.findall(text)}
+
+
+def sections(text: str) -> list[dict[str, list[str]]]:
+    """Return the navigation that the headings and links of docs/README.md give."""
+    found = re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return [{title: [in_site(path) for path in linked("docs/README.md", body).values()]} for title, body in found]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Take the navigation from docs/README.md."""
+    config.nav = ["README.md", *sections((ROOT / "docs" / "README.md").read_text("utf-8"))]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files outside of docs that pages link to, and those that these link to."""
+    waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
+    while waiting:
+        page = waiting.pop()
+        for path in linked(page, (ROOT / page).read_text("utf-8")).values():
+            if files.get_file_from_path(in_site(path)) is None and (ROOT / path).is_file():
+                files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+                waiting += [path] if path.endswith(".md") else []
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links point to where their files are in the site."""
+    path = page.file.src_uri if page.file.generated_by else f"docs/{page.file.src_uri}"
+    targets = linked(path, markdown)
+    folder = PurePosixPath(page.file.src_uri).parent
+    return LINK.sub(lambda found: os.path.relpath(in_site(targets[found[0]]), folder), markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse a page that a browser would load something for from elsewhere."""
+    if found := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} must load nothing from a network, got {found[0]}")
+    return output
