@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -16,6 +17,13 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?\w*:?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?\w*:?//""")
+
+DOCSTRING = {
+    r"^Example:$": "Examples:",
+    r"^(Attributes|Source): ": r"*\1:* ",
+    r"\bdocs/proofs/(\w+)\.md": r"[proofs/\1](../proofs/\1.html)",
+}
+"""How docstrings are written here, and how it is read by mkdocstrings."""
 
 
 def in_site(path: str) -> str:
@@ -29,15 +37,21 @@ def linked(path: str, text: str) -> dict[str, str]:
     return {link: os.path.normpath(folder / link) for link in LINK.findall(text)}
 
 
-def sections(text: str) -> list[dict[str, list[str]]]:
-    """Return the navigation that the headings and links of docs/README.md give."""
-    found = re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return [{title: [in_site(path) for path in linked("docs/README.md", body).values()]} for title, body in found]
+def sections(text: str) -> list[dict[str, list[str | dict[str, str]]]]:
+    """Return the navigation that the headings and links of docs/README.md give; a number gives way to the page's title."""
+    found = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return [{title: [entry(*link) for link in re.findall(r"\[([^\]]+)\]\(([^)\s#]+)", body)]} for title, body in found]
+
+
+def entry(words: str, link: str) -> str | dict[str, str]:
+    """Return a line of the navigation."""
+    path = in_site(os.path.normpath(f"docs/{link}"))
+    return path if words.isdigit() else {" ".join((words[0].upper() + words[1:]).split()): path}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Take the navigation from docs/README.md."""
-    config.nav = ["README.md", *sections((ROOT / "docs" / "README.md").read_text("utf-8"))]
+    config.nav = [{"Home": "README.md"}, *sections((ROOT / "docs" / "README.md").read_text("utf-8"))]
     return config
 
 
@@ -66,3 +80,12 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     if found := LOADED.search(output):
         raise PluginError(f"{page.file.src_uri} must load nothing from a network, got {found[0]}")
     return output
+
+
+class Docstrings(griffe.Extension):
+    """Reads docstrings as they are written here."""
+
+    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
+        """Put in the words that mkdocstrings knows."""
+        for written, read in DOCSTRING.items() if obj.docstring else ():
+            obj.docstring.value = re.sub(written, read, obj.docstring.value, flags=re.MULTILINE)
