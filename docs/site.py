@@ -1,7 +1,7 @@
 """What the documentation site needs beyond its settings in mkdocs.yml: `make site`.
 
-The navigation is that of docs/README.md. What pages link to outside of docs is a part of the site, too. A page that would
-load anything from a network ends the build.
+The navigation is that of docs/README.md. What pages link to outside of docs is a part of the site, too. A page that
+would load anything from a network ends the build.
 """
 
 import os
@@ -16,12 +16,14 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
-LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?\w*:?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?\w*:?//""")
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?\w*:?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?\w*:?//"""
+)
 
 DOCSTRING = {
     r"^Example:$": "Examples:",
     r"^(Attributes|Source): ": r"*\1:* ",
-    r"\bdocs/proofs/(\w+)\.md": r"[proofs/\1](../proofs/\1.html)",
+    r"\bdocs/proofs/(\w+)\.md": r"[proofs/\1](../proofs/\1.md)",
 }
 """How docstrings are written here, and how it is read by mkdocstrings."""
 
@@ -38,13 +40,13 @@ def linked(path: str, text: str) -> dict[str, str]:
 
 
 def sections(text: str) -> list[dict[str, list[str | dict[str, str]]]]:
-    """Return the navigation that the headings and links of docs/README.md give; a number gives way to the page's title."""
+    """Return the navigation: sections are the headings of docs/README.md, entries the links below them."""
     found = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return [{title: [entry(*link) for link in re.findall(r"\[([^\]]+)\]\(([^)\s#]+)", body)]} for title, body in found]
 
 
 def entry(words: str, link: str) -> str | dict[str, str]:
-    """Return a line of the navigation."""
+    """Return a line of the navigation; a number gives way to the title of the page."""
     path = in_site(os.path.normpath(f"docs/{link}"))
     return path if words.isdigit() else {" ".join((words[0].upper() + words[1:]).split()): path}
 

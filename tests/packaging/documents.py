@@ -29,7 +29,7 @@ def lines(block: str) -> list[str]:
 
 
 def command_lines(text: str) -> list[list[str]]:
-    """Return the command lines of privstream in the blocks of a text that are complete; what a program prints is `printed`."""
+    """Return the complete command lines of privstream in a text; `printed` stands for what a program would print."""
     shown = [line.strip() for _, block in blocks(text, "", "sh") for line in lines(block)]
     shown = [re.sub(r"\$\([^()]*options[^()]*\)", "", line) for line in shown if line.startswith("privstream ")]
     shown = [re.sub(r"\$\([^()]*\)", "printed", line) for line in shown]
@@ -39,8 +39,8 @@ def command_lines(text: str) -> list[list[str]]:
 def follow(page: Path, printed: Callable[[], str]) -> None:
     """Do what a page says, block by block, in the folder of this process; the key is a known one.
 
-    A block whose first line is a comment with the name of a file is saved under this name, others of Python are run. What
-    a page shows in a block of text must be what was printed since the last one, but for numbers and for `...`.
+    A block whose first line is a comment with the name of a file is saved under this name, others of Python are run.
+    What a page shows in a block of text must have been printed by the commands before it, but for numbers and `...`.
 
     Args:
         page: the page.
@@ -66,7 +66,10 @@ def _do(line: str) -> None:
         assert cli.main(shlex.split(line)[1:]) == 0, line
     elif line.startswith("pip install "):
         extras = re.findall(r"\[([\w,]+)\]", line)
-        assert set(",".join(extras).split(",")) <= {*(metadata.metadata("privstream").get_all("Provides-Extra") or ()), ""}
+        assert set(",".join(extras).split(",")) <= {
+            *(metadata.metadata("privstream").get_all("Provides-Extra") or ()),
+            "",
+        }
     elif made := re.match(r"openssl rand -out (\S+) 32 && chmod 600 ", line):
         Path(made[1]).write_text(KEY)
         Path(made[1]).chmod(0o600)
