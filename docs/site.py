@@ -16,10 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
-LOADED = re.compile(
-    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?\w*:?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon))[^>]*\bhref=["']?\w*:?//"""
-)
-
+LOADED = re.compile(r"""<(?!a\b)[a-z]+\b[^>]*\b(?:src|href)=["']?(?:\w+:)?//""")
 DOCSTRING = {
     r"^Example:$": "Examples:",
     r"^(Attributes|Source): ": r"*\1:* ",

@@ -29,10 +29,10 @@ def lines(block: str) -> list[str]:
 
 
 def command_lines(text: str) -> list[list[str]]:
-    """Return the complete command lines of privstream in a text; `printed` stands for what a program would print."""
+    """Return the complete command lines of privstream in a text; where a program prints a path, it is of this file."""
     shown = [line.strip() for _, block in blocks(text, "", "sh") for line in lines(block)]
     shown = [re.sub(r"\$\([^()]*options[^()]*\)", "", line) for line in shown if line.startswith("privstream ")]
-    shown = [re.sub(r"\$\([^()]*\)", "printed", line) for line in shown]
+    shown = [re.sub(r"\$\([^()]*\)", __file__, line).removesuffix("&") for line in shown]
     return [shlex.split(line)[1:] for line in shown if not re.search(r"\.\.\.|\$[({]", line)]
 
 

@@ -79,7 +79,7 @@ def test_what_a_browser_would_load_is_recognised(element: str) -> None:
 
 
 def test_links_are_not_loaded() -> None:
-    page = '<a href="https://arxiv.org">x</a><img src="demo.png"><link rel="canonical" href="https://example">'
+    page = '<a href="https://arxiv.org">x</a><img src="demo.png"><link rel="next" href="x.html">'
     assert not SITE["LOADED"].search(page)
 
 
