@@ -67,11 +67,11 @@ def test_the_reference_has_everything_that_is_exported(layer) -> None:
 @pytest.mark.parametrize(
     "element",
     [
-        '<script async src="https://cdn.example/x.js">',
-        "<script src=//cdn.example/x.js>",
-        '<img alt="x" src="http://example/x.png">',
-        '<link rel="preconnect" href="https://fonts.example">',
-        '<link href="https://fonts.example/css" rel="stylesheet">',
+        '<script async src="https://github.com/x.js">',
+        "<script src=//github.com/x.js>",
+        '<img alt="x" src="http://github.com/x.png">',
+        '<link rel="preconnect" href="https://github.com">',
+        '<link href="https://github.com/css" rel="stylesheet">',
     ],
 )
 def test_what_a_browser_would_load_is_recognised(element: str) -> None:
@@ -85,6 +85,6 @@ def test_links_are_not_loaded() -> None:
 
 def test_links_out_of_docs_lead_to_the_site() -> None:
     targets = SITE["linked"](
-        "docs/proofs/x.md", "[a](../../benchmarks/README.md#b) [c](clock.md) [d](https://x) [e](#f)"
+        "docs/proofs/x.md", "[a](../../benchmarks/README.md#b) [c](clock.md) [d](https://doi.org) [e](#f)"
     )
     assert targets == {"../../benchmarks/README.md": "benchmarks/README.md", "clock.md": "docs/proofs/clock.md"}
