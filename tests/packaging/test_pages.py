@@ -11,13 +11,12 @@ import runner_harness
 from documents import PAGES, ROOT, blocks, follow, lines
 
 SERVERS = {"flink.md", "kafka.md"}  # what starts servers is run in tests/runners; here every word of it is checked
-FOLLOWED = [page for page in (ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how_to").glob("*.md")))]
-FOLLOWED = [page for page in FOLLOWED if page.name not in SERVERS]
+GUIDES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
 PROGRAMS = re.compile(r"python (deploy/[\w/]+\.py) ([^&|)#\n]*)")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in GUIDES if page.name not in SERVERS], ids=lambda page: page.stem)
 def test_a_page_can_be_followed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,6 +48,7 @@ def test_programs_in_pages_compile() -> None:
             compile(block, page.name, "exec")
 
 
+@pytest.mark.slow
 def test_programs_of_deploy_are_called_as_they_can_be() -> None:
     calls = {
         (script, *shlex.split(words.replace("...", "")))
