@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 py
             $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
 READY = $(VENV)/.ready
 
-.PHONY: help install demo test lint format tables bench flink-test flink-demo clean
+.PHONY: help install demo test lint format tables site bench flink-test flink-demo clean
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -39,7 +39,7 @@ lint: $(READY) .cache/typing ## formatting, lint and strict types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# What an editable install maps by an import hook, as links for mypy.
+# What an editable install maps by an import hook, as links for mypy and mkdocstrings.
 .cache/typing:
 	@mkdir -p $@/privstream
 	@ln -sfn ../../../mechanisms ../../../transforms ../../../pipelines $@/privstream/
@@ -50,6 +50,10 @@ format: $(READY) ## format and repair what ruff can
 
 tables: $(READY) ## write the tables of the documentation from the descriptions of the questions
 	$(VENV)/bin/python docs/tables.py
+
+site: $(READY) .cache/typing ## the documentation as a site, in .cache/site; fails at a broken link
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	@echo "Open .cache/site/index.html; with the search: $(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory .cache/site"
 
 bench: $(READY) ## run every benchmark; results go to benchmarks/results
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script" $(ARGS); done

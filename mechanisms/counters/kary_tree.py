@@ -44,8 +44,9 @@ class KaryTreeCounter(ContinualCounter):
         `variance(t)` = sum of |d_i| times that of a node; `error(t, beta)` is the exact quantile, up to a thousandth.
         Time per step O(k h columns), O(columns) in long runs; the state has one number per column.
 
-    Attributes: see `ContinualCounter`; delta = 0; `base`: k, odd, 3 to 99; None for the least mean
-        variance over the horizon.
+    Attributes:
+        base: k, odd, 3 to 99; None for the least mean variance over the horizon. The others are those of
+            `ContinualCounter`, with delta = 0.
 
     Example:
         >>> counter = KaryTreeCounter(epsilon=1.0, horizon=1024)

@@ -43,10 +43,11 @@ class UnknownHorizonCounter(ContinualCounter):
         `variance(t)`: that of the current epoch's counter plus those at the ends of all epochs before;
         `error(t, beta)` an upper bound, since epochs share beta.
 
-    Attributes: see `ContinualCounter`; the horizon is 2^40 and need not be given; `first_epoch`: steps that the run is
-        expected to have, or None; `repeatable`: whether all noise is bound to the data, so that a run that is
-        repeated with other data does not show by how much they differ (it shows that they do). So it is anyway if
-        delta > 0.
+    Attributes:
+        horizon: 2^40; it need not be given. The others are those of `ContinualCounter`.
+        first_epoch: steps that the run is expected to have, or None.
+        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not
+            show by how much they differ (it shows that they do). So it is anyway if delta > 0.
 
     Example:
         >>> counter = UnknownHorizonCounter(epsilon=1.0)

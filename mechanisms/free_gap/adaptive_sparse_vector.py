@@ -35,10 +35,10 @@ class AdaptiveSparseVector(ThresholdMechanism):
         branches: number of branches, from 1 (which is `SparseVectorWithGap`) to 32.
         threshold: threshold of the queries that bring none of their own.
         integer: whether queries and thresholds are integers. All noise is then discrete, exactly as analysed. Otherwise
-          noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-          2012): use it for quantities that are not counts, and round what you publish.
+            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
+            2012): use it for quantities that are not counts, and round what you publish.
         monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-          counts. Needs half the noise on queries. Not for "replace_one".
+            counts. Needs half the noise on queries. Not for "replace_one".
         noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
         margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
         threshold_share: part of epsilon for the threshold, in (0, 1); None for that of least gap variance in branch 0.

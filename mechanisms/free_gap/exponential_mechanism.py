@@ -47,7 +47,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
         epsilon: privacy loss of one selection, > 0.
         sensitivity: most that one change of the data can move any utility, > 0.
         monotone: whether one change of the data moves all utilities in the same direction. Halves `utility_scale`. Not
-          for "replace_one".
+            for "replace_one".
         neighbouring: "add_remove" or "replace_one", the relation under which the utilities have that sensitivity.
 
     Raises:

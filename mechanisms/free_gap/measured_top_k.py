@@ -60,7 +60,7 @@ class MeasuredTopK:
         top: number of counts to select in each release, >= 1.
         releases: releases that one person takes part in at most, >= 1.
         items_per_release: counts of a release that one person changes at most, >= 1. `releases` times the smaller one
-          of this and `top` is at most 1,000,000.
+            of this and `top` is at most 1,000,000.
         measure_share: part of epsilon for measuring, in (0, 1).
         noise_law: "exponential" (half the variance; geometric noise) or "laplace" (discrete Laplace), of the selection.
         neighbouring: "add_remove" or "replace_one" person.

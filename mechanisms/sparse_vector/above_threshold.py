@@ -26,7 +26,7 @@ class AboveThreshold(HitMechanism):
         epsilon: privacy loss of the whole run, > 0.
         threshold: threshold of the queries that bring none of their own.
         integer: whether queries and thresholds are integers. All noise is then discrete Laplace, exactly as analysed;
-          otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
+            otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
         neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
     Raises:

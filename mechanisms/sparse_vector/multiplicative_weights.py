@@ -86,7 +86,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
         integer: whether queries take the values 0 and 1 only. All noise is then discrete Laplace and exact; otherwise
-          it is floating-point noise, and measured values should be rounded when published (Mironov 2012).
+            it is floating-point noise, and measured values should be rounded when published (Mironov 2012).
         neighbouring: "add_remove" or "replace_one" record.
 
     Raises:

@@ -61,8 +61,8 @@ class NumericSparse(QueryMechanism, Mechanism[Progress]):
         max_hits: number of values after which the run halts, >= 1.
         threshold: threshold of the queries that bring none of their own.
         integer: whether queries and thresholds are integers. All noise is then discrete Laplace and the values are
-          integers. Otherwise noise and values are floating-point numbers, whose low bits may betray more than the
-          guarantee says (Mironov 2012): use it for quantities that are not counts, and round what you publish.
+            integers. Otherwise noise and values are floating-point numbers, whose low bits may betray more than the
+            guarantee says (Mironov 2012): use it for quantities that are not counts, and round what you publish.
         neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
     Raises:

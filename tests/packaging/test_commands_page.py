@@ -1,30 +1,19 @@
 """What docs/commands.md shows runs as it stands there, and every command line in the documentation is one."""
 
-import itertools
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
+from documents import PAGES, ROOT, command_lines, options
 from privstream.pipelines import cli
 from privstream.pipelines.questions.alert_rules_file import FIELDS, read_rules
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.runners import launch
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
 PAGE = (ROOT / "docs" / "commands.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 MOST_BYTES = 60_000
-
-
-def command_lines(text: str) -> list[list[str]]:
-    """Return the command lines of privstream in the blocks of a text that are complete."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = "".join(block for language, block in blocks if language in ("", "sh")).replace("\\\n", " ").splitlines()
-    shown = [line.strip() for line in lines if line.strip().startswith("privstream ")]
-    return [shlex.split(line)[1:] for line in shown if not re.search(r"\.\.\.|\$[({]", line)]
 
 
 DOCUMENTED = [(page.name, words) for page in PAGES for words in command_lines(page.read_text())]
@@ -78,17 +67,12 @@ def test_the_example_runs(section: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     lines = command_lines(SECTIONS[section])
     (watch,) = [words for words in lines if words[0] == section]
-    asked = _options(watch)
+    asked = options(watch)
     if not any(words[0] == "simulate" for words in lines):
         lines = [words for words in command_lines(PAGE) if asked["input"] in words and words[0] == "simulate"] + lines
     for words in lines:
         assert cli.main(words) == 0
     promised = json.loads((tmp_path / f"{asked['output']}.guarantee.json").read_text())
     assert promised["guarantee"]["epsilon"] == float(asked["epsilon"])
-    (picture,) = [_options(words)["output"] for words in lines if words[0] == "plot"]
+    (picture,) = [options(words)["output"] for words in lines if words[0] == "plot"]
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    """Return the options of a command line that have a value."""
-    return {name[2:]: value for name, value in itertools.pairwise(words) if name.startswith("--")}
