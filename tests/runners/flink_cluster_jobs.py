@@ -123,7 +123,7 @@ class Cluster:
         pipeline.run()
         wait_until(lambda: {job["jid"] for job in self.jobs.listed()} - before, "the job to reach the cluster")
         (job,) = {job["jid"] for job in self.jobs.listed()} - before
-        return Job(self, job, stream.folder)
+        return Job(self, job, stream)
 
 
 @dataclass
@@ -132,15 +132,15 @@ class Job:
 
     cluster: Cluster
     number: str
-    folder: Path
+    stream: Stream
 
     def rows_written(self) -> int:
         """Return how many rows the sink was given so far."""
-        return len(list((self.folder / "rows").iterdir()))
+        return len(list((self.stream.folder / "rows").iterdir()))
 
     def wait_for_windows(self, number: int) -> None:
         """Wait until the sink was given the rows of so many windows."""
-        self.wait(lambda: windows_published(self.folder) >= number, f"{number} windows")
+        self.wait(lambda: windows_published(self.stream) >= number, f"{number} windows")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds, while the job has not failed for good."""
@@ -163,6 +163,13 @@ class Job:
     def checkpoints(self, kind: str = "completed") -> int:
         """Return how many checkpoints were taken, or `restored` from."""
         return self.cluster.jobs.checkpoints(self.number)["counts"][kind]
+
+    def state_bytes(self, name: str) -> int:
+        """Return the size of all state in the newest checkpoint of the vertices whose name contains something."""
+        jobs = self.cluster.jobs
+        names = {vertex["id"]: vertex["name"] for vertex in jobs.rest(f"/jobs/{self.number}")["vertices"]}
+        found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{self._newest_checkpoint()}")["tasks"]
+        return sum(task["state_size"] for vertex, task in found.items() if name in names[vertex])
 
     def wait_for_state(self, state: str) -> None:
         """Wait until the job is in a state."""

@@ -25,18 +25,36 @@ PARTS = 4  # batches of a window
 USERS = 1500
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
+LASTING = "lasting"
+REGULARS = 75  # in each batch
 POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What the source is to do; it sends batches up to the number in the file `released`."""
+    """What the source is to do; it sends batches up to the number in the file `released`.
+
+    Attributes:
+        folder: where it looks, and where rows are kept.
+        windows: how many there are.
+        twice: whether every batch is sent twice.
+        poison: whether there are events that cannot be used.
+        files: whether there is a file for each window, too.
+        renewal: number of windows after which everything starts afresh. Others come then, and beside them regulars, who
+            have one favourite in all windows; and a third monitor, in place of counts, has everything last.
+    """
 
     folder: Path
     windows: int = 12
     twice: bool = False
     poison: bool = False
     files: bool = False
+    renewal: int | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What the monitors are called; "lasting" is by status."""
+        return METHODS if self.renewal is None else (*METHODS[:2], LASTING)
 
     def release(self, windows: float | None = None) -> None:
         """Let the source go on to so many windows, or to its end."""
@@ -54,19 +72,23 @@ def begin(number: float) -> int:
     return round((START + number * WINDOW / PARTS) * 1e6)
 
 
-def batch(number: int) -> pa.RecordBatch:
-    """Return the events of a quarter of a window: two trends that hundreds hold, and rare items."""
+def batch(number: int, renewal: int | None = None) -> pa.RecordBatch:
+    """Return the events of a quarter of a window: two trends that hundreds hold, rare items, and a favourite."""
     rng = np.random.default_rng(number)
     people = rng.choice(USERS, USERS // PARTS, replace=False)
     kind = rng.random(len(people))
     items = np.char.add("rare ", (people % 50).astype(str)).astype("U20")
     items[kind < 0.4] = f"trend {number // PARTS}"
     items[kind < 0.2] = f"other trend {number // PARTS}"
-    micros = begin(number + 0.5)
+    users, what = [f"user {person}" for person in people], items.tolist()
+    if renewal is not None:
+        regulars = [f"regular {number % PARTS} {person}" for person in range(REGULARS)]
+        users = [f"{user} of {number // PARTS // renewal}" for user in users] + regulars
+        what += ["favourite"] * REGULARS
     columns = [
-        pa.array([f"user {person}" for person in people]),
-        pa.array(items.tolist()),
-        pa.array([micros] * len(people), pa.timestamp("us")),
+        pa.array(users),
+        pa.array(what),
+        pa.array([begin(number + 0.5)] * len(users), pa.timestamp("us")),
     ]
     return pa.RecordBatch.from_arrays(columns, ["user", "item", "time"])
 
@@ -89,7 +111,7 @@ class Paced(PolledSource):
     def _elements(self, start: int, end: int) -> Iterator[tuple[Any, int]]:
         for number in range(start, end):
             for _ in range(2 if self.stream.twice else 1):
-                yield batch(number), begin(number)
+                yield batch(number, self.stream.renewal), begin(number)
             if self.stream.poison:
                 yield (None, "an item of nobody"), begin(number)
 
@@ -114,9 +136,12 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
     for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
     events = poll_parts(pipeline, [b"stream"], Paced(stream), Any)
-    for method in METHODS:
+    for method in stream.methods:
+        renewed = stream.renewal is not None and method != LASTING
         hitters = ShiftingHeavyHitters(
-            epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100, method=method,
+            epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100,
+            method="status" if method == LASTING else method,
+            renew_every=stream.renewal * WINDOW if renewed else None,
             noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
         )  # fmt: skip
         published = events | f"Hitters {method}" >> hitters.with_dead_letters()
@@ -136,9 +161,10 @@ def dead(folder: Path) -> list[DeadLetter]:
     return [letter for _, letter in _kept(folder / "dead", DeadLetter)]
 
 
-def windows_published(folder: Path) -> int:
+def windows_published(stream: Stream) -> int:
     """Return of how many windows the sink was given rows of each method; there are none of later windows before."""
-    return len(set.intersection(*({row.window_start for of, row in kept(folder) if of == name} for name in METHODS)))
+    found = kept(stream.folder)
+    return len(set.intersection(*({row.window_start for of, row in found if of == name} for name in stream.methods)))
 
 
 def window_files(folder: Path) -> dict[str, bytes]:
