@@ -17,7 +17,7 @@ import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from listening import descendants
-from paced_stream import Stream, build, windows_published
+from paced_stream import START, WINDOW, Stream, build, kept, window_files, windows_published
 from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -170,6 +170,19 @@ class Job:
         names = {vertex["id"]: vertex["name"] for vertex in jobs.rest(f"/jobs/{self.number}")["vertices"]}
         found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{self._newest_checkpoint()}")["tasks"]
         return sum(task["state_size"] for vertex, task in found.items() if name in names[vertex])
+
+    def finish(self) -> None:
+        """Let the stream go on to its end, wait for the last window and for what goes on beside it, and end the job."""
+        stream, folder = self.stream, self.stream.folder
+        stream.release()
+        self.wait_for_windows(stream.windows)
+        after = f"Timestamp({round(START + stream.windows * WINDOW)})"
+        self.wait(lambda: any(row.window_start == after for _, row in kept(folder)), "the last items to end")
+        if stream.files:
+            self.wait(lambda: "_END" in window_files(folder), "the end of the files")
+        self.wait_for_checkpoint()
+        self.cluster.call("cancel", self.number)
+        self.wait_for_state("CANCELED")
 
     def wait_for_state(self, state: str) -> None:
         """Wait until the job is in a state."""

@@ -8,16 +8,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.transforms import DeadLetter, HeavyHitter, ShiftingHeavyHitters
+from privstream.transforms import Alert, AlertRule, DeadLetter, HeavyHitter, ShiftingHeavyHitters, SparseVectorAlerts
+from privstream.transforms.events.private_transform import PrivateTransform
 
 START = 1_700_000_000  # event time in seconds
 WINDOW = 1.0
@@ -25,7 +28,7 @@ PARTS = 4  # batches of a window
 USERS = 1500
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
-LASTING = "lasting"
+ALERTS, LASTING = "alerts", "lasting"
 REGULARS = 75  # in each batch
 POLL_SECONDS = 0.3
 
@@ -40,8 +43,8 @@ class Stream:
         twice: whether every batch is sent twice.
         poison: whether there are events that cannot be used.
         files: whether there is a file for each window, too.
-        renewal: number of windows after which everything starts afresh. Others come then, and beside them regulars, who
-            have one favourite in all windows; and a third monitor, in place of counts, has everything last.
+        renewal: number of windows after which everything starts afresh. Other people come then, and beside them
+            regulars, who have one favourite in all windows.
     """
 
     folder: Path
@@ -52,9 +55,29 @@ class Stream:
     renewal: int | None = None
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        """What the monitors are called; "lasting" is by status."""
-        return METHODS if self.renewal is None else (*METHODS[:2], LASTING)
+    def names(self) -> tuple[str, ...]:
+        """What the monitors are called."""
+        return (*METHODS, ALERTS) if self.renewal is None else (*METHODS[:2], LASTING)
+
+    def monitors(self) -> dict[str, PrivateTransform]:
+        """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it."""
+        common = {
+            "epsilon": 8, "delta": 1e-4, "max_hits": MAX_HITS, "window": WINDOW, "start": START,
+            "noise": KeyedNoise(b"a key for tests, known to all...", "faults"),
+        }  # fmt: skip
+        hitters = partial(ShiftingHeavyHitters, **common, horizon=100)
+        if self.renewal is not None:
+            every = self.renewal * WINDOW
+            renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
+            return renewed | {LASTING: hitters(method="status")}
+        rules = tuple(
+            AlertRule(
+                name=name, at_least=150, items=tuple(f"trend {window}" for window in range(first, self.windows, 2))
+            )
+            for first, name in enumerate(("even windows", "odd windows"))
+        )
+        alerts = SparseVectorAlerts(**common, rules=rules, method="status", end=START + self.windows * WINDOW)
+        return {method: hitters(method=method) for method in METHODS} | {ALERTS: alerts}
 
     def release(self, windows: float | None = None) -> None:
         """Let the source go on to so many windows, or to its end."""
@@ -136,35 +159,40 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
     for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
     events = poll_parts(pipeline, [b"stream"], Paced(stream), Any)
-    for method in stream.methods:
-        renewed = stream.renewal is not None and method != LASTING
-        hitters = ShiftingHeavyHitters(
-            epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100,
-            method="status" if method == LASTING else method,
-            renew_every=stream.renewal * WINDOW if renewed else None,
-            noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
-        )  # fmt: skip
-        published = events | f"Hitters {method}" >> hitters.with_dead_letters()
-        _ = published.rows | f"KeepRows {method}" >> beam.ParDo(Keep(rows, method))
-        _ = published.dead_letters | f"KeepDead {method}" >> beam.ParDo(Keep(dead_letters, method))
-        if stream.files and method == "status":
+    for name, monitor in stream.monitors().items():
+        published = events | f"Watch {name}" >> monitor.with_dead_letters()
+        _ = published.rows | f"KeepRows {name}" >> beam.ParDo(Keep(rows, name))
+        _ = published.dead_letters | f"KeepDead {name}" >> beam.ParDo(Keep(dead_letters, name))
+        if stream.files and name == "status":
             _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
 
 
-def kept(folder: Path) -> list[tuple[str, HeavyHitter]]:
-    """Return all rows that the sink was ever given, with their methods, sorted; fields are text."""
+def run_locally(folder: Path, **options: Any) -> list[tuple[str, Any]]:
+    """Return the rows of a run that nothing happens to, on another runner."""
+    stream = Stream(folder, **options)
+    stream.release()
+    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+        build(pipeline, stream)
+    assert dead(folder) == []
+    return kept(folder)
+
+
+def kept(folder: Path) -> list[tuple[str, Any]]:
+    """Return all rows that the sink was ever given, with the names of their monitors, sorted; fields are text."""
     return _kept(folder / "rows", HeavyHitter)
 
 
 def dead(folder: Path) -> list[DeadLetter]:
-    """Return the dead letters of all methods."""
+    """Return the dead letters of all monitors."""
     return [letter for _, letter in _kept(folder / "dead", DeadLetter)]
 
 
 def windows_published(stream: Stream) -> int:
-    """Return of how many windows the sink was given rows of each method; there are none of later windows before."""
-    found = kept(stream.folder)
-    return len(set.intersection(*({row.window_start for of, row in found if of == name} for name in stream.methods)))
+    """Return of how many windows the sink was given rows of each monitor; there are none of later windows before."""
+    found: dict[str, set[str]] = {name: set() for name in stream.names}
+    for name, row in kept(stream.folder):
+        found[name].add(row.window_start)
+    return len(set.intersection(*found.values()))
 
 
 def window_files(folder: Path) -> dict[str, bytes]:
@@ -174,4 +202,5 @@ def window_files(folder: Path) -> dict[str, bytes]:
 
 def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
     files = [file for file in folder.iterdir() if file.stat().st_size]
-    return sorted((file.name.split()[0], kind(*json.loads(file.read_text()))) for file in files)
+    named = ((file.name.split()[0], json.loads(file.read_text())) for file in files)
+    return sorted((name, (Alert if name == ALERTS and kind is HeavyHitter else kind)(*row)) for name, row in named)

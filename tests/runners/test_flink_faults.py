@@ -8,13 +8,11 @@ import contextlib
 import os
 import signal
 
-import apache_beam as beam
 import paced_stream
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import Cluster, Job, wait_until
 from listening import descendants, elsewhere, listeners
-from paced_stream import Stream, dead, kept, window_files
+from paced_stream import Stream, dead, kept, run_locally, window_files
 from runner_harness import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -44,15 +42,6 @@ def expected_files(tmp_path_factory):
     assert files.pop("_END") == b""
     assert all(len(file.splitlines()) in (2, 4) for file in files.values())
     return files | {"_END": b""}
-
-
-def run_locally(folder, **options):
-    stream = Stream(folder, **options)
-    stream.release()
-    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
-        paced_stream.build(pipeline, stream)
-    assert dead(folder) == []
-    return kept(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -89,22 +78,9 @@ def halfway(cluster, stream) -> Job:
 
 def rows_at_the_end(job: Job, stream: Stream) -> list:
     """Let the stream go on to its end; return the different rows that the sink was ever given."""
-    finish(job, stream)
+    job.finish()
     assert dead(stream.folder) == []
     return sorted(set(kept(stream.folder)))
-
-
-def finish(job: Job, stream: Stream) -> None:
-    """Let the stream go on to its end, wait for the last window and for all that went on beside it, and end the job."""
-    stream.release()
-    job.wait_for_windows(stream.windows)
-    after = f"Timestamp({round(paced_stream.START + stream.windows * paced_stream.WINDOW)})"
-    job.wait(lambda: any(row.window_start == after for _, row in kept(stream.folder)), "the last items to end")
-    if stream.files:
-        job.wait(lambda: "_END" in window_files(stream.folder), "the end of the files")
-    job.wait_for_checkpoint()
-    job.cluster.call("cancel", job.number)
-    job.wait_for_state("CANCELED")
 
 
 @pytest.mark.parametrize("method", ["clock", "status"])
@@ -219,8 +195,8 @@ def test_every_batch_is_delivered_twice(cluster, tmp_path, expected):
 def test_poison_is_set_aside(cluster, tmp_path, expected):
     stream = Stream(tmp_path, poison=True)
     stream.release()
-    finish(cluster.submit(stream), stream)
+    cluster.submit(stream).finish()
     assert kept(tmp_path) == expected
     letters = dead(tmp_path)
-    assert len(letters) == stream.windows * paced_stream.PARTS * len(paced_stream.METHODS)
+    assert len(letters) == stream.windows * paced_stream.PARTS * len(stream.names)
     assert {letter.reason for letter in letters} == {"user must not be null"}

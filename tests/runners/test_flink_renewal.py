@@ -2,39 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import LASTING, START, WINDOW, Stream, dead, kept
+from paced_stream import LASTING, START, WINDOW, Stream, dead, kept, run_locally
 from runner_harness import require
 
+pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
+
 PERIODS, WINDOWS = 20, 2
-SHOWN = range(2, PERIODS, 4)
-"""Periods after which sizes of checkpoints are compared."""
+SIZES = {"windows": PERIODS * WINDOWS, "renewal": WINDOWS}
+EARLY = 4
+"""Periods after which the state is measured for the first time; after all of them, for the second."""
 
-SUSPENDED = 14.5
-"""Windows until a savepoint is taken: half of them are behind the boundary of a period."""
+SUSPENDED = 9.5
+"""Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period."""
 
 
-def test_periods(tmp_path_factory):
-    import time
-    t=time.time()
+@dataclass(frozen=True)
+class Run:
+    """What a job on the cluster has published, and the bytes of its state by name of the monitor: early and late."""
+
+    rows: list[tuple[str, Any]]
+    early: dict[str, int]
+    late: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The rows of a run that nothing happens to, on another runner."""
+    return run_locally(tmp_path_factory.mktemp("expected"), **SIZES)
+
+
+@pytest.fixture(scope="module")
+def on_cluster(tmp_path_factory):
+    """A run that is suspended, and goes on from its savepoint across the boundary of a period."""
     require("flink")
-    stream = Stream(tmp_path_factory.mktemp("stream"), windows=PERIODS * WINDOWS, renewal=WINDOWS)
     cluster = Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
-    print("cluster", time.time()-t)
+    try:
+        yield run_with_savepoint(cluster, Stream(tmp_path_factory.mktemp("stream"), **SIZES))
+    finally:
+        cluster.call("stop")
+
+
+def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
+    def sizes(job, windows: int) -> dict[str, int]:
+        stream.release(windows)
+        job.wait_for_windows(windows)
+        job.wait_for_checkpoint()
+        return {name: job.state_bytes(f"Watch {name}") for name in stream.names}
+
     stream.release(0)
     job = cluster.submit(stream)
-    print("submitted", time.time()-t)
-    print([v["name"] for v in cluster.jobs.rest(f"/jobs/{job.number}")["vertices"]])
-    for period in range(1, PERIODS + 1):
-        stream.release(period * WINDOWS)
-        job.wait_for_windows(period * WINDOWS)
-        print("windows", period, time.time()-t)
-        if period % 2 == 0:
-            job.wait_for_checkpoint()
-            print("checkpoint", time.time()-t, {m: job.state_bytes(m) for m in ("Hitters clock", "Hitters status", "Hitters lasting", "")})
-    rows = kept(stream.folder)
-    cluster.call("stop")
-    print(len(rows), dead(stream.folder)[:2])
-    for m in stream.methods:
-        print(m, [(str(r.window_start)[-12:], r.status, r.count, r.since[-12:]) for of, r in rows if of == m and r.item == "favourite"][:10])
+    early = sizes(job, EARLY * WINDOWS)
+    stream.release(SUSPENDED)
+    job.wait_for_windows(int(SUSPENDED))
+    savepoint = cluster.call("suspend", job.number).strip()
+    job.wait_for_state("FINISHED")
+    resumed = cluster.submit(stream, f"--resume={savepoint}")
+    late = sizes(resumed, PERIODS * WINDOWS)
+    resumed.finish()
+    assert dead(stream.folder) == []
+    return Run(kept(stream.folder), early, late)
+
+
+def test_rows_are_those_of_one_machine_across_a_savepoint(on_cluster, expected):
+    assert on_cluster.rows == expected
+
+
+def test_checkpoints_stop_growing(on_cluster):
+    for name in ("clock", "status"):
+        assert on_cluster.late[name] < 1.3 * on_cluster.early[name]
+    assert on_cluster.late[LASTING] > 2 * on_cluster.early[LASTING], "without periods, those who were charged stay"
+
+
+def test_nothing_of_a_period_is_in_the_next_one(expected):
+    """The regulars are charged in each period, three times in the whole run without periods."""
+    begins = [f"Timestamp({round(START + period * WINDOWS * WINDOW)})" for period in range(PERIODS)]
+    for name in ("clock", "status"):
+        rows = [row for of, row in expected if of == name]
+        favourite = sorted((row for row in rows if row.item == "favourite"), key=lambda row: row.window_start)
+        assert [row.status for row in favourite] == ["started", "continues"] * PERIODS
+        assert [row.since for row in favourite] == sorted(begins * 2)
+        assert all(row.status == "started" for row in rows if row.window_start in begins)
+    lasting = sorted(row for of, row in expected if of == LASTING and row.item == "favourite")
+    assert [row.status for row in lasting] == ["started", *["continues"] * (PERIODS * WINDOWS - 1), "ended"]
