@@ -13,7 +13,7 @@ EVENING = range(18, 23)
 KINDS = {"favourite": 4, "evening": 2, "weekend": 2}
 """Number of items of each kind that comes again and again, always with the same people; the others are bursts."""
 
-SIZES = {"favourite": (900, 2600), "evening": (1000, 1600), "weekend": (1000, 1600)}
+SIZES = {"favourite": (1000, 2600), "evening": (1000, 1600), "weekend": (1000, 1600)}
 """People of the smallest and of the largest item of a kind; in a window that it lasts, each has it or not."""
 
 PRESENT = 0.6

@@ -1,8 +1,8 @@
 """A year of hourly windows: what each method of heavy hitters reports, how soon, and how many people it uses up.
 
-Usage: python benchmarks/heavy_hitters_year.py [--quick] [--hits 1 4 16 64]
+Usage: python benchmarks/heavy_hitters_year.py [--quick] [--people 30000 100000] [--hits 1 4 16 64]
 
-30,000 people, of whom nobody has two items in a window. Four favourites last all year; two items come every evening
+Nobody has two items in a window. Four favourites last all year; two items come every evening
 for five hours, two all weekend; they have the same people every time, each in 60% of the windows. Every two days, on
 average, a burst of an hour to twelve has 600 to 3,000 people of any kind. 500 people have rare items, by Zipf's law.
 Nobody knew the items before. All methods keep the same (epsilon, delta) for one person over the year; those of
@@ -13,14 +13,14 @@ An item is asked for in a window if as many people have it as "status" with 4 ch
 what is asked for that is reported, precision the part of reports with at least half as many people. An episode is an
 unbroken sequence of windows in which an item is asked for; its delay is the number of windows until it is reported.
 
-Writes heavy_hitters_year.csv (a row for each method and kind of item) and a picture of recall by month to
-benchmarks/results.
+Writes heavy_hitters_year.csv (a row for each number of people, method and kind of item), recall by month as
+heavy_hitters_year_months.csv, and a picture of it to benchmarks/results.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,31 +165,38 @@ def delays(asked: np.ndarray, reported: np.ndarray) -> list[float]:
     return found
 
 
-def row_of(method: Method, outcome: Outcome, kind: str, year: Year, truth: np.ndarray, least: int) -> dict[str, Any]:
-    """Return what a method does with the items of a kind."""
-    chosen = [number for number, item in enumerate(year.items) if item.kind == kind]
-    counts, reported = truth[chosen], outcome.reported[chosen]
-    asked = counts >= least
-    late = [delay for one, told in zip(asked, reported, strict=True) for delay in delays(one, told)]
-    seen = [delay for delay in late if np.isfinite(delay)]
-    return {
-        "method": method.name,
-        "detects": method.detects,
-        "kind": kind,
-        "asked": int(asked.sum()),
-        "recall": share(reported[asked]),
-        "first_month": share(reported[:, :MONTH][asked[:, :MONTH]]),
-        "last_month": share(reported[:, -MONTH:][asked[:, -MONTH:]]),
-        "recall_of_what_it_detects": share(reported[counts >= method.detects]),
-        "episodes": len(late),
-        "episodes_reported": round(len(seen) / len(late), 4) if late else None,
-        "delay": round(float(np.mean(seen)), 2) if seen else None,
-        "precision": round(outcome.good / outcome.all, 4) if outcome.all else None,
-        "used_up_after_a_month": round(outcome.used_up[0] / year.people, 4),
-        "used_up_at_the_end": round(outcome.used_up[-1] / year.people, 4),
-        "cpu_seconds": round(outcome.seconds, 1),
-        "load_average": load_average(),
-    }
+def rows_of(
+    year: Year, methods: Sequence[Method], truth: np.ndarray, outcomes: Sequence[Outcome]
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield what each method does with the items of each kind, in all and by month."""
+    least = methods[0].detects
+    for method, outcome in zip(methods, outcomes, strict=True):
+        for kind in ALL_KINDS:
+            chosen = [number for number, item in enumerate(year.items) if item.kind == kind]
+            counts, reported = truth[chosen], outcome.reported[chosen]
+            asked = counts >= least
+            late = [delay for one, told in zip(asked, reported, strict=True) for delay in delays(one, told)]
+            seen = [delay for delay in late if np.isfinite(delay)]
+            about = {"people": year.people, "method": method.name, "kind": kind}
+            parts = [slice(start, start + MONTH) for start in range(0, year.hours, MONTH)]
+            months = [share(reported[:, part][asked[:, part]]) for part in parts]
+            row = about | {
+                "detects": method.detects,
+                "asked": int(asked.sum()),
+                "recall": share(reported[asked]),
+                "first_month": months[0],
+                "last_month": share(reported[:, -MONTH:][asked[:, -MONTH:]]),
+                "recall_of_what_it_detects": share(reported[counts >= method.detects]),
+                "episodes": len(late),
+                "episodes_reported": round(len(seen) / len(late), 4) if late else None,
+                "delay": round(float(np.mean(seen)), 2) if seen else None,
+                "precision": round(outcome.good / outcome.all, 4) if outcome.all else None,
+                "used_up_after_a_month": round(outcome.used_up[0] / year.people, 4),
+                "used_up_at_the_end": round(outcome.used_up[-1] / year.people, 4),
+                "cpu_seconds": round(outcome.seconds, 1),
+                "load_average": load_average(),
+            }
+            yield row, [about | {"month": month, "recall": value} for month, value in enumerate(months, start=1)]
 
 
 def share(found: np.ndarray) -> float | None:
@@ -197,49 +204,48 @@ def share(found: np.ndarray) -> float | None:
     return round(float(found.mean()), 4) if len(found) else None
 
 
-def plot(
-    year: Year, methods: Sequence[Method], truth: np.ndarray, outcomes: Sequence[Outcome], least: int, path: Path
-) -> None:
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
-    months = range(-(-year.hours // MONTH))
-    panels = figure.subplots(1, len(ALL_KINDS), sharey=True)
-    for axes, kind in zip(panels, ALL_KINDS, strict=True):
-        chosen = [number for number, item in enumerate(year.items) if item.kind == kind]
-        for place, (method, outcome) in enumerate(zip(methods, outcomes, strict=True)):
-            line = []
-            for month in months:
-                part = slice(month * MONTH, (month + 1) * MONTH)
-                line.append(share(outcome.reported[chosen, part][truth[chosen, part] >= least]))
-            style = {"status": "-", "clock": "--"}.get(method.name.split(",")[0], ":")
-            values = [np.nan if value is None else value for value in line]
-            axes.plot([month + 1 for month in months], values, style, marker=".", color=f"C{place}", label=method.name)
-        axes.set(title=f"items of kind: {kind}", xlabel="month", ylim=(-0.03, 1.03))
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"reported, of items with {least:,} people")
-    panels[-1].legend(fontsize=6.5)
+def plot(months: Sequence[dict[str, Any]], path: Path) -> None:
+    several = list(dict.fromkeys(row["people"] for row in months))
+    names = list(dict.fromkeys(row["method"] for row in months))
+    figure = Figure(figsize=(13, 0.6 + 3 * len(several)), layout="constrained")
+    panels = figure.subplots(len(several), len(ALL_KINDS), sharey=True, squeeze=False)
+    for people, line in zip(several, panels, strict=True):
+        for kind, axes in zip(ALL_KINDS, line, strict=True):
+            for place, name in enumerate(names):
+                about = (people, name, kind)
+                found = [row for row in months if (row["people"], row["method"], row["kind"]) == about]
+                values = [np.nan if row["recall"] is None else row["recall"] for row in found]
+                style = {"status": "-", "clock": "--"}.get(name.split(",")[0], ":")
+                axes.plot([row["month"] for row in found], values, style, marker=".", color=f"C{place}", label=name)
+            axes.set(title=f"{people:,} people, {kind} items", xlabel="month", ylim=(-0.03, 1.03))
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
+            axes.grid(alpha=0.3)
+        line[0].set_ylabel("reported, of what was asked for")
+    panels[0][-1].legend(fontsize=6)
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
     """Run the benchmark."""
     made = parser(__doc__)
+    made.add_argument("--people", type=int, nargs="+", default=[30_000, 100_000])
     made.add_argument("--hits", type=int, nargs="+", default=[1, 4, 16, 64])
     options = made.parse_args()
-    year = Year(people=30_000, hours=8 * DAY if options.quick else 365 * DAY, seed=1)
-    methods = methods_for(year.hours, [4] if options.quick else options.hits)
-    truth, outcomes = watch(year, methods)
-    least = methods[0].detects
-    rows = [
-        row_of(method, outcome, kind, year, truth, least)
-        for method, outcome in zip(methods, outcomes, strict=True)
-        for kind in ALL_KINDS
-    ]
+    hours = 8 * DAY if options.quick else 365 * DAY
+    rows, months = [], []
+    for people in options.people[:1] if options.quick else options.people:
+        year = Year(people=people, hours=hours, seed=1)
+        methods = methods_for(hours, [4] if options.quick else options.hits)
+        truth, outcomes = watch(year, methods)
+        for row, by_month in rows_of(year, methods, truth, outcomes):
+            rows.append(row)
+            months += by_month
     folder = results_folder(options)
     write_csv(folder / "heavy_hitters_year.csv", rows)
-    plot(year, methods, truth, outcomes, least, folder / "heavy_hitters_year.png")
+    write_csv(folder / "heavy_hitters_year_months.csv", months)
+    plot(months, folder / "heavy_hitters_year.png")
     columns = [name for name in rows[0] if name not in ("asked", "cpu_seconds", "load_average")]
-    print_table(f"{year.people:,} people, {year.hours:,} hours, epsilon {EPSILON:g}, delta {DELTA:g}", rows, columns)
+    print_table(f"{hours:,} hours, epsilon {EPSILON:g}, delta {DELTA:g}", rows, columns)
     print(f"results: {folder}")
 
 

@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flin
 
 PERIODS, WINDOWS = 20, 2
 SIZES = {"windows": PERIODS * WINDOWS, "renewal": WINDOWS}
-EARLY = 4
-"""Periods after which the state is measured for the first time; after all of them, for the second."""
+EARLY, LATE = 4, 19
+"""Periods after which the state is measured; the next one has begun then."""
 
 SUSPENDED = 9.5
 """Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period."""
@@ -48,23 +48,24 @@ def on_cluster(tmp_path_factory):
 
 
 def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
-    def sizes(job, windows: int) -> dict[str, int]:
-        stream.release(windows)
-        job.wait_for_windows(windows)
+    def sizes(job, periods: int) -> dict[str, int]:
+        stream.release(periods * WINDOWS + 0.5)
+        job.wait_for_windows(periods * WINDOWS)
         job.wait_for_checkpoint()
         return {name: job.state_bytes(f"Watch {name}") for name in stream.names}
 
     stream.release(0)
     job = cluster.submit(stream)
-    early = sizes(job, EARLY * WINDOWS)
+    early = sizes(job, EARLY)
     stream.release(SUSPENDED)
     job.wait_for_windows(int(SUSPENDED))
     savepoint = cluster.call("suspend", job.number).strip()
     job.wait_for_state("FINISHED")
     resumed = cluster.submit(stream, f"--resume={savepoint}")
-    late = sizes(resumed, PERIODS * WINDOWS)
+    late = sizes(resumed, LATE)
     resumed.finish()
     assert dead(stream.folder) == []
+    print(early, late)
     return Run(kept(stream.folder), early, late)
 
 
