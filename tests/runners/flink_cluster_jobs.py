@@ -178,7 +178,7 @@ class Job:
         self.wait_for_windows(stream.windows)
         after = f"Timestamp({round(START + stream.windows * WINDOW)})"
         self.wait(lambda: any(row.window_start == after for _, row in kept(folder)), "the last items to end")
-        if stream.files:
+        if stream.more:
             self.wait(lambda: "_END" in window_files(folder), "the end of the files")
         self.wait_for_checkpoint()
         self.cluster.call("cancel", self.number)

@@ -42,7 +42,7 @@ class Stream:
         windows: how many there are.
         twice: whether every batch is sent twice.
         poison: whether there are events that cannot be used.
-        files: whether there is a file for each window, too.
+        more: whether there are alerts by status, too, and a file for each window.
         renewal: number of windows after which everything starts afresh. Other people come then, and beside them
             regulars, who have one favourite in all windows.
     """
@@ -51,13 +51,13 @@ class Stream:
     windows: int = 12
     twice: bool = False
     poison: bool = False
-    files: bool = False
+    more: bool = False
     renewal: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """What the monitors are called."""
-        return (*METHODS, ALERTS) if self.renewal is None else (*METHODS[:2], LASTING)
+        return (*METHODS[:2], LASTING) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
 
     def monitors(self) -> dict[str, PrivateTransform]:
         """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it."""
@@ -70,24 +70,17 @@ class Stream:
             every = self.renewal * WINDOW
             renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
             return renewed | {LASTING: hitters(method="status")}
+        made = {method: hitters(method=method) for method in METHODS}
+        if not self.more:
+            return made
         rules = tuple(
             AlertRule(
                 name=name, at_least=150, items=tuple(f"trend {window}" for window in range(first, self.windows, 2))
             )
             for first, name in enumerate(("even windows", "odd windows"))
         )
-        alerts = SparseVectorAlerts(**common, rules=rules, method="status", end=START + self.windows * WINDOW)
-        return {method: hitters(method=method) for method in METHODS} | {ALERTS: alerts}
-
-    def release(self, windows: float | None = None) -> None:
-        """Let the source go on to so many windows, or to its end."""
-        new = self.folder / "released.new"
-        new.write_text(str(round((self.windows if windows is None else windows) * PARTS)))
-        new.replace(self.folder / "released")
-
-    def released(self) -> int:
-        """Return how many batches may be sent."""
-        return int((self.folder / "released").read_text())
+        end = START + self.windows * WINDOW
+        return made | {ALERTS: SparseVectorAlerts(**common, rules=rules, method="status", end=end)}
 
 
 def begin(number: float) -> int:
@@ -154,7 +147,7 @@ class Keep(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, stream: Stream) -> None:
-    """Add the pipeline, which writes to the folders `rows` and `dead` (letters), and with `files` to `windows`."""
+    """Add the pipeline, which writes to the folders `rows` and `dead` (letters), and with `more` to `windows`."""
     rows, dead_letters, windows = stream.folder / "rows", stream.folder / "dead", stream.folder / "windows"
     for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +156,7 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
         published = events | f"Watch {name}" >> monitor.with_dead_letters()
         _ = published.rows | f"KeepRows {name}" >> beam.ParDo(Keep(rows, name))
         _ = published.dead_letters | f"KeepDead {name}" >> beam.ParDo(Keep(dead_letters, name))
-        if stream.files and name == "status":
+        if stream.more and name == "status":
             _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
 
 

@@ -33,15 +33,15 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected_files(tmp_path_factory):
-    """The files that such a run writes, one for each window."""
-    folder = tmp_path_factory.mktemp("expected_files")
-    run_locally(folder, files=True)
+def expected_more(tmp_path_factory):
+    """The rows of such a run that has alerts, too, and the files that it writes, one for each window."""
+    folder = tmp_path_factory.mktemp("expected_more")
+    rows = run_locally(folder, more=True)
     files = window_files(folder)
     assert len(files) == Stream(folder).windows + 2  # the last items end in a window of their own
     assert files.pop("_END") == b""
     assert all(len(file.splitlines()) in (2, 4) for file in files.values())
-    return files | {"_END": b""}
+    return rows, files | {"_END": b""}
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +60,8 @@ def stream(request, tmp_path):
     return Stream(tmp_path, **getattr(request, "param", {}))
 
 
-writing_files = pytest.mark.parametrize("stream", [{"files": True}], indirect=True, ids=["files"])
-"""The job also writes a file for each window, as `privstream` does."""
+with_more = pytest.mark.parametrize("stream", [{"more": True}], indirect=True, ids=["more"])
+"""The job also has alerts, and writes a file for each window, as `privstream` does."""
 
 
 @pytest.fixture
@@ -84,11 +84,11 @@ def rows_at_the_end(job: Job, stream: Stream) -> list:
 
 
 @pytest.mark.parametrize(("name", "number"), [("clock", "count"), ("status", "count"), ("alerts", "estimate")])
-def test_what_is_compared_depends_on_each_charge(expected, tmp_path, monkeypatch, name, number):
-    rows = [row for of, row in expected if of == name]
+def test_what_is_compared_depends_on_each_charge(expected_more, tmp_path, monkeypatch, name, number):
+    rows = [row for of, row in expected_more[0] if of == name]
     assert len({row.window_start for row in rows}) >= Stream(tmp_path).windows
     monkeypatch.setattr(paced_stream, "MAX_HITS", 2)
-    others = {row[:4]: getattr(row, number) for of, row in run_locally(tmp_path) if of == name}
+    others = {row[:4]: getattr(row, number) for of, row in run_locally(tmp_path, more=True) if of == name}
     assert sum(others.get(row[:4]) != getattr(row, number) for row in rows) > 10
 
 
@@ -102,12 +102,11 @@ def test_nothing_happens(cluster, halfway, stream, expected):
     assert kept(stream.folder) == expected, "without a fault the sink is given each row once"
 
 
-@writing_files
-def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected_more):
     cluster.kill("task-manager-1")
     assert "task-manager-1" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
@@ -126,23 +125,21 @@ def test_a_python_worker_is_killed_before_it_has_reported(cluster, stream, expec
     assert rows_at_the_end(job, stream) == expected
 
 
-@writing_files
-def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected_more):
     cluster.kill("job-manager")
     assert "job-manager" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
-@writing_files
-def test_everything_is_killed_and_one_command_goes_on(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_everything_is_killed_and_one_command_goes_on(cluster, halfway, stream, expected_more):
     for process in cluster.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert "worker-pool" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
