@@ -82,6 +82,16 @@ class Stream:
         end = START + self.windows * WINDOW
         return made | {ALERTS: SparseVectorAlerts(**common, rules=rules, method="status", end=end)}
 
+    def release(self, windows: float | None = None) -> None:
+        """Let the source go on to so many windows, or to its end."""
+        new = self.folder / "released.new"
+        new.write_text(str(round((self.windows if windows is None else windows) * PARTS)))
+        new.replace(self.folder / "released")
+
+    def released(self) -> int:
+        """Return how many batches may be sent."""
+        return int((self.folder / "released").read_text())
+
 
 def begin(number: float) -> int:
     """Return the microseconds at which the events of a batch begin."""
