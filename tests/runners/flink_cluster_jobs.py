@@ -165,10 +165,14 @@ class Job:
         return self.cluster.jobs.checkpoints(self.number)["counts"][kind]
 
     def state_bytes(self, name: str) -> int:
-        """Return the size of all state in the newest checkpoint of the vertices whose name contains something."""
+        """Return the size of the state in the newest savepoint, of the vertices whose name contains something.
+
+        A savepoint has what is alive; a checkpoint of RocksDB also has what was deleted since it last tidied up.
+        """
         jobs = self.cluster.jobs
         names = {vertex["id"]: vertex["name"] for vertex in jobs.rest(f"/jobs/{self.number}")["vertices"]}
-        found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{self._newest_checkpoint()}")["tasks"]
+        newest = jobs.checkpoints(self.number)["latest"]["savepoint"]["id"]
+        found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{newest}")["tasks"]
         return sum(task["state_size"] for vertex, task in found.items() if name in names[vertex])
 
     def finish(self) -> None:

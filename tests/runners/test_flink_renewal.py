@@ -49,9 +49,9 @@ def on_cluster(tmp_path_factory):
 
 def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
     def sizes(job, periods: int) -> dict[str, int]:
-        stream.release(periods * WINDOWS + 0.5)
+        stream.release(periods * WINDOWS + 0.25)
         job.wait_for_windows(periods * WINDOWS)
-        job.wait_for_checkpoint()
+        cluster.call("savepoint", job.number)
         return {name: job.state_bytes(f"Watch {name}") for name in stream.names}
 
     stream.release(0)

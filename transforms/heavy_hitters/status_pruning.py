@@ -10,7 +10,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, seal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal, seal_encoded
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.timing.ordered import Handled
 
@@ -82,4 +82,4 @@ def _segment(state: MayBeUp) -> bytes:
 def by_shard(element: Keyed) -> Keyed:
     """Seal what people have in one step of one shard of items, under the stream and the shard."""
     key = StepKey.from_bytes(element[0])
-    return key._replace(step=0).to_bytes(), seal(key, decode(HolderBatch, element[1]))
+    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])
