@@ -207,7 +207,7 @@ def share(found: np.ndarray) -> float | None:
 def plot(months: Sequence[dict[str, Any]], path: Path) -> None:
     several = list(dict.fromkeys(row["people"] for row in months))
     names = list(dict.fromkeys(row["method"] for row in months))
-    figure = Figure(figsize=(13, 0.6 + 3 * len(several)), layout="constrained")
+    figure = Figure(figsize=(14, 0.6 + 3 * len(several)), layout="constrained")
     panels = figure.subplots(len(several), len(ALL_KINDS), sharey=True, squeeze=False)
     for people, line in zip(several, panels, strict=True):
         for kind, axes in zip(ALL_KINDS, line, strict=True):
@@ -221,7 +221,7 @@ def plot(months: Sequence[dict[str, Any]], path: Path) -> None:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
             axes.grid(alpha=0.3)
         line[0].set_ylabel("reported, of what was asked for")
-    panels[0][-1].legend(fontsize=6)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     figure.savefig(path, dpi=130)
 
 
