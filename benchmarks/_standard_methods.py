@@ -97,6 +97,29 @@ def histogram_per_step(budget: MonitorBudget, *, steps: int) -> StandardMethod:
     )
 
 
+def laplace_per_step(budget: MonitorBudget, *, steps: int) -> StandardMethod:
+    """Plan a fresh histogram with discrete Laplace noise at each of `steps` steps, composed exactly.
+
+    Privacy: as for `histogram_per_step`, if one person is added or removed.
+    """
+    rounds = checks.integer("steps", steps, minimum=1) * budget.items_per_step * budget.streams_per_person
+    epsilon, goal = budget.hits_epsilon, budget.hits_delta * (1 - ROUNDING)
+
+    def accept(round_epsilon: float) -> bool:
+        return PureComposition(rounds=rounds, round_epsilon=round_epsilon).delta(epsilon) <= goal
+
+    noise = DiscreteLaplace(1 / largest(accept, epsilon / rounds, epsilon + math.log(2 / budget.hits_delta)))
+    tests, chance = _falsely(budget)
+    threshold = (1 if budget.domain == "unknown" else 0) + noise.tail_quantile(chance / tests)
+    return StandardMethod(
+        noise_scale=noise.scale,
+        threshold=threshold,
+        detection_threshold=threshold + noise.tail_quantile(budget.beta / (2 * budget.tests)),
+        count_stddev=math.sqrt(noise.variance),
+        limit=f"Each person takes part in at most {steps:,} steps.",
+    )
+
+
 def _falsely(budget: MonitorBudget) -> tuple[int, float]:
     """Return the tests in which noise alone must not make a hit, and the probability with which it may.
 

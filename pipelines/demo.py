@@ -147,7 +147,7 @@ def _table(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], verdict: V
     """Return what was found and missed, a line for each window in which there was something."""
     holders = {key(row): row.holders for row in truth}
     counts = {key(row): row for row in rows}
-    noise = max((row.count_stddev for row in rows), default=0.0)
+    noise = max((row.count_stddev or 0.0 for row in rows), default=0.0)
     table = Table(title=f"by hour: item, published count (± {2 * noise:.0f}), true count", title_justify="left")
     table.add_column("hour", no_wrap=True)
     table.add_column("found")
@@ -156,8 +156,8 @@ def _table(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], verdict: V
     missed: dict[int, list[Text]] = defaultdict(list)
     for names, style in ((verdict.found, FOUND), (verdict.below, BELOW), (verdict.false, FALSE)):
         for name in names:
-            count = f"{counts[name].count:,}" if counts[name].count_stddev else "-"
-            text = f"{name.item} {count} ({holders.get(name, 0):,})"
+            count = counts[name].count
+            text = f"{name.item} {'-' if count is None else f'{count:,}'} ({holders.get(name, 0):,})"
             found[_start(name)].append(Text(text, style=style))
     for name in verdict.missed:
         missed[_start(name)].append(Text(f"{name.item} ({holders[name]:,})", style=MISSED))

@@ -200,8 +200,13 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
 
 def seal(key: StepKey, batch: HolderBatch | CountBatch) -> bytes:
     """Encode a batch together with the key that it belongs to."""
+    return seal_encoded(key, encode(batch))
+
+
+def seal_encoded(key: StepKey, data: bytes) -> bytes:
+    """Put what `encode` returned together with the key that it belongs to."""
     label = key.to_bytes()
-    return len(label).to_bytes(4, "big") + label + encode(batch)
+    return len(label).to_bytes(4, "big") + label + data
 
 
 def sealed_key(record: bytes) -> StepKey:

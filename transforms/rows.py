@@ -1,7 +1,7 @@
 """Rows that are published; those of a window have its last moment as timestamp in a pipeline."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
@@ -19,9 +19,9 @@ class HeavyHitter(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who had the item and were charged for this report, plus integer noise; with the method
-            "counts", which charges nobody, of all who had it within their limits. 0 without a count: if the run
-            publishes none, and with the method "status" while an item continues.
-        count_stddev: standard deviation of that noise; 0 without a count.
+            "counts", of all who had it within their limits. None if the run publishes no counts, and with the method
+            "status" while an item continues.
+        count_stddev: standard deviation of that noise; None without a count.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
             first window in which the item is no longer up; with other methods such a window has no row.
@@ -31,8 +31,8 @@ class HeavyHitter(NamedTuple):
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
-    count_stddev: float
+    count: Optional[int]  # type: ignore[assignment]  # the field's name wins over tuple.count
+    count_stddev: Optional[float]
     since: Timestamp
     status: str
 
@@ -57,7 +57,7 @@ class Alert(NamedTuple):
             longer tested.
         since: start of the window since which the rule has been met, in each window without a gap.
         status: "started", "continues" or "ended". With the method "status" a rule that is met stays so until it ends;
-            its row then says "ended". Where it continues, all numbers but the threshold are 0. Others have no ends.
+            its row then says "ended". Where it continues, `estimate` and all of `gap` are None. Others have no ends.
     """
 
     stream: str
@@ -65,10 +65,10 @@ class Alert(NamedTuple):
     window_end: Timestamp
     rule: str
     threshold: float
-    estimate: float
-    gap: float
-    gap_stddev: float
-    gap_lower_bound: float
+    estimate: Optional[float]
+    gap: Optional[float]
+    gap_stddev: Optional[float]
+    gap_lower_bound: Optional[float]
     epsilon_spent: float
     epsilon_left: float
     stopped: bool

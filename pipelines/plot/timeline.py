@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from matplotlib.axes import Axes
 from privstream.pipelines.plot.chart import (
@@ -36,6 +36,21 @@ BAR = 2
 
 BARS = "Bars: where these counts are without it, with probability 95%, each by itself."
 LEFT_OUT = "Counts leave out what people have beyond their limits, such as --max_hits and --items_per_step. "
+
+
+class Counted(NamedTuple):
+    """A count: the day at the middle of its window, the number, its bar to either side, and when the window starts."""
+
+    day: float
+    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
+    bar: float
+    micros: int
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return told(self.micros, self.count, round(self.bar))
+
 
 Row = TypeVar("Row", HeavyHitter, ItemHolders)
 
@@ -73,7 +88,7 @@ def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None
         missed = _missed(axes, timeline, labels)
         _dress(figure, axes, timeline)
         freeze_layout(figure)
-        place(axes, labels, [(_day(row), row.count) for row in timeline.rows] + missed)
+        place(axes, labels, [(point.day, point.count) for point in _counted(timeline.rows)] + missed)
 
 
 def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
@@ -85,7 +100,8 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for known in timeline.truth:
         if known.item in published:
             truth[known.item].append(known)
-    ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item]), item))
+    counted = {item: _counted(rows) for item, rows in published.items()}
+    ranked = sorted(published, key=lambda item: (-max((point.count for point in counted[item]), default=0), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
     labels = []
     for rank, item in reversed(list(enumerate(ranked))):
@@ -93,34 +109,36 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         _true_line(axes, truth[item], colour)
         marker = MARKERS[rank] if rank < top else "."
         _line(axes, published[item], colour, marker, small=small, layer=3 if rank < top else 2)
-        note(axes, item, [(_day(row), row.count, _told(row)) for row in published[item] if row.count_stddev])
+        note(axes, item, [(point.day, point.count, point.text) for point in counted[item]])
         if rank < top:
-            peaks = sorted(published[item], key=lambda row: -row.count)[:PEAKS]
-            points = [(_day(row), row.count + BAR * row.count_stddev) for row in peaks]
+            peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
+            points = [(point.day, point.count + point.bar) for point in peaks] or [(_day(published[item][0]), 0.0)]
             labels.append(Label(short(item), points, colour))
     return labels[::-1]
-
-
-def _told(row: HeavyHitter) -> str:
-    """Say what a count is."""
-    return told(row.window_start.micros, row.count, round(BAR * row.count_stddev))
 
 
 def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, marker: str, *, small: bool, layer: int) -> None:
     """Draw an item's counts with error bars; windows that follow each other are connected.
 
-    Where there is no count, the line stays at the height of the last one.
+    Where there is no count, the line stays at the height of the last one, or at 0.
     """
     for run in _runs(rows):
         heights: list[int] = []
         for row in run:
-            heights.append(row.count if row.count_stddev or not heights else heights[-1])
-        counted = [row for row in run if row.count_stddev] or run
-        axes.plot([_day(row) for row in run], heights, color=colour, linewidth=1.0 if small else 1.6, zorder=layer)
+            heights.append(row.count if row.count is not None else heights[-1] if heights else 0)
+        counted = _counted(run)
+        axes.plot(
+            [_day(row) for row in run],
+            heights,
+            color=colour,
+            linewidth=1.0 if small else 1.6,
+            marker="_" if len(run) == 1 and not counted else "",
+            zorder=layer,
+        )
         axes.errorbar(
-            [_day(row) for row in counted],
-            [row.count for row in counted],
-            yerr=[BAR * row.count_stddev for row in counted],
+            [point.day for point in counted],
+            [point.count for point in counted],
+            yerr=[point.bar for point in counted],
             color=colour,
             linestyle="none",
             marker=marker,
@@ -174,7 +192,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: items that many people have"
     style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
-    counts = [row.count + BAR * row.count_stddev for row in timeline.rows]
+    counts = [point.count + point.bar for point in _counted(timeline.rows)]
     counts += [row.holders for row in timeline.truth if row.item in items]
     threshold = timeline.detection_threshold
     if threshold is not None:
@@ -196,9 +214,9 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
 
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
-    noisy = any(row.count_stddev for row in timeline.rows)
-    bars = f"Points: counts with noise. {BARS} {LEFT_OUT}" if noisy else ""
-    if noisy and any(not row.count_stddev for row in timeline.rows):
+    counted = len(_counted(timeline.rows))
+    bars = f"Points: counts with noise. {BARS} {LEFT_OUT}" if counted else "There are no counts. "
+    if 0 < counted < len(timeline.rows):
         bars += "Lines without points: the item continues, and has no count. "
     if not timeline.rows:
         bars = "No heavy hitters were published. "
@@ -208,6 +226,15 @@ def _caption(timeline: Timeline) -> str:
     if timeline.verdict is None or timeline.detection_threshold is None:
         return bars + "Missed items are not shown, because the guarantee file is not beside the rows."
     return bars + timeline.verdict.sentence(timeline.detection_threshold)
+
+
+def _counted(rows: Iterable[HeavyHitter]) -> list[Counted]:
+    """Return what is drawn of the rows that have a count."""
+    return [
+        Counted(_day(row), row.count, BAR * row.count_stddev, row.window_start.micros)
+        for row in rows
+        if row.count is not None and row.count_stddev is not None
+    ]
 
 
 def _day(row: HeavyHitter | ItemHolders) -> float:

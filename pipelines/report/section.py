@@ -88,6 +88,8 @@ def cell(value: Any) -> str:
     """Return a value of a row as a text."""
     if isinstance(value, Timestamp):
         return moment(value.micros)
+    if value is None:
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import psycopg
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import field_types
+from privstream.pipelines.sinks.row_files import field_types, optional_fields
 from psycopg import sql
 
 SCHEME = "postgresql"
@@ -106,8 +106,8 @@ class PostgresTable(Destination):
 
     def create_statement(self) -> str:
         """Return the statement that creates the table."""
-        lines = [f"{_quoted(name)} {kind} NOT NULL" for name, kind in self.columns.items()]
-        lines[0] = lines[0].replace("NOT NULL", "PRIMARY KEY")
+        rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(optional_fields(self.row_type), "")
+        lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
         return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
 
     def _connect(self) -> psycopg.Connection[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, BinaryIO, get_type_hints
+from typing import Any, BinaryIO, get_args, get_type_hints
 
 import fastavro
 import pyarrow as pa
@@ -29,6 +29,8 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     Timestamp: pa.timestamp("us", "UTC"),
 }
+OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
+
 AVRO_TYPES: dict[type, Any] = {
     str: "string",
     int: "long",
@@ -51,7 +53,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
 
     Args:
         path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl or .csv.
-        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
+        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp, numbers perhaps Optional.
         rows: its rows; they are never in memory together.
         private: whether the file is for its owner alone.
     """
@@ -63,7 +65,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any], *, private: b
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any], format: str) -> None:
     """Write rows into an open file; equal rows give equal bytes."""
     write = {"avro": _write_avro, "parquet": _write_parquet, "jsonl": _write_jsonl, "csv": _write_csv}[format]
-    write(stream, row_type.__name__, field_types(row_type), map(_plain, rows))
+    write(stream, row_type, field_types(row_type), map(_plain, rows))
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
@@ -90,18 +92,31 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
         else:
             records = [json.loads(line) for line in stream]
     make: Callable[..., Any] = row_type
-    return [make(**{name: _restore(record[name], type, kind) for name, type in fields.items()}) for record in records]
+    optional, missing = optional_fields(row_type), "" if kind == "csv" else None
+
+    def value(record: dict[str, Any], name: str) -> Any:
+        found = record[name]
+        return None if name in optional and found == missing else _restore(found, fields[name], kind)
+
+    return [make(**{name: value(record, name) for name in fields}) for record in records]
 
 
 def field_types(row_type: type) -> dict[str, type]:
-    """Return the fields of a NamedTuple and their types."""
-    fields = get_type_hints(row_type)
+    """Return the fields of a NamedTuple and their types, those of optional ones without None."""
+    fields = get_type_hints(row_type) | optional_fields(row_type)
     for name, kind in fields.items():
         if kind not in ARROW_TYPES:
             raise TypeError(
-                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp, got {kind}"
+                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp (a number perhaps "
+                f"Optional), got {kind}"
             )
     return fields
+
+
+def optional_fields(row_type: type) -> dict[str, type]:
+    """Return the fields of a NamedTuple that are a number or None, and the types of the numbers."""
+    hints = {name: get_args(hint) for name, hint in get_type_hints(row_type).items()}
+    return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
 
 
 def iso_8601(micros: int) -> str:
@@ -109,16 +124,18 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def _write_avro(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_avro(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write an Avro container."""
-    described = [{"name": field, "type": AVRO_TYPES[kind]} for field, kind in fields.items()]
-    schema = {"type": "record", "name": name, "namespace": "privstream", "fields": described}
+    types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
+    types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
+    described = [{"name": name, "type": type} for name, type in types.items()]
+    schema = {"type": "record", "name": row_type.__name__, "namespace": "privstream", "fields": described}
     marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
     records = (dict(zip(fields, row, strict=True)) for row in rows)
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
-def _write_parquet(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_parquet(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write a Parquet file."""
     schema = _arrow_schema(fields)
     with pq.ParquetWriter(stream, schema) as writer:
@@ -138,13 +155,13 @@ def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _write_jsonl(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_jsonl(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write JSON lines."""
     for row in rows:
         stream.write(json_text(_json_values(fields, row)).encode() + b"\n")
 
 
-def _write_csv(stream: BinaryIO, name: str, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
+def _write_csv(stream: BinaryIO, row_type: type, fields: dict[str, type], rows: Iterator[tuple[Any, ...]]) -> None:
     """Write a header, and a line for each row."""
     stream.write(",".join(fields).encode() + b"\n")
     for row in rows:
@@ -152,9 +169,9 @@ def _write_csv(stream: BinaryIO, name: str, fields: dict[str, type], rows: Itera
 
 
 def _cell(value: Any) -> str:
-    """Write one value for CSV: a text as it is or in quotes, anything else as in JSON."""
+    """Write one value for CSV: a text as it is or in quotes, no number as nothing, anything else as in JSON."""
     if not isinstance(value, str):
-        return json_text(value)
+        return "" if value is None else json_text(value)
     return '"' + value.replace('"', '""') + '"' if QUOTED.search(value) else value
 
 

@@ -24,9 +24,6 @@ TERMINAL = "-"
 SPREAD = {"count": "count_stddev", "gap": "gap_stddev"}
 """Numbers and their standard deviations, which share a column."""
 
-NOISE = SPREAD | dict.fromkeys(("estimate", "gap_lower_bound"), "gap_stddev")
-"""Numbers that some rows do not have: their standard deviation is 0 there."""
-
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
@@ -97,12 +94,13 @@ def _write(
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
-    """Sort rows by fields, `-` before a name for falling numbers."""
+    """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
 
-    def key(row: Any) -> tuple[Any, ...]:
-        return tuple(-getattr(row, name[1:]) if name.startswith("-") else getattr(row, name) for name in order)
+    def place(row: Any, name: str) -> tuple[Any, ...]:
+        value = getattr(row, name.removeprefix("-"))
+        return (value is None, value if value is None or not name.startswith("-") else -value)
 
-    return sorted(rows, key=key)
+    return sorted(rows, key=lambda row: [place(row, name) for name in order])
 
 
 @contextmanager
@@ -132,7 +130,7 @@ def print_rows(
 ) -> None:
     """Print rows as a table; numbers and their standard deviations share a column; what all rows share is left out.
 
-    A number without noise is none, and shown as `-`. The length of windows is shown once; a budget that no row costs is
+    A number that is missing is shown as `-`. The length of windows is shown once; a budget that no row costs is
     left out.
 
     Args:
@@ -176,11 +174,8 @@ def _cell(row: Any, name: str) -> Text:
         text = iso_8601(value.micros)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         text = f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"
-        stddev = getattr(row, NOISE.get(name, ""), None)
-        if stddev == 0:
-            text = "-"
-        elif name in SPREAD and stddev:
+        if stddev := getattr(row, SPREAD.get(name, ""), None):
             text = f"{text} ± {stddev:,.0f}" if stddev >= 1 else f"{text} ± {stddev:.2g}"
     else:
-        text = str(value)
+        text = "-" if value is None else str(value)
     return Text(printable(text).replace("\n", "\\n"))

@@ -77,7 +77,7 @@ def test_gaps_are_explained() -> None:
 def test_an_alert_that_lasts_without_a_number_is_at_its_threshold() -> None:
     first = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 0.0, 0.0, False, window(0)[1], "started")
     lasts = first._replace(window_start=window(1)[1], window_end=window(1)[2], status="continues")
-    lasts = lasts._replace(estimate=0.0, gap=0.0, gap_stddev=0.0, gap_lower_bound=0.0)
+    lasts = lasts._replace(estimate=None, gap=None, gap_stddev=None, gap_lower_bound=None)
     notes = drawn(alerts.PICTURE, [first, lasts])["notes"]
     assert [note["text"].split(", ")[-1] for note in notes] == ["started", "2024-01-01 01:00 UTC: continues"]
     assert "300, at least 250" in notes[0]["text"]

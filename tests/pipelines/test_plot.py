@@ -266,13 +266,24 @@ def test_a_row_that_says_that_an_item_has_ended_reports_it_no_longer() -> None:
     assert key(ended) in verdict.missed
 
 
+def uncounted(hour: int) -> HeavyHitter:
+    return row(hour, "first snow", 0)._replace(count=None, count_stddev=None)
+
+
 def test_an_item_that_continues_without_a_count_stays_at_its_height(files: Path) -> None:
-    going_on = [row(hour, "first snow", 0)._replace(count_stddev=0.0, status="continues") for hour in (2, 3)]
+    going_on = [uncounted(hour)._replace(status="continues") for hour in (2, 3)]
     write_row_file(str(files / "rows.jsonl"), HeavyHitter, [*ROWS[:2], *going_on])
     text = words(files, "picture.svg")
     assert "Lines without points: the item continues" in text
     assert "Counts leave out" in text
     assert "Lines without points" not in words(files, "other.svg", rows=_all_counted(files))
+
+
+def test_rows_without_counts_are_drawn_at_0(files: Path) -> None:
+    write_row_file(str(files / "rows.jsonl"), HeavyHitter, [uncounted(0), uncounted(1), uncounted(3)])
+    text = words(files, "picture.svg")
+    assert "There are no counts." in text
+    assert "first snow" in text
 
 
 def _all_counted(files: Path) -> str:

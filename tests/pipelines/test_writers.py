@@ -18,7 +18,7 @@ from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
 from privstream.transforms.events.dead_letters import DeadLetter
-from privstream.transforms.rows import Alert, HeavyHitter
+from privstream.transforms.rows import Alert, HeavyHitter, KeyCount
 from rich.console import Console
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
@@ -38,6 +38,7 @@ SORTED = [
     hitter("a", 1, "pear", 100),
     hitter("b", 0, 'line\nbreak\r, "quoted"', -3),
     hitter("b", 1, " blank ", -4),
+    hitter("b", 1, "not counted", None, None),
 ]
 
 
@@ -90,6 +91,29 @@ def test_times_are_timestamps_for_other_readers(tmp_path):
     with (tmp_path / "out.csv").open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert (row["window_start"], row["item"], row["count"]) == ("2024-01-01T00:00:00Z", "tea", "5")
+
+
+def test_a_missing_number_is_null_for_other_readers(tmp_path):
+    for format in FORMATS:
+        write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, [hitter(count=None, stddev=None)])
+    with (tmp_path / "out.avro").open("rb") as stream:
+        reader = fastavro.reader(stream)
+        assert next(iter(reader))["count"] is None
+        types = {field["name"]: field["type"] for field in reader.writer_schema["fields"]}
+    assert (types["count"], types["count_stddev"], types["item"]) == (["null", "long"], ["null", "double"], "string")
+    assert pq.read_table(tmp_path / "out.parquet")["count"].to_pylist() == [None]
+    assert json.loads((tmp_path / "out.jsonl").read_text())["count"] is None
+    with (tmp_path / "out.csv").open(newline="") as stream:
+        assert next(csv.DictReader(stream))["count"] == ""
+    assert " - " in printed([hitter(count=None, stddev=None)])
+
+
+def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
+    write_row_file(str(tmp_path / "out.csv"), KeyCount, [KeyCount("", *hitter()[1:4], 5, 1.5, 9)])
+    text = (tmp_path / "out.csv").read_text()
+    (tmp_path / "out.csv").write_text(text.replace(",5,1.5,", ",,1.5,"))
+    with pytest.raises(ValueError):
+        read_row_file(str(tmp_path / "out.csv"), KeyCount)
 
 
 def test_fractions_of_seconds_survive(tmp_path):

@@ -17,7 +17,7 @@ import apache_beam as beam
 import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from listening import descendants
-from paced_stream import Stream, build, windows_published
+from paced_stream import START, WINDOW, Stream, build, kept, window_files, windows_published
 from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -123,7 +123,7 @@ class Cluster:
         pipeline.run()
         wait_until(lambda: {job["jid"] for job in self.jobs.listed()} - before, "the job to reach the cluster")
         (job,) = {job["jid"] for job in self.jobs.listed()} - before
-        return Job(self, job, stream.folder)
+        return Job(self, job, stream)
 
 
 @dataclass
@@ -132,15 +132,15 @@ class Job:
 
     cluster: Cluster
     number: str
-    folder: Path
+    stream: Stream
 
     def rows_written(self) -> int:
         """Return how many rows the sink was given so far."""
-        return len(list((self.folder / "rows").iterdir()))
+        return len(list((self.stream.folder / "rows").iterdir()))
 
     def wait_for_windows(self, number: int) -> None:
         """Wait until the sink was given the rows of so many windows."""
-        self.wait(lambda: windows_published(self.folder) >= number, f"{number} windows")
+        self.wait(lambda: windows_published(self.stream) >= number, f"{number} windows")
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds, while the job has not failed for good."""
@@ -163,6 +163,30 @@ class Job:
     def checkpoints(self, kind: str = "completed") -> int:
         """Return how many checkpoints were taken, or `restored` from."""
         return self.cluster.jobs.checkpoints(self.number)["counts"][kind]
+
+    def state_bytes(self, name: str) -> int:
+        """Return the size of the state in the newest savepoint, of the vertices whose name contains something.
+
+        A savepoint has what is alive; a checkpoint of RocksDB also has what was deleted since it last tidied up.
+        """
+        jobs = self.cluster.jobs
+        names = {vertex["id"]: vertex["name"] for vertex in jobs.rest(f"/jobs/{self.number}")["vertices"]}
+        newest = jobs.checkpoints(self.number)["latest"]["savepoint"]["id"]
+        found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{newest}")["tasks"]
+        return sum(task["state_size"] for vertex, task in found.items() if name in names[vertex])
+
+    def finish(self) -> None:
+        """Let the stream go on to its end, wait for the last window and for what goes on beside it, and end the job."""
+        stream, folder = self.stream, self.stream.folder
+        stream.release()
+        self.wait_for_windows(stream.windows)
+        after = f"Timestamp({round(START + stream.windows * WINDOW)})"
+        self.wait(lambda: any(row.window_start == after for _, row in kept(folder)), "the last items to end")
+        if stream.more:
+            self.wait(lambda: "_END" in window_files(folder), "the end of the files")
+        self.wait_for_checkpoint()
+        self.cluster.call("cancel", self.number)
+        self.wait_for_state("CANCELED")
 
     def wait_for_state(self, state: str) -> None:
         """Wait until the job is in a state."""

@@ -8,16 +8,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.transforms import DeadLetter, HeavyHitter, ShiftingHeavyHitters
+from privstream.transforms import Alert, AlertRule, DeadLetter, HeavyHitter, ShiftingHeavyHitters, SparseVectorAlerts
+from privstream.transforms.events.private_transform import PrivateTransform
 
 START = 1_700_000_000  # event time in seconds
 WINDOW = 1.0
@@ -25,18 +28,59 @@ PARTS = 4  # batches of a window
 USERS = 1500
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
+ALERTS, LASTING = "alerts", "lasting"
+REGULARS = 75  # in each batch
 POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What the source is to do; it sends batches up to the number in the file `released`."""
+    """What the source is to do; it sends batches up to the number in the file `released`.
+
+    Attributes:
+        folder: where it looks, and where rows are kept.
+        windows: how many there are.
+        twice: whether every batch is sent twice.
+        poison: whether there are events that cannot be used.
+        more: whether there are alerts by status, too, and a file for each window.
+        renewal: number of windows after which everything starts afresh. Other people come then, and beside them
+            regulars, who have one favourite in all windows.
+    """
 
     folder: Path
     windows: int = 12
     twice: bool = False
     poison: bool = False
-    files: bool = False
+    more: bool = False
+    renewal: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the monitors are called."""
+        return (*METHODS[:2], LASTING) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
+
+    def monitors(self) -> dict[str, PrivateTransform]:
+        """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it."""
+        common = {
+            "epsilon": 8, "delta": 1e-4, "max_hits": MAX_HITS, "window": WINDOW, "start": START,
+            "noise": KeyedNoise(b"a key for tests, known to all...", "faults"),
+        }  # fmt: skip
+        hitters = partial(ShiftingHeavyHitters, **common, horizon=100)
+        if self.renewal is not None:
+            every = self.renewal * WINDOW
+            renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
+            return renewed | {LASTING: hitters(method="status")}
+        made = {method: hitters(method=method) for method in METHODS}
+        if not self.more:
+            return made
+        rules = tuple(
+            AlertRule(
+                name=name, at_least=150, items=tuple(f"trend {window}" for window in range(first, self.windows, 2))
+            )
+            for first, name in enumerate(("even windows", "odd windows"))
+        )
+        end = START + self.windows * WINDOW
+        return made | {ALERTS: SparseVectorAlerts(**common, rules=rules, method="status", end=end)}
 
     def release(self, windows: float | None = None) -> None:
         """Let the source go on to so many windows, or to its end."""
@@ -54,19 +98,23 @@ def begin(number: float) -> int:
     return round((START + number * WINDOW / PARTS) * 1e6)
 
 
-def batch(number: int) -> pa.RecordBatch:
-    """Return the events of a quarter of a window: two trends that hundreds hold, and rare items."""
+def batch(number: int, renewal: int | None = None) -> pa.RecordBatch:
+    """Return the events of a quarter of a window: two trends that hundreds hold, rare items, and a favourite."""
     rng = np.random.default_rng(number)
     people = rng.choice(USERS, USERS // PARTS, replace=False)
     kind = rng.random(len(people))
     items = np.char.add("rare ", (people % 50).astype(str)).astype("U20")
     items[kind < 0.4] = f"trend {number // PARTS}"
     items[kind < 0.2] = f"other trend {number // PARTS}"
-    micros = begin(number + 0.5)
+    users, what = [f"user {person}" for person in people], items.tolist()
+    if renewal is not None:
+        regulars = [f"regular {number % PARTS} {person}" for person in range(REGULARS)]
+        users = [f"{user} of {number // PARTS // renewal}" for user in users] + regulars
+        what += ["favourite"] * REGULARS
     columns = [
-        pa.array([f"user {person}" for person in people]),
-        pa.array(items.tolist()),
-        pa.array([micros] * len(people), pa.timestamp("us")),
+        pa.array(users),
+        pa.array(what),
+        pa.array([begin(number + 0.5)] * len(users), pa.timestamp("us")),
     ]
     return pa.RecordBatch.from_arrays(columns, ["user", "item", "time"])
 
@@ -89,7 +137,7 @@ class Paced(PolledSource):
     def _elements(self, start: int, end: int) -> Iterator[tuple[Any, int]]:
         for number in range(start, end):
             for _ in range(2 if self.stream.twice else 1):
-                yield batch(number), begin(number)
+                yield batch(number, self.stream.renewal), begin(number)
             if self.stream.poison:
                 yield (None, "an item of nobody"), begin(number)
 
@@ -109,36 +157,45 @@ class Keep(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, stream: Stream) -> None:
-    """Add the pipeline, which writes to the folders `rows` and `dead` (letters), and with `files` to `windows`."""
+    """Add the pipeline, which writes to the folders `rows` and `dead` (letters), and with `more` to `windows`."""
     rows, dead_letters, windows = stream.folder / "rows", stream.folder / "dead", stream.folder / "windows"
     for folder in (rows, dead_letters, windows):
         folder.mkdir(parents=True, exist_ok=True)
     events = poll_parts(pipeline, [b"stream"], Paced(stream), Any)
-    for method in METHODS:
-        hitters = ShiftingHeavyHitters(
-            epsilon=8, delta=1e-4, max_hits=MAX_HITS, window=WINDOW, start=START, horizon=100, method=method,
-            noise=KeyedNoise(b"a key for tests, known to all...", "faults"),
-        )  # fmt: skip
-        published = events | f"Hitters {method}" >> hitters.with_dead_letters()
-        _ = published.rows | f"KeepRows {method}" >> beam.ParDo(Keep(rows, method))
-        _ = published.dead_letters | f"KeepDead {method}" >> beam.ParDo(Keep(dead_letters, method))
-        if stream.files and method == "status":
+    for name, monitor in stream.monitors().items():
+        published = events | f"Watch {name}" >> monitor.with_dead_letters()
+        _ = published.rows | f"KeepRows {name}" >> beam.ParDo(Keep(rows, name))
+        _ = published.dead_letters | f"KeepDead {name}" >> beam.ParDo(Keep(dead_letters, name))
+        if stream.more and name == "status":
             _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
 
 
-def kept(folder: Path) -> list[tuple[str, HeavyHitter]]:
-    """Return all rows that the sink was ever given, with their methods, sorted; fields are text."""
+def run_locally(folder: Path, **options: Any) -> list[tuple[str, Any]]:
+    """Return the rows of a run that nothing happens to, on another runner."""
+    stream = Stream(folder, **options)
+    stream.release()
+    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+        build(pipeline, stream)
+    assert dead(folder) == []
+    return kept(folder)
+
+
+def kept(folder: Path) -> list[tuple[str, Any]]:
+    """Return all rows that the sink was ever given, with the names of their monitors, sorted; fields are text."""
     return _kept(folder / "rows", HeavyHitter)
 
 
 def dead(folder: Path) -> list[DeadLetter]:
-    """Return the dead letters of all methods."""
+    """Return the dead letters of all monitors."""
     return [letter for _, letter in _kept(folder / "dead", DeadLetter)]
 
 
-def windows_published(folder: Path) -> int:
-    """Return of how many windows the sink was given rows of each method; there are none of later windows before."""
-    return len(set.intersection(*({row.window_start for of, row in kept(folder) if of == name} for name in METHODS)))
+def windows_published(stream: Stream) -> int:
+    """Return of how many windows the sink was given rows of each monitor; there are none of later windows before."""
+    found: dict[str, set[str]] = {name: set() for name in stream.names}
+    for name, row in kept(stream.folder):
+        found[name].add(row.window_start)
+    return len(set.intersection(*found.values()))
 
 
 def window_files(folder: Path) -> dict[str, bytes]:
@@ -148,4 +205,5 @@ def window_files(folder: Path) -> dict[str, bytes]:
 
 def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
     files = [file for file in folder.iterdir() if file.stat().st_size]
-    return sorted((file.name.split()[0], kind(*json.loads(file.read_text()))) for file in files)
+    named = ((file.name.split()[0], json.loads(file.read_text())) for file in files)
+    return sorted((name, (Alert if name == ALERTS and kind is HeavyHitter else kind)(*row)) for name, row in named)

@@ -79,6 +79,13 @@ def test_hostile_texts_are_rows_like_others(server):
     assert sorted(items(server, "hostile")) == sorted(item.replace("\0", "\u2400") for item in hostile)
 
 
+def test_a_missing_number_is_null(server):
+    destination = table(server, "missing")
+    destination.check(first=True)
+    destination.send([hitter("tea"), hitter("coffee")._replace(count=None, count_stddev=None)])
+    assert server.ask("SELECT item FROM missing WHERE count IS NULL AND count_stddev IS NULL") == [("coffee",)]
+
+
 def test_a_database_that_is_away_for_a_while_gets_every_row_once(server):
     destination = table(server, "patient")
     destination.check(first=True)

@@ -8,13 +8,11 @@ import contextlib
 import os
 import signal
 
-import apache_beam as beam
 import paced_stream
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import Cluster, Job, wait_until
 from listening import descendants, elsewhere, listeners
-from paced_stream import Stream, dead, kept, window_files
+from paced_stream import Stream, dead, kept, run_locally, window_files
 from runner_harness import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -35,24 +33,15 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected_files(tmp_path_factory):
-    """The files that such a run writes, one for each window."""
-    folder = tmp_path_factory.mktemp("expected_files")
-    run_locally(folder, files=True)
+def expected_more(tmp_path_factory):
+    """The rows of such a run that has alerts, too, and the files that it writes, one for each window."""
+    folder = tmp_path_factory.mktemp("expected_more")
+    rows = run_locally(folder, more=True)
     files = window_files(folder)
     assert len(files) == Stream(folder).windows + 2  # the last items end in a window of their own
     assert files.pop("_END") == b""
     assert all(len(file.splitlines()) in (2, 4) for file in files.values())
-    return files | {"_END": b""}
-
-
-def run_locally(folder, **options):
-    stream = Stream(folder, **options)
-    stream.release()
-    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
-        paced_stream.build(pipeline, stream)
-    assert dead(folder) == []
-    return kept(folder)
+    return rows, files | {"_END": b""}
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +60,8 @@ def stream(request, tmp_path):
     return Stream(tmp_path, **getattr(request, "param", {}))
 
 
-writing_files = pytest.mark.parametrize("stream", [{"files": True}], indirect=True, ids=["files"])
-"""The job also writes a file for each window, as `privstream` does."""
+with_more = pytest.mark.parametrize("stream", [{"more": True}], indirect=True, ids=["more"])
+"""The job also has alerts, and writes a file for each window, as `privstream` does."""
 
 
 @pytest.fixture
@@ -89,31 +78,18 @@ def halfway(cluster, stream) -> Job:
 
 def rows_at_the_end(job: Job, stream: Stream) -> list:
     """Let the stream go on to its end; return the different rows that the sink was ever given."""
-    finish(job, stream)
+    job.finish()
     assert dead(stream.folder) == []
     return sorted(set(kept(stream.folder)))
 
 
-def finish(job: Job, stream: Stream) -> None:
-    """Let the stream go on to its end, wait for the last window and for all that went on beside it, and end the job."""
-    stream.release()
-    job.wait_for_windows(stream.windows)
-    after = f"Timestamp({round(paced_stream.START + stream.windows * paced_stream.WINDOW)})"
-    job.wait(lambda: any(row.window_start == after for _, row in kept(stream.folder)), "the last items to end")
-    if stream.files:
-        job.wait(lambda: "_END" in window_files(stream.folder), "the end of the files")
-    job.wait_for_checkpoint()
-    job.cluster.call("cancel", job.number)
-    job.wait_for_state("CANCELED")
-
-
-@pytest.mark.parametrize("method", ["clock", "status"])
-def test_what_is_compared_depends_on_each_charge(expected, tmp_path, monkeypatch, method):
-    rows = [row for of, row in expected if of == method]
+@pytest.mark.parametrize(("name", "number"), [("clock", "count"), ("status", "count"), ("alerts", "estimate")])
+def test_what_is_compared_depends_on_each_charge(expected_more, tmp_path, monkeypatch, name, number):
+    rows = [row for of, row in expected_more[0] if of == name]
     assert len({row.window_start for row in rows}) >= Stream(tmp_path).windows
     monkeypatch.setattr(paced_stream, "MAX_HITS", 2)
-    others = {(row.item, row.window_start): row.count for of, row in run_locally(tmp_path) if of == method}
-    assert sum(others.get((row.item, row.window_start)) != row.count for row in rows) > 10
+    others = {row[:4]: getattr(row, number) for of, row in run_locally(tmp_path, more=True) if of == name}
+    assert sum(others.get(row[:4]) != getattr(row, number) for row in rows) > 10
 
 
 def test_nothing_happens(cluster, halfway, stream, expected):
@@ -126,12 +102,11 @@ def test_nothing_happens(cluster, halfway, stream, expected):
     assert kept(stream.folder) == expected, "without a fault the sink is given each row once"
 
 
-@writing_files
-def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_a_task_manager_is_killed_in_mid_window(cluster, halfway, stream, expected_more):
     cluster.kill("task-manager-1")
     assert "task-manager-1" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
@@ -150,23 +125,21 @@ def test_a_python_worker_is_killed_before_it_has_reported(cluster, stream, expec
     assert rows_at_the_end(job, stream) == expected
 
 
-@writing_files
-def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_the_job_manager_is_killed_and_started_again(cluster, halfway, stream, expected_more):
     cluster.kill("job-manager")
     assert "job-manager" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
-@writing_files
-def test_everything_is_killed_and_one_command_goes_on(cluster, halfway, stream, expected, expected_files):
+@with_more
+def test_everything_is_killed_and_one_command_goes_on(cluster, halfway, stream, expected_more):
     for process in cluster.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert "worker-pool" in cluster.call("repair")
-    assert rows_at_the_end(halfway, stream) == expected
-    assert window_files(stream.folder) == expected_files
+    assert (rows_at_the_end(halfway, stream), window_files(stream.folder)) == expected_more
     assert halfway.checkpoints("restored") > 0
 
 
@@ -219,8 +192,8 @@ def test_every_batch_is_delivered_twice(cluster, tmp_path, expected):
 def test_poison_is_set_aside(cluster, tmp_path, expected):
     stream = Stream(tmp_path, poison=True)
     stream.release()
-    finish(cluster.submit(stream), stream)
+    cluster.submit(stream).finish()
     assert kept(tmp_path) == expected
     letters = dead(tmp_path)
-    assert len(letters) == stream.windows * paced_stream.PARTS * len(paced_stream.METHODS)
+    assert len(letters) == stream.windows * paced_stream.PARTS * len(stream.names)
     assert {letter.reason for letter in letters} == {"user must not be null"}

@@ -116,7 +116,7 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
         noise = transform.noise.derive("stream", stream)
         for step in sorted(step for step in kept if stream in kept[step]):
             state, hits = monitor.step(state, held_by(kept[step][stream], step), noise)
-            counts = hits.counts.tolist() or [0] * len(hits.items)
+            counts = hits.counts.tolist() or [None] * len(hits.items)
             start = step * transform.steps.period
             rows += [
                 HeavyHitter(
@@ -125,7 +125,7 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                     window_end=Timestamp(micros=start + transform.steps.size),
                     item=names[item],
                     count=count,
-                    count_stddev=monitor.count_stddev,
+                    count_stddev=None if count is None else monitor.count_stddev,
                     since=Timestamp(micros=start),
                     status="started",
                 )
@@ -154,7 +154,7 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
         while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
             state, found = monitor.step(state, held_by(kept.get(step, {}).get(stream, {}), step), noise)
             start = Timestamp(micros=step * steps.period)
-            counts = found.counts.tolist() or [0] * len(found.items)
+            counts = found.counts.tolist() or [None] * len(found.items)
             columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
             rows += [
                 HeavyHitter(
@@ -162,8 +162,8 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                     window_start=start,
                     window_end=Timestamp(micros=start.micros + steps.size),
                     item=names[item],
-                    count=count,
-                    count_stddev=0.0 if status == 1 else monitor.count_stddev,
+                    count=None if status == 1 else count,
+                    count_stddev=None if status == 1 or count is None else monitor.count_stddev,
                     since=Timestamp(micros=since * steps.period),
                     status=("started", "continues", "ended")[status],
                 )

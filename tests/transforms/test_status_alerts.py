@@ -135,7 +135,7 @@ def test_rows_say_since_when_and_have_numbers_where_somebody_was_charged():
         assert row.since == began
         numbers = (row.estimate, row.gap, row.gap_stddev, row.gap_lower_bound)
         if row.status == "continues":
-            assert numbers == (0, 0, 0, 0)
+            assert numbers == (None,) * 4
         else:
             assert row.gap == row.estimate - 60
             assert row.gap_lower_bound < row.gap

@@ -117,22 +117,22 @@ class DecideRules(ClockedSteps, state="decide_rules"):
         """Write the rules that are met or end; a count that nobody was charged for is none."""
         plan, later = self.method.plan, step - self.steps.alike(step)
         start, end = self.steps.bounds(step)
-        counts = found.counts if len(found.counts) else np.zeros(len(found.rules), np.int64)
-        columns = (found.rules, found.status, found.since, counts)
-        for number, kind, since, count in zip(*(column.tolist() for column in columns), strict=True):
+        counts = found.counts.tolist() or [None] * len(found.rules)
+        columns = (found.rules.tolist(), found.status.tolist(), found.since.tolist(), counts)
+        for number, kind, since, count in zip(*columns, strict=True):
             rule, status = plan.rules[number], STATUSES[kind]
-            counted = len(found.counts) > 0 and status != CONTINUES
-            gap = rule.sign * (count - rule.threshold) if counted else 0.0
+            counted = count is not None and status != CONTINUES
+            gap = float(rule.sign * (count - rule.threshold)) if counted else None
             yield Alert(
                 stream=stream,
                 window_start=start,
                 window_end=end,
                 rule=rule.name,
                 threshold=float(rule.threshold),
-                estimate=float(count),
-                gap=float(gap),
-                gap_stddev=self.method.stddev if counted else 0.0,
-                gap_lower_bound=float(gap - self._lower_bound) if counted else 0.0,
+                estimate=float(count) if counted else None,
+                gap=gap,
+                gap_stddev=self.method.stddev if counted else None,
+                gap_lower_bound=None if gap is None else gap - self._lower_bound,
                 epsilon_spent=0.0,
                 epsilon_left=0.0,
                 stopped=False,

@@ -27,7 +27,7 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
         hits, charges = self.monitor.decide(state, holdings, noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
-        counts = hits.counts.tolist() or [0] * len(hits.items)
+        counts = hits.counts.tolist() or [None] * len(hits.items)
         rows = [
             HeavyHitter(
                 stream=stream,
@@ -35,7 +35,7 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
                 window_end=end,
                 item=held.names[item] if self.domain is None else self.domain[item],
                 count=count,
-                count_stddev=self.monitor.count_stddev,
+                count_stddev=None if count is None else self.monitor.count_stddev,
                 since=start,
                 status=STARTED,
             )

@@ -10,7 +10,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, seal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal, seal_encoded
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.timing.ordered import Handled
 
@@ -42,15 +42,15 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
         """Prune one step of one shard; an empty step, in which nobody has anything, goes on."""
         stream, alike = StepKey.from_bytes(key).stream, self.steps.alike(step)
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-        held = HolderBatch.join([batch for _, batch in batches])
-        items, counts = np.unique(held.items, return_counts=True)
+        held = [batch for _, batch in batches]
+        items, counts = np.unique(np.concatenate([NO_ITEMS, *(batch.items for batch in held)]), return_counts=True)
         before = self._before(state, alike, noise)
         after = self.monitor.may_be_up(alike, before, items, counts, noise)
-        kept = np.isin(items, np.union1d(before, after))
+        candidates = np.intersect1d(items, np.union1d(before, after), assume_unique=True)
         self.tested.inc(len(items))
-        self.kept.inc(int(kept.sum()))
-        rows = np.flatnonzero(np.isin(held.items, items[kept]))
-        outputs = [(stream.encode(), seal(batches[0][0], held.take(rows)))] if len(rows) or not len(items) else []
+        self.kept.inc(len(candidates))
+        kept = [batch.take(rows) for batch in held if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
+        outputs = [(stream.encode(), seal(batches[0][0], HolderBatch.join(kept)))] if kept or not len(items) else []
         changed = len(before) or len(after)
         state = MayBeUp(alike + 1, after)
         return Handled(state, _segment(state) if changed else None, outputs)
@@ -82,4 +82,4 @@ def _segment(state: MayBeUp) -> bytes:
 def by_shard(element: Keyed) -> Keyed:
     """Seal what people have in one step of one shard of items, under the stream and the shard."""
     key = StepKey.from_bytes(element[0])
-    return key._replace(step=0).to_bytes(), seal(key, decode(HolderBatch, element[1]))
+    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])

@@ -97,17 +97,17 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         """Write the items that are up or end; a count that nobody was charged for is none."""
         start, end = self.steps.bounds(step)
         later = step - self.steps.alike(step)  # than the steps of the mechanism
-        counts = found.counts if len(found.counts) else np.zeros(len(found.items), np.int64)
-        columns = (found.items, counts, found.since, found.status)
-        for item, count, since, status in zip(*(column.tolist() for column in columns), strict=True):
-            counted = STATUSES[status] != CONTINUES
+        counts = found.counts.tolist() or [None] * len(found.items)
+        columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+        for item, count, since, status in zip(*columns, strict=True):
+            counted = count is not None and STATUSES[status] != CONTINUES
             yield HeavyHitter(
                 stream=stream,
                 window_start=start,
                 window_end=end,
                 item=names[item] if self.domain is None else self.domain[item],
-                count=count,
-                count_stddev=self.monitor.count_stddev if counted else 0.0,
+                count=count if counted else None,
+                count_stddev=self.monitor.count_stddev if counted else None,
                 since=self.steps.bounds(since + later)[0],
                 status=STATUSES[status],
             )

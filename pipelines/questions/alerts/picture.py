@@ -97,7 +97,7 @@ def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str, half: f
     """Draw the numbers with noise of one rule, hollow where an alert ends; where there is none, only a note."""
     for row in rows:
         day = (row.window_start.micros + half) / DAY
-        if not row.gap_stddev:
+        if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
             note(axes, row.rule, [(day, row.threshold, f"{moment(row.window_start.micros)}: {row.status}")])
             continue
         sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1

@@ -1,0 +1,91 @@
+"""Twenty renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from flink_cluster_jobs import Cluster
+from paced_stream import LASTING, START, WINDOW, Stream, dead, kept, run_locally
+from runner_harness import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
+
+PERIODS, WINDOWS = 20, 2
+SIZES = {"windows": PERIODS * WINDOWS, "renewal": WINDOWS}
+EARLY, LATE = 4, 19
+"""Periods after which the state is measured; the next one has begun then."""
+
+SUSPENDED = 9.5
+"""Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a job on the cluster has published, and the bytes of its state by name of the monitor: early and late."""
+
+    rows: list[tuple[str, Any]]
+    early: dict[str, int]
+    late: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The rows of a run that nothing happens to, on another runner."""
+    return run_locally(tmp_path_factory.mktemp("expected"), **SIZES)
+
+
+@pytest.fixture(scope="module")
+def on_cluster(tmp_path_factory):
+    """A run that is suspended, and goes on from its savepoint across the boundary of a period."""
+    require("flink")
+    cluster = Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
+    try:
+        yield run_with_savepoint(cluster, Stream(tmp_path_factory.mktemp("stream"), **SIZES))
+    finally:
+        cluster.call("stop")
+
+
+def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
+    def sizes(job, periods: int) -> dict[str, int]:
+        stream.release(periods * WINDOWS + 0.25)
+        job.wait_for_windows(periods * WINDOWS)
+        cluster.call("savepoint", job.number)
+        return {name: job.state_bytes(f"Watch {name}") for name in stream.names}
+
+    stream.release(0)
+    job = cluster.submit(stream)
+    early = sizes(job, EARLY)
+    stream.release(SUSPENDED)
+    job.wait_for_windows(int(SUSPENDED))
+    savepoint = cluster.call("suspend", job.number).strip()
+    job.wait_for_state("FINISHED")
+    resumed = cluster.submit(stream, f"--resume={savepoint}")
+    late = sizes(resumed, LATE)
+    resumed.finish()
+    assert dead(stream.folder) == []
+    return Run(kept(stream.folder), early, late)
+
+
+def test_rows_are_those_of_one_machine_across_a_savepoint(on_cluster, expected):
+    assert on_cluster.rows == expected
+
+
+def test_state_stops_growing(on_cluster):
+    for name in ("clock", "status"):
+        assert on_cluster.late[name] < 1.05 * on_cluster.early[name]
+    assert on_cluster.late[LASTING] > 1.5 * on_cluster.early[LASTING], "without periods, those who were charged stay"
+
+
+def test_nothing_of_a_period_is_in_the_next_one(expected):
+    """The regulars are charged in each period, three times in the whole run without periods."""
+    begins = [f"Timestamp({round(START + period * WINDOWS * WINDOW)})" for period in range(PERIODS)]
+    for name in ("clock", "status"):
+        rows = [row for of, row in expected if of == name]
+        favourite = sorted((row for row in rows if row.item == "favourite"), key=lambda row: row.window_start)
+        assert [row.status for row in favourite] == ["started", "continues"] * PERIODS
+        assert [row.since for row in favourite] == sorted(begins * 2)
+        assert all(row.status == "started" for row in rows if row.window_start in begins)
+    lasting = sorted(row for of, row in expected if of == LASTING and row.item == "favourite")
+    assert [row.status for row in lasting] == ["started", *["continues"] * (PERIODS * WINDOWS - 1), "ended"]
