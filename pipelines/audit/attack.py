@@ -87,3 +87,19 @@ def first_window(*events: Sent) -> Adversary:
 def crowd(number: int, item: str, first: int = 1) -> list[Sent]:
     """Return one event of each of so many others."""
     return [Sent(first + i, item) for i in range(number)]
+
+
+def total(field: str) -> Callable[[Any, Sequence[Any]], float]:
+    """Score by the sum of a field over all rows."""
+    return lambda transform, rows: float(sum(getattr(row, field) for row in rows))
+
+
+def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> Callable[[Any, Sequence[Any]], float]:
+    """Score by how early there is a row that shows something: so many windows for the first one, 0 for never."""
+
+    def score(transform: Any, rows: Sequence[Any]) -> float:
+        steps = transform.steps
+        numbers = [row.window_start.micros // steps.period - steps.first for row in rows if shows(row)]
+        return float(windows - min(numbers, default=windows))
+
+    return score

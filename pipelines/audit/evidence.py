@@ -97,7 +97,9 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
     points = []
     for at in (*(part * epsilon for part in PARTS), epsilon):
         claimed = delta if at == epsilon else min(1.0, curve.delta(at))
-        points.append(Point(at, claimed, samples.best(lambda likely, unlikely, at=at: likely - math.exp(at) * unlikely)))
+        points.append(
+            Point(at, claimed, samples.best(lambda likely, unlikely, at=at: likely - math.exp(at) * unlikely))
+        )
     return Evidence(claimed=epsilon, delta=delta, epsilon=found, points=tuple(points))
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.options.pipeline_options import PipelineOptions
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent
+from privstream.pipelines.audit.attack import Attack, Seen, Sent
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.options import NOISE, STREAMS, STREAMS_PER_PERSON
 from privstream.pipelines.questions.spec import QuestionSpec
@@ -58,7 +57,7 @@ class Trials:
         """What is promised to one unit in one stream."""
         return self.transform.guarantee
 
-    def run(self, options: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the scores of the trials with D, and of those with D'.
 
         An adaptive attack takes a run for each window: with the same noise and the same events so far, the rows so far
@@ -73,7 +72,7 @@ class Trials:
         for windows in rounds:
             before = {stream: self._decided(found, windows[0]) for stream, found in rows.items()}
             batches += [batch for window in windows for batch in self._batches(window, before)]
-            rows = self._publish(batches, options)
+            rows = self._publish(batches)
             for stream, found in before.items():
                 if found != self._decided(rows[stream], windows[0]):
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
@@ -120,7 +119,7 @@ class Trials:
         }
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def _publish(self, batches: Sequence[pa.RecordBatch], options: Sequence[str]) -> dict[str, list[Any]]:
+    def _publish(self, batches: Sequence[pa.RecordBatch]) -> dict[str, list[Any]]:
         """Run the pipeline; return its rows by stream."""
         row_type = self.spec.row_type_of(self.transform)
         with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
@@ -132,7 +131,7 @@ class Trials:
                 rows = events | type(self.transform).__name__ >> self.transform
                 rows | "Write" >> WriteRows(path, row_type, order=self.spec.order)
 
-            launch.run(launch.parse_beam_options(list(options)), build)
+            launch.run(launch.parse_beam_options([]), build)
             found: dict[str, list[Any]] = defaultdict(list)
             for row in read_row_file(path, row_type):
                 found[row.stream].append(row)
