@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 SUSPECT = 0
 """The number of the person who is in one of the inputs and not in the other."""
 
@@ -103,3 +106,14 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
         return float(windows - min(numbers, default=windows))
 
     return score
+
+
+def most_telling(hits: NDArray[np.float64], windows: int) -> int:
+    """Return the number of others for whom one person more changes most about when an item is first reported.
+
+    Args:
+        hits: probability of a report in a window, for 1, 2, .. people.
+        windows: in so many of which they have the item.
+    """
+    silent = (1 - hits)[:, None] ** np.arange(1, windows + 1)
+    return 1 + int(np.argmax((silent[:-1] - silent[1:]).max(axis=1)))

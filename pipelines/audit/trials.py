@@ -28,6 +28,7 @@ SECONDS = 60
 MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
 TRIALS_LETTERS = 7
+SHARDS = "shards"
 
 
 class Trials:
@@ -50,6 +51,8 @@ class Trials:
         given: dict[str, Any] = {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.streams}
         if STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
             given[STREAMS_PER_PERSON] = 1
+        if SHARDS in known:
+            given[SHARDS] = 1  # streams are parts enough
         self.transform: PrivateTransform = spec.transform_class(**given, **options, **{NOISE: noise})
 
     @property

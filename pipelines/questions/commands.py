@@ -1,4 +1,4 @@
-"""From the description of a question to its commands: run, plan, plot, simulate, audit. Imports no Beam until one runs."""
+"""From the description of a question to its commands. Imports no Beam until one of them runs."""
 
 from __future__ import annotations
 

@@ -4,23 +4,31 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent, all_windows, crowd, earliness, total
+from privstream.pipelines.audit.attack import (
+    SUSPECT,
+    Attack,
+    Seen,
+    Sent,
+    all_windows,
+    crowd,
+    earliness,
+    most_telling,
+    total,
+)
 from privstream.transforms.alerts.rules import AlertRule
 
 EPSILON, DELTA = 2.0, 0.05
-WINDOWS = 4
-PER_WINDOW = 0.2
+WINDOWS = 2
 LOW, HIGH = (AlertRule(name="low", at_least=5),), (AlertRule(name="high", at_least=60),)
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
 def on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people meet the rule that an alert starts with probability `PER_WINDOW` in a window, at least."""
-    monitor = seen.transform.counted.monitor
-    shift = HIGH[0].threshold - monitor.calibrated.threshold
-    counts = np.arange(1, 200)
-    hits = monitor.calibrated.hit_probability(counts)
-    return crowd(max(0, round(counts[np.argmax(hits >= PER_WINDOW)] + shift)), "a")
+    """Let so many people meet the rule that one more makes the most of a difference."""
+    found = seen.transform.counted.monitor.calibrated
+    # The same test as of items, moved to the rule's own threshold.
+    counts = np.arange(1, 2 * HIGH[0].threshold) - HIGH[0].threshold + found.threshold
+    return crowd(most_telling(found.hit_probability(counts), WINDOWS), "a")
 
 
 def passed_by(transform: Any, rows: Sequence[Any]) -> float:
@@ -34,7 +42,7 @@ ATTACKS = (
         text=f"others meet the rule, so many that an alert may start in each of {WINDOWS} windows. With D, one person "
         "more meets it in all of them. The adversary sees when it starts.",
         options={"epsilon": EPSILON, "delta": DELTA, "rules": HIGH, "max_hits": 1, "method": "status"},
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 16 * EPSILON},
         others=on_the_edge,
         suspect=SUSPECT_ALWAYS,
         score=earliness(WINDOWS),

@@ -1,4 +1,4 @@
-"""Attacks on heavy hitters: a person more with an item that is about to be reported, in its count, and alone."""
+"""Attacks on heavy hitters: a person more with an item that is about to be reported, and a person alone with an item."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,15 @@ from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent, all_w
 from privstream.transforms.events.domain import Domain
 
 EPSILON, DELTA = 2.0, 0.05
-WINDOWS = 4
-PER_WINDOW = 0.2
+WINDOWS = 2
 ONE = Domain(["a"])
 
 
 def on_the_edge(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item that it is reported with probability `PER_WINDOW` in a window, at least."""
-    counts = np.arange(1, seen.transform.detection_threshold)
+    """Let so many people have the item that one more makes the most of a difference."""
+    counts = np.arange(1, 2 * seen.transform.detection_threshold)
     hits = seen.transform.answer.monitor.calibrated.hit_probability(counts)
-    return crowd(int(counts[np.argmax(hits >= PER_WINDOW)]), "a")
-
-
-def far_above(seen: Seen) -> Iterable[Sent]:
-    """Let so many people have the item that it is reported for sure."""
-    return crowd(2 * seen.transform.detection_threshold, "a")
+    return crowd(most_telling(hits, WINDOWS), "a")
 
 
 def waiting(method: str) -> Attack:
@@ -38,7 +32,7 @@ def waiting(method: str) -> Attack:
             "count_share": 0.0,
             "domain": ONE,
         },
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 8 * EPSILON},
         others=on_the_edge,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=earliness(WINDOWS),

@@ -1,17 +1,17 @@
-"""Attacks on nearest points: one update of a point, where others come and go and where they only come."""
+"""An attack on nearest points: one insertion of a point."""
 
 from collections.abc import Iterable
 
 from privstream.pipelines.audit.attack import Attack, Seen, Sent, earliness, first_window
 
-EPSILON = 4.0
+EPSILON = 2.0
 WINDOWS, POINT = 3, 1
 
 
 def about_half(seen: Seen) -> Iterable[Sent]:
-    """Insert the point so often, at the start, that it may be found."""
-    mechanism = seen.transform.mechanism
-    return [Sent(POINT, "in")] * mechanism.error(1) if seen.window == 0 else []
+    """Insert the point half as often, at the start, as makes sure that it is found."""
+    often = seen.transform.error(1) // 2
+    return [Sent(POINT, "in")] * often if seen.window == 0 else []
 
 
 ATTACKS = (
