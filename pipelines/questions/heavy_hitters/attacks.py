@@ -1,9 +1,19 @@
-"""Attacks on heavy hitters: a person more with an item that is about to be reported, and a person alone with an item."""
+"""Attacks on heavy hitters: one person more with an item that may be reported, and a person alone with one."""
 
 from collections.abc import Iterable
 
 import numpy as np
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent, all_windows, crowd, earliness, nobody
+from privstream.pipelines.audit.attack import (
+    SUSPECT,
+    Attack,
+    Seen,
+    Sent,
+    all_windows,
+    crowd,
+    earliness,
+    most_telling,
+    nobody,
+)
 from privstream.transforms.events.domain import Domain
 
 EPSILON, DELTA = 2.0, 0.05
