@@ -28,8 +28,8 @@ HEADINGS = ("attack", "mechanism", "epsilon", "at least", "delta", "at least", "
 
 MEANING = (
     f"At least: lower bounds; all those of the mechanisms as they are hold together with probability {1 - WRONG:.2%}. "
-    "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Share: how much of what the "
-    "guarantee allows was measured, where it is most along the whole privacy curve; above 1 refutes the guarantee.",
+    "Epsilon is bounded at the delta that is claimed, delta at the epsilon that is claimed. Share: how much of what "
+    "the guarantee allows was measured, where it is most along the whole privacy curve; above 1 refutes the guarantee.",
     "An audit can refute a guarantee, and cannot prove it: it says what these attacks found, in so many trials, with "
     "these parameters. The proofs are in docs/proofs. A control is the same mechanism with a larger budget than is "
     "claimed; where it is not caught, the audit has no power and shows nothing.",

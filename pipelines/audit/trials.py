@@ -103,10 +103,25 @@ class Trials:
             yield self._batch(window, sent, streams)
 
     def _events(self, seen: Seen, with_suspect: bool) -> list[Sent]:
-        """Return the events of one trial in a window; nobody else may be the suspect."""
+        """Return the events of one trial in a window: those of others, and with D those of the suspect."""
         others = list(self.attack.others(seen))
         suspect = list(self.attack.suspect(seen)) if with_suspect else []
+        self._check_neighbours(seen.window, others, suspect)
         return others + suspect
+
+    def _check_neighbours(self, window: int, others: Sequence[Sent], suspect: Sequence[Sent]) -> None:
+        """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event.
+
+        Raises:
+            ValueError: they differ in more.
+        """
+        if self.guarantee.neighbouring != "add_remove":
+            raise ValueError(f"attacks add or remove one unit, and the guarantee is for {self.guarantee.neighbouring}")
+        if self.guarantee.unit.what == "event":
+            if len(suspect) > 1 or (suspect and window > 0):
+                raise ValueError(f"{self.attack.name}: D must have one event more, in the first window, and no others")
+        elif any(one.user == SUSPECT for one in others) or any(one.user != SUSPECT for one in suspect):
+            raise ValueError(f"{self.attack.name}: D must have the events of one person more, and no others")
 
     def _batch(self, window: int, sent: Sequence[Sent], streams: Sequence[str]) -> pa.RecordBatch:
         """Return events as columns. Nobody is in two streams."""
