@@ -55,8 +55,8 @@ class Attack:
         control: other arguments, of a transform that promises less: held against the guarantee of `options`, the same
             attack must refute it.
         others: what everybody else sends in a window, with D and with D' alike.
-        suspect: what the one unit sends in a window, with D alone: events of the person `SUSPECT`, or one event in the first
-            window if the unit is an event.
+        suspect: what the one unit sends in a window, with D alone: events of the person `SUSPECT`, or, where the unit
+            is an event, one event in the first window.
         score: of all rows of a trial; the more they look like D, the larger.
         windows: number of windows.
         adaptive: whether `others` and `suspect` depend on what was published before.
