@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from privstream.pipelines.audit.finding import WRONG, Finding
 from privstream.pipelines.plot.chart import ALARM, COLOURS, FAINT, GREY, INK, chart, key_above
@@ -54,6 +54,6 @@ def _name(finding: Finding) -> str:
     return f"{finding.attack.name}{method}\nepsilon {claim.epsilon:g}, delta {claim.delta:g}"
 
 
-def _above() -> dict[str, object]:
+def _above() -> dict[str, Any]:
     """Say where a number stands: above its mark."""
     return {"textcoords": "offset points", "xytext": (0, 9), "ha": "center", "fontsize": 8.5, "color": INK}

@@ -27,7 +27,7 @@ from privstream.transforms.events.private_transform import PrivateTransform
 SECONDS = 60
 MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
-TRIALS_LETTERS = 7
+DIGITS = 7
 SHARDS = "shards"
 
 
@@ -46,7 +46,7 @@ class Trials:
         self, spec: QuestionSpec, attack: Attack, options: Mapping[str, Any], number: int, noise: NoiseSource
     ) -> None:
         self.spec, self.attack = spec, attack
-        self.streams = tuple(f"{i:0{TRIALS_LETTERS}}" for i in range(number))
+        self.streams = tuple(f"{i:0{DIGITS}}" for i in range(number))
         known = spec.signature.arguments
         given: dict[str, Any] = {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.streams}
         if STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
@@ -69,7 +69,8 @@ class Trials:
         Raises:
             RunError: a run failed, or has not repeated its rows.
         """
-        attack, batches = self.attack, []
+        attack = self.attack
+        batches: list[pa.RecordBatch] = []
         rows: dict[str, list[Any]] = defaultdict(list)
         rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
         for windows in rounds:
@@ -88,7 +89,9 @@ class Trials:
 
     def _batches(self, window: int, before: Mapping[str, Sequence[Any]]) -> Iterator[pa.RecordBatch]:
         """Return the events of a window, of all trials."""
-        attack, sent, streams = self.attack, [], []
+        attack = self.attack
+        sent: list[Sent] = []
+        streams: list[str] = []
         known: dict[bool, list[Sent]] = {}
         for number, stream in enumerate(self.streams):
             with_suspect = number % 2 == 0
