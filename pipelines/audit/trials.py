@@ -40,6 +40,10 @@ class Trials:
         options: arguments of the transform beside its windows, streams and noise.
         number: of trials, even.
         noise: of the whole run; streams derive theirs from it.
+
+    Attributes:
+        transform: what is attacked.
+        guarantee: what it promises to one unit, who is in one stream.
     """
 
     def __init__(
@@ -54,11 +58,7 @@ class Trials:
         if SHARDS in known:
             given[SHARDS] = 1  # streams are parts enough
         self.transform: PrivateTransform = spec.transform_class(**given, **options, **{NOISE: noise})
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """What is promised to one unit in one stream."""
-        return self.transform.guarantee
+        self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the scores of the trials with D, and of those with D'.
@@ -74,7 +74,7 @@ class Trials:
         rows: dict[str, list[Any]] = defaultdict(list)
         rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
         for windows in rounds:
-            before = {stream: self._decided(found, windows[0]) for stream, found in rows.items()}
+            before = {stream: self._decided(rows[stream], windows[0]) for stream in self.streams}
             batches += [batch for window in windows for batch in self._batches(window, before)]
             rows = self._publish(batches)
             for stream, found in before.items():
@@ -96,7 +96,7 @@ class Trials:
         for number, stream in enumerate(self.streams):
             with_suspect = number % 2 == 0
             if attack.adaptive or with_suspect not in known:
-                known[with_suspect] = self._events(Seen(self.transform, window, before.get(stream, ())), with_suspect)
+                known[with_suspect] = self._events(Seen(self.transform, window, before[stream]), with_suspect)
             sent += known[with_suspect]
             streams += [stream] * len(known[with_suspect])
             if len(sent) >= ROWS_PER_BATCH:
