@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,13 +94,11 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
     epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
     each = wrong / (2 * (len(PARTS) + 2))
     samples = _Samples(one, other, each)
-    found = samples.best(lambda likely, unlikely: _epsilon(likely, unlikely, delta))
+    found = samples.best(partial(_epsilon, delta=delta))
     points = []
     for at in (*(part * epsilon for part in PARTS), epsilon):
         claimed = delta if at == epsilon else min(1.0, curve.delta(at))
-        points.append(
-            Point(at, claimed, samples.best(lambda likely, unlikely, at=at: likely - math.exp(at) * unlikely))
-        )
+        points.append(Point(at, claimed, samples.best(partial(_delta, epsilon=at))))
     return Evidence(claimed=epsilon, delta=delta, epsilon=found, points=tuple(points))
 
 
@@ -135,3 +134,8 @@ class _Samples:
 def _epsilon(likely: Floats, unlikely: Floats, delta: float) -> Floats:
     """Return the epsilon that two probabilities need at this delta."""
     return np.log(np.maximum(likely - delta, 1e-300) / unlikely)
+
+
+def _delta(likely: Floats, unlikely: Floats, epsilon: float) -> Floats:
+    """Return the delta that two probabilities need at this epsilon."""
+    return likely - math.exp(epsilon) * unlikely

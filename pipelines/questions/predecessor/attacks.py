@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from privstream.pipelines.audit.attack import Attack, Seen, Sent, earliness, first_window
 
-EPSILON = 2.0
-WINDOWS, POINT = 3, 1
+EPSILON = 3.0
+POINT = 1
 
 
 def about_half(seen: Seen) -> Iterable[Sent]:
@@ -17,13 +17,12 @@ def about_half(seen: Seen) -> Iterable[Sent]:
 ATTACKS = (
     Attack(
         name="points that only come",
-        text=f"the unit is an event. One point is inserted so often that it may be found. With D, once more. The "
-        f"adversary sees in which of {WINDOWS} windows it is found first.",
+        text="the unit is an event. One point is inserted so often that it may be found. With D, once more. The "
+        "adversary sees whether it is found.",
         options={"epsilon": EPSILON, "universe": 1, "standing": (POINT,), "duplicates": "counted"},
-        control={"epsilon": 8 * EPSILON},
+        control={"epsilon": 4 * EPSILON},
         others=about_half,
         suspect=first_window(Sent(POINT, "in")),
-        score=earliness(WINDOWS, lambda row: row.predecessor > 0),
-        windows=WINDOWS,
+        score=earliness(1, lambda row: bool(row.predecessor > 0)),
     ),
 )
