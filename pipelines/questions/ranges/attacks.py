@@ -21,7 +21,7 @@ ATTACKS = (
         text="the unit is an event, and a point that is there is not counted again. With D, one point of two is "
         "inserted. The adversary adds up the counts of a range with both and one with that point.",
         options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 8 * EPSILON},
         others=nobody,
         suspect=INSERTED,
         score=total("estimate"),
