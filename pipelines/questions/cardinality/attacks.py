@@ -22,7 +22,7 @@ ATTACKS = (
         text="30 people are in the set, in 3 windows. With D, one person more enters in all of them. The adversary "
         "adds up the numbers.",
         options={"epsilon": EPSILON, "leave_values": LEAVE, "method": "sparse_counter", "max_updates": 20},
-        control={"epsilon": 4 * EPSILON},
+        control={"epsilon": 8 * EPSILON},
         others=OTHERS,
         suspect=TWICE,
         score=total("estimate"),

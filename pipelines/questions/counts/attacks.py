@@ -33,7 +33,7 @@ ATTACKS = (
         text="the list of items is not public. With D, one person has an item that nobody else has. The adversary sees "
         "whether it is published.",
         options={"epsilon": 0.2, "delta": 0.002, "max_contributions": 1},
-        control={"delta": 0.1},
+        control={"epsilon": 1.0, "delta": 0.1},
         others=nobody,
         suspect=all_windows(Sent(SUSPECT, "a")),
         score=lambda transform, rows: float(len(rows)),
