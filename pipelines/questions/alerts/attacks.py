@@ -1,5 +1,6 @@
 """Attacks on alerts: a person who meets a rule that is nearly passed, or who is in the number of an alert."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,16 +20,19 @@ from privstream.transforms.alerts.rules import AlertRule
 
 EPSILON, DELTA = 2.0, 0.05
 WINDOWS = 2
+MOST_EXPONENT = 100.0
 LOW, HIGH = (AlertRule(name="low", at_least=5),), (AlertRule(name="high", at_least=60),)
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
 def on_the_edge(seen: Seen) -> Iterable[Sent]:
     """Let so many people meet the rule that one more makes the most of a difference."""
-    found = seen.transform.counted.monitor.calibrated
-    # The same test as of items, moved to the rule's own threshold.
-    counts = np.arange(1, 2 * HIGH[0].threshold) - HIGH[0].threshold + found.threshold
-    return crowd(most_telling(found.hit_probability(counts), WINDOWS), "a")
+    monitor = seen.transform.counted.monitor
+    eta, surely = monitor.calibrated.eta, math.log(monitor.tests / monitor.beta)
+    middle = HIGH[0].threshold + (surely - math.log(surely)) / (2 * eta)
+    counts = np.arange(1, 3 * HIGH[0].threshold)
+    hits = -np.expm1(-np.exp(np.minimum(eta * (counts - middle), MOST_EXPONENT)))
+    return crowd(most_telling(hits, WINDOWS), "a")
 
 
 def passed_by(transform: Any, rows: Sequence[Any]) -> float:
