@@ -17,7 +17,13 @@ from privstream.pipelines.command import Command, CommandError, UsageError
 from privstream.pipelines.help_page import Parser, with_dashes
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.commands import plan_command, plot_command, run_command, simulate_command
+from privstream.pipelines.questions.commands import (
+    audit_command,
+    plan_command,
+    plot_command,
+    run_command,
+    simulate_command,
+)
 from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
@@ -28,9 +34,11 @@ PLOTS: Commands = {spec.word: (partial(plot_command, spec), spec.picture) for sp
 SIMULATIONS: Commands = {
     spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation
 }
+AUDITS: Commands = {spec.word: (partial(audit_command, spec), spec.audit) for spec in SPECS if spec.audit}
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
+    "audit": (AUDITS, "attack a question's own mechanisms, and bound what they show about one person"),
     "budget": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, before any data is read"),
     "plot": (PLOTS, "draw results with their error bars and, if it is known, the truth"),
@@ -44,9 +52,10 @@ Beam takes seconds to load."""
 STATUS = """\
 exit status:
   0    the rows are written
-  1    the run failed
+  1    the run failed, or an audit has refuted a guarantee
   2    the command was not started: an option or a file is wrong
   3    the rows are written, but nothing that was read could be used; the last line counts the reasons
+  4    an audit shows nothing: it has not caught a mechanism that is known to promise less
   130  interrupted
 """
 

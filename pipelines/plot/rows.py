@@ -49,10 +49,7 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
         UsageError: `prepare` raised a ValueError or TypeError, or the picture cannot be written there.
     """
     try:
-        ending = path.rpartition(".")[2].lower()
-        if ending not in FORMATS:
-            raise ValueError(f"--output must end in .png or .svg, got {path}")
-        check_destination(path)
+        ending = check_picture(path)
         with clock("reading rows"):
             draw = prepare()
     except (ValueError, TypeError) as error:
@@ -63,6 +60,19 @@ def write_picture(path: str, prepare: Callable[[], Callable[[BinaryIO, str], Non
     except (OSError, BeamIOError) as error:
         raise RunError(f"cannot write {path}: {error}") from error
     say(f"picture: {path}")
+
+
+def check_picture(path: str) -> str:
+    """Check that a picture can be written; return its format.
+
+    Raises:
+        ValueError: naming the option and the path.
+    """
+    ending = path.rpartition(".")[2].lower()
+    if ending not in FORMATS:
+        raise ValueError(f"--output must end in .png or .svg, got {path}")
+    check_destination(path)
+    return ending
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:

@@ -1,4 +1,4 @@
-"""From the description of a question to its commands: run, plan, plot, simulate. Imports no Beam until one runs."""
+"""From the description of a question to its commands. Imports no Beam until one of them runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from privstream.pipelines.questions.options import add_option, add_options, opti
 from privstream.pipelines.questions.shared_options import add_files, add_key
 from privstream.pipelines.questions.spec import ROOMS, Option, QuestionSpec, resolve
 
+TRIALS = 4000
 BEAM = "Any option of Apache Beam may be added, such as --runner."
 UNPLANNED = ("epsilon", "method", "window", "period", "start", "end", "allowed_lateness", "selection", "shards")
 """Options of runs that say nothing about accuracy, or that plans have in another form."""
@@ -79,3 +80,33 @@ def simulate_command(spec: QuestionSpec) -> Command:
     """Return the command that writes events to try a question with."""
     command: Command = resolve(f"{spec.module('simulation')}.COMMAND")
     return command
+
+
+def audit_command(spec: QuestionSpec) -> Command:
+    """Return the command that attacks the transform of a question."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--trials",
+            type=int,
+            default=TRIALS,
+            metavar="N",
+            help=f"trials of each attack, half of them with each input (default: {TRIALS:,})",
+        )
+        parser.add_argument("--output", metavar="PICTURE", help="draw measured against claimed: .png or .svg")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument(
+            "--noise_key_file", metavar="PATH", help="file with a noise key (default: a new random key for each run)"
+        )
+
+    def run(arguments: argparse.Namespace, others: list[str]) -> None:
+        resolve("privstream.pipelines.audit.audit_command.AuditCommand")(spec).run(arguments)
+
+    return Command(
+        description=f"Attacks what answers the question {spec.word}: {spec.audit}. Thousands of trials run through the "
+        "transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
+        "delta. Each attack must also catch a control, which has a larger budget than is claimed. An audit can "
+        "refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
+        add_arguments=add_arguments,
+        run=run,
+    )

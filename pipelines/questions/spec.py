@@ -80,7 +80,8 @@ class QuestionSpec:
         error_unit: of the error, such as "people".
         picture: what `plot` draws; in the module `picture` of the question's room.
         simulation: what `simulate` writes; in the module `simulation` of the question's room.
-        shared: those of these two modules that are another question's, and whose.
+        audit: what `audit` attacks; in the module `attacks` of the question's room.
+        shared: those of these modules that are another question's, and whose.
     """
 
     word: str
@@ -121,10 +122,11 @@ class QuestionSpec:
     error_unit: str = "people"
     picture: str | None = None
     simulation: str | None = None
+    audit: str | None = None
     shared: Mapping[str, str] = field(default_factory=dict)
 
     def module(self, name: str) -> str:
-        """Return the path of the module `picture` or `simulation`."""
+        """Return the path of the module `picture`, `simulation` or `attacks`."""
         return f"{ROOMS}.{self.shared.get(name, self.word).replace('-', '_')}.{name}"
 
     @cached_property

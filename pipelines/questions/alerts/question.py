@@ -65,4 +65,5 @@ SPEC = QuestionSpec(
     },
     picture="how long alerts last, their bounds, and the true numbers",
     simulation="what people report to a clinic, with an outbreak and an outage",
+    audit="alerts that one person more makes likelier, and their numbers",
 )

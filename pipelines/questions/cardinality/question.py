@@ -29,4 +29,5 @@ SPEC = QuestionSpec(
     columns={"error_bound": "error bound of all estimates (people)"},
     picture="how many people are in a set, with error bounds, and the true numbers",
     simulation="people who enter and leave a building",
+    audit="a person in the set, and an event",
 )

@@ -43,4 +43,5 @@ SPEC = QuestionSpec(
     },
     picture="the items that most people have, and the true counts",
     simulation="searches of a city, with the people who search for each item in a window or since the start",
+    audit="noise of counts, limits of a person, items that nobody else has",
 )

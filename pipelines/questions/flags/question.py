@@ -20,5 +20,6 @@ SPEC = replace(
     assumed={"thresholds": 1},
     columns={"error_bound": "error bound of counts"},
     picture="when flags went up, and when counts passed their thresholds",
+    audit="flags that one event more raises earlier",
     shared={"simulation": "histogram"},
 )

@@ -35,4 +35,5 @@ SPEC = QuestionSpec(
     },
     picture="the items of each window, and those that were missed",
     simulation="searches of a city, with trends that rise and fall",
+    audit="reports that one person more makes likelier, items that nobody else has",
 )

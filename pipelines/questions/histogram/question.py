@@ -25,4 +25,5 @@ SPEC = QuestionSpec(
     error_unit="events",
     picture="counts or quantiles with their error bounds, and the true counts",
     simulation="trips in a city, by means of transport",
+    audit="noise of counts, limits of a person, by an adaptive adversary",
 )

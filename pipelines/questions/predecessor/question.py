@@ -35,4 +35,5 @@ have points.
     columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
     picture="the nearest points of each query, as reported and in truth",
     simulation="trades at price levels, and queries about levels",
+    audit="one update of a point",
 )

@@ -40,4 +40,5 @@ interval is at most twice as many values away from the true quantile.
 """,
     picture="quantiles with their intervals, and the true ones",
     simulation="requests to a service, with their latencies and a slow hour",
+    audit="a value more",
 )

@@ -33,4 +33,5 @@ a run, which knows its ranges, promises at most this error, and mostly a smaller
     columns={"error_bound": "error bound of all counts", "windows": "windows"},
     picture="how many points lie in each range, with error bounds, and the true numbers",
     simulation="cars in a car park, and queries about parts of it",
+    audit="one update of a point",
 )

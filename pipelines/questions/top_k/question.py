@@ -44,4 +44,5 @@ SPEC = QuestionSpec(
     },
     picture="the leading items of each window, and the true numbers",
     simulation="searches of a city, and the list of everything that can be searched for",
+    audit="ties, and counts of the items on top",
 )

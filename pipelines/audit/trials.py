@@ -1,0 +1,159 @@
+"""Many trials of an attack in one run of a pipeline: each stream is a trial, with noise and people of its own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent
+from privstream.pipelines.command import RunError
+from privstream.pipelines.questions.options import NOISE, STREAMS, STREAMS_PER_PERSON
+from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.runners import launch
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.writers import WriteRows
+from privstream.transforms.events.event_fields import NUMBER
+from privstream.transforms.events.private_transform import PrivateTransform
+
+SECONDS = 60
+MICROS = 1_000_000
+ROWS_PER_BATCH = 50_000
+DIGITS = 7
+SHARDS = "shards"
+
+
+class Trials:
+    """The trials of one attack on one transform: every second stream gets D, the others D'.
+
+    Args:
+        spec: the question.
+        attack: the attack.
+        options: arguments of the transform beside its windows, streams and noise.
+        number: of trials, even.
+        noise: of the whole run; streams derive theirs from it.
+
+    Attributes:
+        transform: what is attacked.
+        guarantee: what it promises to one unit, who is in one stream.
+    """
+
+    def __init__(
+        self, spec: QuestionSpec, attack: Attack, options: Mapping[str, Any], number: int, noise: NoiseSource
+    ) -> None:
+        self.spec, self.attack = spec, attack
+        self.streams = tuple(f"{i:0{DIGITS}}" for i in range(number))
+        known = spec.signature.arguments
+        given: dict[str, Any] = {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.streams}
+        if STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
+            given[STREAMS_PER_PERSON] = 1
+        if SHARDS in known:
+            given[SHARDS] = 1  # streams are parts enough
+        self.transform: PrivateTransform = spec.transform_class(**given, **options, **{NOISE: noise})
+        self.guarantee: PrivacyGuarantee = self.transform.guarantee
+
+    def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the scores of the trials with D, and of those with D'.
+
+        An adaptive attack takes a run for each window: with the same noise and the same events so far, the rows so far
+        are repeated, and what comes next may depend on them.
+
+        Raises:
+            RunError: a run failed, or has not repeated its rows.
+        """
+        attack = self.attack
+        batches: list[pa.RecordBatch] = []
+        rows: dict[str, list[Any]] = defaultdict(list)
+        rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
+        for windows in rounds:
+            before = {stream: self._decided(rows[stream], windows[0]) for stream in self.streams}
+            batches += [batch for window in windows for batch in self._batches(window, before)]
+            rows = self._publish(batches)
+            for stream, found in before.items():
+                if found != self._decided(rows[stream], windows[0]):
+                    raise RunError("a run with the same noise and the same events has not repeated its rows")
+        scores = np.array([attack.score(self.transform, rows[stream]) for stream in self.streams], np.float64)
+        return scores[0::2], scores[1::2]
+
+    def _decided(self, rows: Sequence[Any], window: int) -> list[Any]:
+        """Return the rows of earlier windows."""
+        return [row for row in rows if row.window_start.micros < window * SECONDS * MICROS]
+
+    def _batches(self, window: int, before: Mapping[str, Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+        """Return the events of a window, of all trials."""
+        attack = self.attack
+        sent: list[Sent] = []
+        streams: list[str] = []
+        known: dict[bool, list[Sent]] = {}
+        for number, stream in enumerate(self.streams):
+            with_suspect = number % 2 == 0
+            if attack.adaptive or with_suspect not in known:
+                known[with_suspect] = self._events(Seen(self.transform, window, before[stream]), with_suspect)
+            sent += known[with_suspect]
+            streams += [stream] * len(known[with_suspect])
+            if len(sent) >= ROWS_PER_BATCH:
+                yield self._batch(window, sent, streams)
+                sent, streams = [], []
+        if sent:
+            yield self._batch(window, sent, streams)
+
+    def _events(self, seen: Seen, with_suspect: bool) -> list[Sent]:
+        """Return the events of one trial in a window: those of others, and with D those of the suspect."""
+        others = list(self.attack.others(seen))
+        suspect = list(self.attack.suspect(seen)) if with_suspect else []
+        self._check_neighbours(seen.window, others, suspect)
+        return others + suspect
+
+    def _check_neighbours(self, window: int, others: Sequence[Sent], suspect: Sequence[Sent]) -> None:
+        """Check that D and D' are neighbours by the guarantee: they differ in one person, or in one event.
+
+        Raises:
+            ValueError: they differ in more.
+        """
+        if self.guarantee.neighbouring != "add_remove":
+            raise ValueError(f"attacks add or remove one unit, and the guarantee is for {self.guarantee.neighbouring}")
+        if self.guarantee.unit.what == "event":
+            if len(suspect) > 1 or (suspect and window > 0):
+                raise ValueError(f"{self.attack.name}: D must have one event more, in the first window, and no others")
+        elif any(one.user == SUSPECT for one in others) or any(one.user != SUSPECT for one in suspect):
+            raise ValueError(f"{self.attack.name}: D must have the events of one person more, and no others")
+
+    def _batch(self, window: int, sent: Sequence[Sent], streams: Sequence[str]) -> pa.RecordBatch:
+        """Return events as columns. Nobody is in two streams."""
+        points = self.transform.event_fields.user == NUMBER
+        users = [one.user if points else f"{stream} {one.user}" for one, stream in zip(sent, streams, strict=True)]
+        times = np.full(len(sent), window * SECONDS * MICROS) + np.arange(len(sent)) % (SECONDS * MICROS)
+        columns = {
+            "user": pa.array(users),
+            "item": pa.array([one.item for one in sent]),
+            "time": pa.array(times, pa.timestamp("us", "UTC")),
+            "stream": pa.array(streams),
+            "value": pa.array([one.value for one in sent]),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _publish(self, batches: Sequence[pa.RecordBatch]) -> dict[str, list[Any]]:
+        """Run the pipeline; return its rows by stream."""
+        row_type = self.spec.row_type_of(self.transform)
+        with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+            path = os.path.join(folder, "rows.avro")
+
+            def build(pipeline: beam.Pipeline) -> None:
+                """Build it."""
+                events = pipeline | "Events" >> beam.Create(batches).with_output_types(pa.RecordBatch)
+                rows = events | type(self.transform).__name__ >> self.transform
+                rows | "Write" >> WriteRows(path, row_type, order=self.spec.order)
+
+            launch.run(launch.parse_beam_options([]), build)
+            found: dict[str, list[Any]] = defaultdict(list)
+            for row in read_row_file(path, row_type):
+                found[row.stream].append(row)
+        return found

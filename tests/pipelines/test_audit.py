@@ -1,0 +1,207 @@
+"""`privstream audit`: exact statistics, neighbours by construction, verdicts, refusals, and small audits."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.pipelines import cli
+from privstream.pipelines.audit import audit_command
+from privstream.pipelines.audit.attack import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
+from privstream.pipelines.audit.evidence import at_least, at_most, measure
+from privstream.pipelines.audit.finding import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
+from privstream.pipelines.audit.trials import Trials
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.spec import resolve
+from scipy import stats
+
+AUDITED = [word for word in WORDS if question(word).audit]
+PURE = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+
+
+def attacks(word):
+    return resolve(f"{question(word).module('attacks')}.ATTACKS")
+
+
+def responses(epsilon, size, seed):
+    """Scores of randomised response with two inputs: what it shows is exactly epsilon."""
+    lies = np.random.default_rng(seed).random((2, size)) < 1 / (1 + math.exp(epsilon))
+    return np.where(lies[0], 0.0, 1.0), np.where(lies[1], 1.0, 0.0)
+
+
+class TestStatistics:
+    @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (50, 10_000)])
+    def test_bounds_are_those_of_clopper_and_pearson(self, successes, trials):
+        low, high = float(at_least(successes, trials, 1e-6)), float(at_most(successes, trials, 1e-6))
+        assert low == 0 if successes == 0 else stats.binom.sf(successes - 1, trials, low) == pytest.approx(1e-6)
+        assert high == 1 if successes == trials else stats.binom.cdf(successes, trials, high) == pytest.approx(1e-6)
+
+    def test_randomised_response_is_bounded_and_a_claim_of_half_is_refuted(self):
+        scores = responses(1.0, 20_000, seed=1)
+        found = measure(*scores, PURE, 1e-9)
+        assert 0.8 < found.epsilon <= 1
+        assert not found.violated
+        for point in found.points[:-1]:
+            truth = (math.e - math.exp(point.epsilon)) / (1 + math.e)
+            assert point.claimed == pytest.approx(truth)
+            assert truth - 0.08 < point.found <= truth
+        assert 0.8 < found.share <= 1
+        refuted = measure(*scores, replace(PURE, epsilon=0.5), 1e-9)
+        assert refuted.violated
+        assert refuted.share > 1.5
+
+    def test_equal_inputs_prove_nothing(self):
+        one, other = np.random.default_rng(2).normal(size=(2, 8_000))
+        assert measure(one, other, PURE, 1e-9).share == 0
+
+    def test_the_order_of_inputs_does_not_matter(self):
+        one, other = responses(1.0, 20_000, seed=3)
+        assert measure(-other, -one, PURE, 1e-9).epsilon == pytest.approx(
+            measure(one, other, PURE, 1e-9).epsilon, abs=0.1
+        )
+
+    def test_a_leak_that_is_rare_is_found_as_delta(self):
+        one, other = np.zeros((2, 20_000))
+        one[::50] = 1
+        claim = replace(PURE, delta=0.001)
+        found = measure(one, other, claim, 1e-9)
+        assert 0.005 < found.points[-1].found <= 0.02
+        assert found.violated
+        assert not measure(one, other, replace(PURE, delta=0.021), 1e-9).violated
+
+    def test_the_most_telling_number_of_others(self):
+        assert most_telling(np.array([0.0, 0.1, 0.2, 0.9, 1.0]), 1) == 3
+        assert most_telling(np.array([0.0, 0.5, 0.6, 1.0]), 2) == 1
+
+
+class TestAttacks:
+    def test_all_questions_with_streams_have_attacks(self):
+        assert [word for word in WORDS if word not in AUDITED] == ["queries"]
+        assert all("streams" in question(word).signature.arguments for word in AUDITED)
+
+    @pytest.mark.parametrize("word", AUDITED)
+    def test_inputs_are_neighbours_and_controls_promise_less(self, word):
+        for attack in attacks(word):
+            made, control = (
+                Trials(question(word), attack, options, 2, SeededNoise(1))
+                for options in (attack.options, {**attack.options, **attack.control})
+            )
+            claim, less = made.guarantee, control.guarantee
+            assert less.epsilon > claim.epsilon or less.delta > claim.delta
+            assert (less.unit, less.neighbouring) == (claim.unit, claim.neighbouring)
+            for trials in (made, control):
+                one, other = ([], [])
+                for window in range(attack.windows):
+                    seen = Seen(trials.transform, window, ())
+                    one += trials._events(seen, True)
+                    other += trials._events(seen, False)
+                assert len(one) > len(other)
+                assert one != other
+
+    def test_inputs_that_are_no_neighbours_are_refused(self):
+        attack = attacks("counts")[0]
+        for wrong in (
+            replace(attack, others=all_windows(*crowd(2, "a", first=SUSPECT))),
+            replace(attack, suspect=all_windows(Sent(SUSPECT, "a"), Sent(7, "a"))),
+        ):
+            trials = Trials(question("counts"), wrong, wrong.options, 2, SeededNoise(1))
+            with pytest.raises(ValueError, match="events of one person more"):
+                trials._events(Seen(trials.transform, 0, ()), True)
+        event = replace(attacks("histogram")[0], suspect=all_windows(*crowd(2, "a")))
+        trials = Trials(question("histogram"), event, event.options, 2, SeededNoise(1))
+        with pytest.raises(ValueError, match="one event more"):
+            trials._events(Seen(trials.transform, 0, ()), True)
+
+
+class TestTrials:
+    def test_without_noise_the_scores_are_the_truth(self):
+        """With hardly any noise, every trial says which input it had: streams are apart, and no event is lost."""
+        attack = attacks("histogram")[0]
+        trials = Trials(question("histogram"), attack, {**attack.options, "epsilon": 200.0}, 20, SeededNoise(1))
+        one, other = trials.run()
+        assert (one.tolist(), other.tolist()) == ([1.0] * 10, [0.0] * 10)
+
+    @pytest.mark.slow
+    def test_noise_of_streams_is_independent(self):
+        """Equal inputs in all streams, and draws that differ: no two neighbours in line go together."""
+        attack = attacks("histogram")[0]
+        trials = Trials(question("histogram"), attack, {**attack.options, "epsilon": 0.05}, 400, SeededNoise(1))
+        one, other = trials.run()
+        assert len(np.unique(one)) > 60
+        correlation = np.corrcoef(one - 1, other)[0, 1]
+        assert abs(correlation) < 6.5 / math.sqrt(200)
+
+
+def finding(verdict):
+    """A finding with such a verdict."""
+    attack = attacks("ranges")[0]
+    strong, weak = responses(2.0, 20_000, seed=4), responses(0.1, 20_000, seed=5)
+    real, control = {REFUTED: (strong, strong), CONSISTENT: (weak, strong), NO_POWER: (weak, weak)}[verdict]
+    found = [measure(*scores, PURE, WRONG) for scores in (real, control)]
+    return Finding(attack=attack, method="", guarantee=PURE, real=found[0], control=found[1])
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("verdict", "status", "words"),
+        [(CONSISTENT, 0, "all controls were caught"), (REFUTED, 1, "is refuted"), (NO_POWER, 4, "has no power")],
+    )
+    def test_verdicts_and_exit_statuses(self, verdict, status, words, monkeypatch, capsys):
+        monkeypatch.setattr(audit_command, "find", lambda *given: finding(verdict))
+        assert cli.main(["audit", "ranges"]) == status
+        shown = capsys.readouterr()
+        assert words in shown.err
+        assert verdict in shown.out
+        assert "cannot prove" in shown.out
+
+    def test_the_worst_attack_decides(self):
+        found = {verdict: finding(verdict) for verdict in (CONSISTENT, NO_POWER, REFUTED)}
+        assert overall([found[CONSISTENT], found[NO_POWER]]) == NO_POWER
+        assert overall([found[CONSISTENT], found[REFUTED], found[NO_POWER]]) == REFUTED
+
+    def test_json_and_picture(self, monkeypatch, capsys, tmp_path):
+        monkeypatch.setattr(audit_command, "find", lambda *given: finding(CONSISTENT))
+        picture = tmp_path / "audit.svg"
+        assert cli.main(["audit", "ranges", "--json", "--output", str(picture), "--trials", "400"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["verdict"] == CONSISTENT
+        assert said["trials"] == 400
+        (first, _) = said["attacks"]
+        assert first["claimed"]["epsilon"] == 1.0
+        assert first["found"]["epsilon_at_least"] < 1 < first["control"]["epsilon_at_least"]
+        assert [point["epsilon"] for point in first["found"]["curve"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+        assert picture.read_bytes().startswith(b"<?xml")
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            (["--trials", "399"], "--trials must be >= 400, got 399"),
+            (["--trials", "401"], "--trials must be even"),
+            (["--output", "audit.pdf"], "--output must end in .png or .svg, got audit.pdf"),
+            (["--noise_key_file", "nowhere"], "nowhere"),
+        ],
+    )
+    def test_refusals(self, options, error, capsys):
+        assert cli.main(["audit", "ranges", *options]) == 2
+        assert error in capsys.readouterr().err
+
+    def test_a_question_that_cannot_be_audited_is_refused_with_those_that_can(self, capsys):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["audit", "queries"])
+        assert ended.value.code == 2
+        shown = capsys.readouterr().err
+        assert all(word in shown for word in AUDITED)
+
+    @pytest.mark.slow
+    def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
+        key = tmp_path / "key"
+        key.write_text("0123456789abcdef" * 4)
+        key.chmod(0o600)
+        assert cli.main(["audit", "predecessor", "--trials", "800", "--noise_key_file", str(key), "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["attacks"]
+        assert found["control"]["refuted"]
+        assert not found["found"]["refuted"]
