@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from privstream.mechanisms import checks
-from privstream.pipelines.audit.attack import Attack
 from privstream.pipelines.audit.finding import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, find, overall
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.plot.rows import check_picture, write_picture
+from privstream.pipelines.questions.attack import Attack
 from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.terminal import say

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attack import Attack
 from privstream.pipelines.audit.evidence import Evidence, measure
 from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.noise_key import noise_source
+from privstream.pipelines.questions.attack import Attack
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 
 WRONG = 1e-4

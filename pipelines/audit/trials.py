@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent
 from privstream.pipelines.command import RunError
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Seen, Sent
 from privstream.pipelines.questions.options import NOISE, STREAMS, STREAMS_PER_PERSON
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners import launch

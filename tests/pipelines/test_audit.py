@@ -11,10 +11,10 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command
-from privstream.pipelines.audit.attack import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
 from privstream.pipelines.audit.finding import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
 from privstream.pipelines.audit.trials import Trials
+from privstream.pipelines.questions.attack import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.spec import resolve
 from scipy import stats

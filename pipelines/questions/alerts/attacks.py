@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from privstream.pipelines.audit.attack import (
+from privstream.pipelines.questions.attack import (
     SUSPECT,
     Attack,
     Seen,

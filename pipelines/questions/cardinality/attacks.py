@@ -1,6 +1,6 @@
 """Attacks on sizes of sets: a person in the set, with fresh noise and with changes that are tested; an event."""
 
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Sent, all_windows, crowd, first_window, total
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Sent, all_windows, crowd, first_window, total
 
 EPSILON = 2.0
 LEAVE = ("out",)

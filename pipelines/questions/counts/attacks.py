@@ -1,6 +1,6 @@
 """Attacks on counts: a person whom only the noise hides, one who comes too often, and one who is alone with an item."""
 
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Sent, all_windows, nobody, total
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Sent, all_windows, nobody, total
 from privstream.transforms.events.domain import Domain
 
 EPSILON = 2.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Seen, Sent, crowd, earliness, first_window
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Seen, Sent, crowd, earliness, first_window
 from privstream.transforms.events.domain import Domain
 
 EPSILON = 1.0

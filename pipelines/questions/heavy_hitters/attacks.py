@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
-from privstream.pipelines.audit.attack import (
+from privstream.pipelines.questions.attack import (
     SUSPECT,
     Attack,
     Seen,

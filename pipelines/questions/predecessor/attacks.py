@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from privstream.pipelines.audit.attack import Attack, Seen, Sent, earliness, first_window
+from privstream.pipelines.questions.attack import Attack, Seen, Sent, earliness, first_window
 
 EPSILON = 3.0
 POINT = 1

@@ -1,6 +1,6 @@
 """An attack on quantiles: a person whose value is above all others."""
 
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Sent, all_windows, total
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Sent, all_windows, total
 
 EPSILON = 2.0
 LOW, HIGH = 0.5, 1.5

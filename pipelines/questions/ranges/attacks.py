@@ -1,6 +1,6 @@
 """Attacks on range counts: one update of a point, counted or not if it is there already."""
 
-from privstream.pipelines.audit.attack import Attack, Sent, first_window, nobody, total
+from privstream.pipelines.questions.attack import Attack, Sent, first_window, nobody, total
 
 EPSILON = 2.0
 POINT = 1

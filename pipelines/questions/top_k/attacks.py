@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from privstream.pipelines.audit.attack import SUSPECT, Attack, Sent, all_windows, crowd, total
+from privstream.pipelines.questions.attack import SUSPECT, Attack, Sent, all_windows, crowd, total
 from privstream.transforms.events.domain import Domain
 
 EPSILON = 2.0
