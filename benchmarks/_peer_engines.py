@@ -92,7 +92,8 @@ QUERIES = {
         FROM (SELECT {STEP} AS step, arg_max(move, time) AS move FROM events GROUP BY step, user) GROUP BY step""",
     "last item": f"""
         SELECT step, item, count(*)
-        FROM (SELECT {STEP} AS step, arg_max(item, time) AS item FROM events GROUP BY step, user) GROUP BY step, item""",
+        FROM (SELECT {STEP} AS step, arg_max(item, time) AS item FROM events GROUP BY step, user)
+        GROUP BY step, item""",
 }
 
 

@@ -1,4 +1,4 @@
-"""Private answers by other libraries, each in a process of its own: python _peer_libraries.py LIBRARY QUESTION EVENTS OUTPUT
+"""Private answers by other libraries: python _peer_libraries.py LIBRARY QUESTION EVENTS OUTPUT
 
 All get the budget of _peer_workload.py for one person in all windows together (histogram: for one event, as privstream
 by default). Composition over windows is by the tightest accounting that the library has. `numpy` is what one writes by

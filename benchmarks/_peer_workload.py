@@ -18,7 +18,7 @@ START, WINDOW = 1_704_067_200, 3600  # 2024-01-01
 CATEGORIES, TOP, LEAST_PEOPLE = 10, 10, 100
 QUANTILES = (0.5, 0.9, 0.99)
 LOW, HIGH = 1.0, 60_000.0
-ITEM = "item{:05}"
+ITEM, CATEGORY = "item{:05}", "category{}"
 
 Answer = dict[tuple[int, str], float]
 """Numbers by window and item; a quantile is an item then."""
@@ -62,11 +62,12 @@ class Workload:
         order = np.argsort(times, axis=None)
         users = np.char.add("user", np.arange(people).astype("U"))
         names = np.array([ITEM.format(number) for number in range(self.items.max() + 1)])
+        kinds = np.array([CATEGORY.format(number) for number in range(CATEGORIES)])
         table = pa.table(
             {
                 "user": np.tile(users, windows)[order],
                 "item": names[self.items.reshape(-1)[order]],
-                "category": np.char.add("category", self.categories.reshape(-1)[order].astype("U")),
+                "category": kinds[self.categories.reshape(-1)[order]],
                 "value": self.values.reshape(-1)[order],
                 "move": np.array(["out", "in"])[self.inside.reshape(-1)[order].astype(int)],
                 "time": pa.array(times.reshape(-1)[order], pa.timestamp("us", "UTC")),
@@ -102,7 +103,7 @@ class Workload:
     def _histogram(self, answer: Answer) -> tuple[float, str]:
         events = np.array([np.bincount(row, minlength=CATEGORIES) for row in self.categories])
         off = [
-            answer[window, f"category{category}"] - total
+            answer.get((window, CATEGORY.format(category)), 0.0) - total
             for (window, category), total in np.ndenumerate(np.cumsum(events, axis=0))
         ]
         return _rms(off), "events, rms over windows and categories"
