@@ -175,7 +175,7 @@ def costs(
         "events": events,
         "events_per_cpu_second": round(events / cost.cpu_seconds),
         "cpu_seconds": round(cost.cpu_seconds, 2),
-        "start_cpu_seconds": round(starts[title], 2) if starts else None,
+        "start_cpu_seconds": round(starts[title], 2) if starts is not None else None,
         "wall_seconds": round(cost.wall_seconds, 2),
         "peak_megabytes": cost.peak_megabytes,
         "load_average": load_average(),
@@ -202,27 +202,31 @@ def main() -> None:
     if options.quick:
         options.questions, options.people, options.large, windows, items = ["counts"], 2_000, 0, 2, 20
     options.flink = options.flink and _flink_sql.missing() is None
-    results = results_folder(options)
+    results, starts = results_folder(options), {} if not options.quick else None
     rows: Rows = []
     more: Rows = []
+
+    def publish() -> None:
+        for name, several in (("peers", rows), ("peers_large", more)):
+            if several:
+                write_csv(results / f"{name}.csv", several)
+        picture(rows, results / "peers.png")
+        write_page(results / "peers.md", rows, more, left_out(options), (options.people, windows))
+
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         folder = Path(scratch)
         given = Workload.draw(options.people, windows, items)
         given.write(folder / "events.parquet")
         (folder / "items.txt").write_text("\n".join(map(ITEM.format, range(items))))
         (folder / "categories.txt").write_text("\n".join(map(CATEGORY.format, range(CATEGORIES))))
-        starts: Starts = {}
         Workload.draw(FEW // windows, windows, items).write(folder / "few.parquet")
         for question in options.questions:
-            rows += answers(question, given, folder, None if options.quick else starts)
-        if options.large:
+            rows += answers(question, given, folder, starts)
+            publish()  # of what there is: a run takes long
+        if options.large and starts is not None:
             Workload.draw(options.large // windows, windows, LARGE_ITEMS).write(folder / "many.parquet")
             more += large(windows, folder, starts, flink=options.flink)
-    write_csv(results / "peers.csv", rows)
-    if more:
-        write_csv(results / "peers_large.csv", more)
-    picture(rows, results / "peers.png")
-    write_page(results / "peers.md", rows, more, left_out(options), (options.people, windows))
+            publish()
     print_table(f"epsilon {EPSILON:g}, delta {DELTA:g}", rows)
     print(f"results: {results}")
 
