@@ -1,8 +1,7 @@
 """Private answers by other libraries: python _peer_libraries.py LIBRARY QUESTION EVENTS OUTPUT
 
 All get the budget of _peer_workload.py for one person in all windows together (histogram: for one event, as privstream
-by default). Composition over windows is by the tightest accounting that the library has. `numpy` is what one writes by
-hand: floating-point Gaussian noise, scaled by dp-accounting.
+by default). `dp-accounting` is what one writes by hand: floating-point Gaussian noise of numpy, scaled by it.
 """
 
 import csv

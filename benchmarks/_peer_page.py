@@ -45,8 +45,9 @@ The load average was {load} (where it is above the number of cores, other progra
 
 {people:,} people have one event in each of {windows} hourly windows, in a Parquet file: an item of 2,000, one of ten
 categories, a value, and a move in or out. So no library drops or cuts anything, and errors are those of noise alone.
-All private libraries get epsilon = {epsilon:g} and delta = {delta:g} for one person in all windows together, composed
-by the best accounting that each offers. Every answer is a program of its own, from its start to its file of rows: CPU
+All private libraries get epsilon = {epsilon:g} and delta = {delta:g} for one person in all windows together. PipelineDP
+composes by its naive accountant, OpenDP by zero-concentrated privacy, the program by hand and privstream by the exact
+Gaussian curve. Every answer is a program of its own, from its start to its file of rows: CPU
 seconds are those of all its threads, and memory that of its largest process. `start` is what the library takes for
 1,200 events of its first question: imports, which are most of a short run. Exact engines have no privacy.
 
