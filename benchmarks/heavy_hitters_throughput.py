@@ -4,9 +4,8 @@ Usage: python benchmarks/heavy_hitters_throughput.py [--quick] [--repeats 2] [--
 
 Every run has a process of its own, on the in-process FnApiRunner; privstream's is that of its command. Its CPU seconds,
 of all threads, are counted from where options are parsed or the pipeline is built to where its output file is complete;
-imports are not. Of several repeats the one with the
-least CPU counts. The plain pipelines take minutes, so they get all events of 5% of the people. privstream is measured
-on these too, where its fixed costs weigh more.
+imports are not. Of several repeats the one with the least CPU counts. The plain pipelines take minutes, so they get
+all events of 5% of the people. privstream is measured on these too, where its fixed costs weigh more.
 
 Writes heavy_hitters_throughput.csv and .png to benchmarks/results.
 """

@@ -4,9 +4,8 @@ Usage: python benchmarks/histogram_throughput.py [--quick] [--repeats 2] [--even
 
 Every run has a process of its own, on the in-process FnApiRunner; privstream's is that of its command. Its CPU seconds,
 of all threads, are counted from where options are parsed or the pipeline is built to where its output file is complete;
-imports are not. Of several repeats the one with the
-least CPU counts. Plain Beam takes minutes, so it gets a twentieth of the events; privstream is measured on these too,
-where its fixed costs weigh more.
+imports are not. Of several repeats the one with the least CPU counts. Plain Beam takes minutes, so it gets a twentieth
+of the events; privstream is measured on these too, where its fixed costs weigh more.
 
 Writes histogram_throughput.csv and .png to benchmarks/results.
 """
