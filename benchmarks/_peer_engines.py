@@ -66,7 +66,7 @@ def plain_beam(question: str, events: str, output: str) -> None:
         elif question == "histogram":
             found |= Count.PerElement()
         elif question == "quantiles":
-            found |= ApproximateQuantiles.Globally(101).without_defaults()
+            found = found | beam.WithKeys("all") | ApproximateQuantiles.PerKey(101) | beam.Values()
             found |= "Pick" >> beam.FlatMap(_picked)
         elif question == "cardinality":
             found = found | Latest.PerKey() | "In" >> beam.Filter(_is_in) | Count.Globally().without_defaults()
