@@ -186,7 +186,9 @@ def left_out(options: argparse.Namespace) -> list[str]:
     """Say what is not compared, and why."""
     said = [f"{peer.title} is not installed" for peer in PEERS if importlib.util.find_spec(peer.module) is None]
     said.append("Tumult Analytics asks for Spark, numpy 1 and pandas 1, which no environment of this project can have")
-    if options.large and not options.flink:
+    if not options.large:
+        said.append("Flink SQL counts many events only (--large), which this run did not")
+    elif not options.flink:
         said.append(f"Flink SQL: {_flink_sql.missing() or 'left out by --no-flink'}")
     return said
 
