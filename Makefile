@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3 py
             $(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
 READY = $(VENV)/.ready
 
-.PHONY: help install demo test lint format tables site bench flink-test flink-demo clean
+.PHONY: help install demo test lint format tables site bench bench-peers flink-test flink-demo clean
 .DEFAULT_GOAL := help
 
 help: ## list these commands
@@ -57,6 +57,9 @@ site: $(READY) .cache/typing ## the documentation as a site, in .cache/site; fai
 
 bench: $(READY) ## run every benchmark; results go to benchmarks/results
 	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script" $(ARGS); done
+
+bench-peers: $(READY) ## privstream beside its peers, one page; what is not installed is left out
+	$(VENV)/bin/python benchmarks/peers.py $(ARGS)
 
 flink-test: $(READY) ## the tests on Flink; needs Java and Maven
 	PYTHON=$(VENV)/bin/python deploy/get_flink_job_server.sh

@@ -51,14 +51,28 @@ def pipeline_dp(
 def open_dp(
     counts: Integers, sums: Integers, epsilon: float, delta: float, contributions: int, largest: int
 ) -> Released:
-    """Release keys whose noisy count reaches a threshold, and their noisy sums; half of the budget each.
+    """Release keys whose noisy count reaches a threshold, and their noisy sums; half of the budget each."""
+    import opendp.prelude as dp  # noqa: PLC0415
+
+    released = open_dp_counts(counts, epsilon, delta, contributions, shares=2)
+    unit = unit_scale(epsilon, delta / 2) * math.sqrt(2 * contributions)
+    vectors = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    keys = list(released)
+    noisy = dp.m.make_gaussian(*vectors, scale=unit * largest)(sums[keys].tolist())
+    return {key: (released[key], total) for key, total in zip(keys, noisy, strict=True)}
+
+
+def open_dp_counts(
+    counts: Integers, epsilon: float, delta: float, contributions: int, shares: int = 1
+) -> dict[int, float]:
+    """Release keys whose noisy count reaches a threshold, with these counts, for one of so many shares of the budget.
 
     Half of delta pays for keys that one person makes known. It composes by zero-concentrated privacy.
     """
     import opendp.prelude as dp  # noqa: PLC0415
 
     dp.enable_features("contrib")
-    unit = _unit_scale(epsilon, delta / 2) * math.sqrt(2 * contributions)
+    unit = unit_scale(epsilon, delta / 2) * math.sqrt(shares * contributions)
     numbers = dp.map_domain(dp.atom_domain(T=int), dp.atom_domain(T=float, nan=False))
     space = numbers, dp.l02inf_distance(dp.absolute_distance(T=float))
 
@@ -67,15 +81,12 @@ def open_dp(
 
     change = (contributions, math.sqrt(contributions), 1.0)
     threshold = dp.binary_search(lambda at: select(at).map(change)[1] <= delta / 2, bounds=(2.0, 1e6))
-    released = select(threshold)({key: float(counts[key]) for key in np.flatnonzero(counts).tolist()})
-    vectors = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
-    keys = list(released)
-    noisy = dp.m.make_gaussian(*vectors, scale=unit * largest)(sums[keys].tolist())
-    return {key: (released[key], total) for key, total in zip(keys, noisy, strict=True)}
+    released: dict[int, float] = select(threshold)({key: float(counts[key]) for key in np.flatnonzero(counts).tolist()})
+    return released
 
 
 @functools.cache
-def _unit_scale(epsilon: float, delta: float) -> float:
+def unit_scale(epsilon: float, delta: float) -> float:
     """Return the scale of Gaussian noise on one number of sensitivity 1, by the accounting of OpenDP."""
     import opendp.prelude as dp  # noqa: PLC0415
 

@@ -1,13 +1,15 @@
-"""Measures what functions cost: once, in a process of its own, or several times in this one."""
+"""Measures what functions cost, once in a process of its own or several times in this one, and what programs cost."""
 
 import gc
+import json
 import logging
 import multiprocessing
 import re
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -42,6 +44,19 @@ def in_own_process(run: Callable[..., None], *arguments: Any) -> Cost:
         return pool.submit(_measure, run, arguments).result()
 
 
+def of_program(command: Sequence[str]) -> Cost:
+    """Measure a program from its start to its end, imports included; memory is that of its largest process.
+
+    Raises:
+        RuntimeError: it failed; with the last lines that it printed.
+    """
+    # By a process of its own, since Linux counts the memory of the one that starts a program as the program's.
+    found = subprocess.run([sys.executable, __file__, *command], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise RuntimeError("\n".join(found.stderr.splitlines()[-20:]))
+    return Cost(*json.loads(found.stdout))
+
+
 def _measure(run: Callable[..., None], arguments: tuple[Any, ...]) -> Cost:
     logging.disable(logging.WARNING)
     gc.collect()
@@ -60,3 +75,12 @@ def megabytes(field: str) -> int:
             return int(found[1]) // 1024
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
+
+
+if __name__ == "__main__":
+    began = time.perf_counter()
+    status = subprocess.run(sys.argv[1:], check=False, stdout=sys.stderr).returncode
+    took, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = spent.ru_maxrss // (2**20 if sys.platform == "darwin" else 2**10)
+    print(json.dumps([spent.ru_utime + spent.ru_stime, took, peak, 0]))
+    sys.exit(status)

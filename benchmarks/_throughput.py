@@ -1,6 +1,8 @@
 """What benchmarks of whole pipelines share: runs in processes of their own, events per second of one core, pictures."""
 
-from collections.abc import Callable, Iterable, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +11,8 @@ from _measure import Cost, in_own_process
 from _report import load_average, print_table, write_csv
 from apache_beam.options.pipeline_options import PipelineOptions
 from matplotlib.figure import Figure
+from privstream.pipelines import cli
+from privstream.pipelines.questions import run_command  # noqa: F401  (imports are not measured)
 
 COLOURS = {"privstream": "tab:blue", "plain Beam": "tab:orange", "library alone": "tab:grey"}
 UNSHOWN = ("number", "start_megabytes", "load_average")
@@ -26,9 +30,27 @@ class Run(NamedTuple):
     more: tuple[Any, ...] = ()
 
 
+def command(events: str, output: str, question: str, options: dict[str, Any]) -> None:
+    """Run `privstream QUESTION` as its users do, on the runner within the process and with its settings of it."""
+    given = {"input": events, "output": f"{output}.parquet"} | options
+    with redirect_stderr(io.StringIO()) as said:
+        status = cli.main([question, *(f"--{name}={value}" for name, value in given.items())])
+    if status:
+        raise RuntimeError(said.getvalue())
+
+
 def start_beam() -> beam.Pipeline:
-    """Return a pipeline for the runner within the process."""
+    """Return a pipeline for the runner within the process, without what the command sets."""
     return beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+
+
+def one_of_each(runs: Iterable[Run], quick: bool) -> Iterator[Run]:
+    """Yield all runs, or only the first one of each library if it shall be quick: each loads Beam."""
+    seen = set()
+    for run in runs:
+        if not quick or run.library not in seen:
+            yield run
+        seen.add(run.library)
 
 
 def measure(runs: Iterable[Run], files: Files, scratch: str, repeats: int) -> list[dict[str, Any]]:

@@ -17,26 +17,11 @@ from typing import Any
 
 from _plain_beam import distinct_pairs
 from _report import parser, results_folder
-from _throughput import Run, measure, report, start_beam
+from _throughput import Run, command, measure, one_of_each, report
 from heavy_hitters_throughput import WINDOW, arrow, plain, write_events
-from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.simulate.streams import START_MICROS
-from privstream.pipelines.sinks.writers import WriteRows
-from privstream.pipelines.sources.readers import ReadEvents
-from privstream.transforms.counts.keyed_counts import KeyedCounts
-from privstream.transforms.rows import KeyCount
 
-ORDER = ("stream", "window_start", "-count", "item")
 LEAST = 100
-
-
-def private(events: str, output: str, parameters: dict[str, Any]) -> None:
-    """The pipeline of `privstream counts`."""
-    counts = KeyedCounts(noise=KeyedNoise.random(), **parameters)
-    with start_beam() as pipeline:
-        read = pipeline | "Read" >> ReadEvents(events)
-        rows = read.events | "KeyedCounts" >> counts
-        rows | "Write" >> WriteRows(f"{output}.parquet", KeyCount, order=ORDER)
 
 
 def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
@@ -49,13 +34,14 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
         "end": start + options.windows * WINDOW,
         "max_contributions": 20,
     }
-    day = min(24, options.windows) * WINDOW
+    day = parameters | {"over": min(24, options.windows) * WINDOW}
+    all_so_far = parameters | {"over": "start"}
     some = "5% of the people"
-    yield Run("privstream", "counts of a window", "parquet", private, (parameters,))
-    yield Run("privstream", "counts of a day, each hour", "parquet", private, (parameters | {"over": day},))
-    yield Run("privstream", "different people since the start", "parquet", private, (parameters | {"over": "start"},))
+    yield Run("privstream", "counts of a window", "parquet", command, ("counts", parameters))
+    yield Run("privstream", "counts of a day, each hour", "parquet", command, ("counts", day))
+    yield Run("privstream", "different people since the start", "parquet", command, ("counts", all_so_far))
     yield Run("library alone", "pyarrow in one thread, all in memory", "parquet", arrow, (LEAST,))
-    yield Run("privstream", "counts of a window", some, private, (parameters,))
+    yield Run("privstream", "counts of a window", some, command, ("counts", parameters))
     yield Run("plain Beam", "Distinct, count per item in windows", some, partial(plain, distinct_pairs), (LEAST,))
 
 
@@ -72,7 +58,7 @@ def main() -> None:
     folder = results_folder(options)
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         files = write_events(Path(scratch), options)
-        rows = measure(plan_runs(options), files, scratch, options.repeats)
+        rows = measure(one_of_each(plan_runs(options), options.quick), files, scratch, options.repeats)
     report(rows, "counts per key: events per second of one core", folder, "counts_throughput")
 
 

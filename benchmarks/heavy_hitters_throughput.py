@@ -2,10 +2,10 @@
 
 Usage: python benchmarks/heavy_hitters_throughput.py [--quick] [--repeats 2] [--users 200000 ..]
 
-Every run has a process of its own, on the in-process FnApiRunner. Its CPU seconds, of all threads, are counted from
-where the pipeline is built to where its output file is complete; imports are not. Of several repeats the one with the
-least CPU counts. The plain pipelines take minutes, so they get all events of 5% of the people. privstream is measured
-on these too, where its fixed costs weigh more.
+Every run has a process of its own, on the in-process FnApiRunner; privstream's is that of its command. Its CPU seconds,
+of all threads, are counted from where options are parsed or the pipeline is built to where its output file is complete;
+imports are not. Of several repeats the one with the least CPU counts. The plain pipelines take minutes, so they get
+all events of 5% of the people. privstream is measured on these too, where its fixed costs weigh more.
 
 Writes heavy_hitters_throughput.csv and .png to benchmarks/results.
 """
@@ -22,27 +22,15 @@ import fastavro
 import pyarrow.compute as pc
 from _plain_beam import arrow_alone, distinct_pairs, group_by_person
 from _report import parser, results_folder
-from _throughput import Files, Run, measure, report, start_beam
+from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.questions.heavy_hitters.question import SPEC
 from privstream.pipelines.simulate.event_writers import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
-from privstream.pipelines.sinks.writers import WriteRows
-from privstream.pipelines.sources.readers import ReadEvents
-from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
+from privstream.transforms import ShiftingHeavyHitters
 
 SHARE = 20  # one person in so many, for the plain pipelines
 WINDOW = 3600
 Parameters = dict[str, Any]
-
-
-def private(events: str, output: str, parameters: Parameters) -> None:
-    """The pipeline of `privstream heavy-hitters`."""
-    hitters = ShiftingHeavyHitters(noise=KeyedNoise.random(), **parameters)
-    with start_beam() as pipeline:
-        read = pipeline | "Read" >> ReadEvents(events)
-        rows = read.events | "ShiftingHeavyHitters" >> hitters
-        rows | "Write" >> WriteRows(f"{output}.parquet", HeavyHitter, order=SPEC.order)
 
 
 def plain(build: Callable[..., None], events: str, output: str, min_holders: int) -> None:
@@ -101,18 +89,19 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
     }
     public = parameters | {"start": START_MICROS / 1e6}
     four = public | {"items_per_step": 4}
+    status = four | {"method": "status"}
     holders = (ShiftingHeavyHitters(noise=KeyedNoise.random(), **public).detection_threshold,)
     for items in (1, 4):
         limit = {"items_per_step": items}
         each = f"{items} item{'s' if items > 1 else ''} a window"
-        yield Run("privstream", f"public start, {each}", "parquet", private, (public | limit,))
-        yield Run("privstream", f"cap per person, {each}", "parquet", private, (parameters | limit,))
-    yield Run("privstream", "by status, 4 items a window", "parquet", private, (four | {"method": "status"},))
-    yield Run("privstream", "public start, 4 items a window", "avro", private, (four,))
+        yield Run("privstream", f"public start, {each}", "parquet", command, ("heavy-hitters", public | limit))
+        yield Run("privstream", f"cap per person, {each}", "parquet", command, ("heavy-hitters", parameters | limit))
+    yield Run("privstream", "by status, 4 items a window", "parquet", command, ("heavy-hitters", status))
+    yield Run("privstream", "public start, 4 items a window", "avro", command, ("heavy-hitters", four))
     yield Run("library alone", "fastavro, reading only", "avro", fastavro_alone)
     yield Run("library alone", "pyarrow in one thread, all in memory", "parquet", arrow, holders)
     some = "5% of the people"
-    yield Run("privstream", "public start, 4 items a window", some, private, (four,))
+    yield Run("privstream", "public start, 4 items a window", some, command, ("heavy-hitters", four))
     yield Run("plain Beam", "GroupByKey per person, count per item", some, partial(plain, group_by_person), holders)
     yield Run("plain Beam", "Distinct, count per item", some, partial(plain, distinct_pairs), holders)
 
@@ -130,7 +119,7 @@ def main() -> None:
     folder = results_folder(options)
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         files = write_events(Path(scratch), options)
-        rows = measure(plan_runs(options), files, scratch, options.repeats)
+        rows = measure(one_of_each(plan_runs(options), options.quick), files, scratch, options.repeats)
     report(rows, "heavy hitters: events per second of one core", folder, "heavy_hitters_throughput")
 
 

@@ -2,10 +2,10 @@
 
 Usage: python benchmarks/histogram_throughput.py [--quick] [--repeats 2] [--events 4000000 ..]
 
-Every run has a process of its own, on the in-process FnApiRunner. Its CPU seconds, of all threads, are counted from
-where the pipeline is built to where its output file is complete; imports are not. Of several repeats the one with the
-least CPU counts. Plain Beam takes minutes, so it gets a twentieth of the events; privstream is measured on these too,
-where its fixed costs weigh more.
+Every run has a process of its own, on the in-process FnApiRunner; privstream's is that of its command. Its CPU seconds,
+of all threads, are counted from where options are parsed or the pipeline is built to where its output file is complete;
+imports are not. Of several repeats the one with the least CPU counts. Plain Beam takes minutes, so it gets a twentieth
+of the events; privstream is measured on these too, where its fixed costs weigh more.
 
 Writes histogram_throughput.csv and .png to benchmarks/results.
 """
@@ -22,29 +22,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _plain_beam import to_line
 from _report import parser, results_folder
-from _throughput import Files, Run, measure, report, start_beam
+from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.questions.histogram.question import SPEC
 from privstream.pipelines.questions.histogram.simulation import category_counts, category_names, simulate_trips
 from privstream.pipelines.simulate.event_writers import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS
-from privstream.pipelines.sinks.writers import WriteRows
-from privstream.pipelines.sources.readers import ReadEvents
-from privstream.transforms import ContinualHistogram, Domain, HistogramEstimate
 
 SHARE = 20  # one event in so many, for plain Beam
 WINDOW = 3600
-
-
-def private(events: str, output: str, parameters: dict[str, Any]) -> None:
-    """The pipeline of `privstream histogram`."""
-    histogram = ContinualHistogram(noise=KeyedNoise.random(), **parameters)
-    with start_beam() as pipeline:
-        read = pipeline | "Read" >> ReadEvents(events)
-        rows = read.events | "ContinualHistogram" >> histogram
-        rows | "Write" >> WriteRows(f"{output}.parquet", HistogramEstimate, order=SPEC.order)
 
 
 def timestamped_item(row: dict[str, Any]) -> TimestampedValue[str]:
@@ -86,21 +72,22 @@ def write_events(folder: Path, options: argparse.Namespace) -> Files:
     return made
 
 
-def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
+def plan_runs(options: argparse.Namespace, domain: Path) -> Iterator[Run]:
     start = START_MICROS / 1e6
     parameters: dict[str, Any] = {
         "epsilon": 1.0,
-        "domain": Domain(category_names(options.categories)),
+        "domain": domain,
         "window": WINDOW,
         "start": start,
         "end": start + options.windows * WINDOW,
     }
     user = parameters | {"unit": "user", "max_contributions": 10}
-    yield Run("privstream", "unit event", "all", private, (parameters,))
-    yield Run("privstream", "unit event, anchored", "all", private, (parameters | {"method": "anchored_counters"},))
-    yield Run("privstream", "unit user, 10 events a person", "all", private, (user,))
+    anchored = parameters | {"method": "anchored_counters"}
+    yield Run("privstream", "unit event", "all", command, ("histogram", parameters))
+    yield Run("privstream", "unit event, anchored", "all", command, ("histogram", anchored))
+    yield Run("privstream", "unit user, 10 events a person", "all", command, ("histogram", user))
     yield Run("library alone", "pyarrow in one thread, all in memory", "all", arrow)
-    yield Run("privstream", "unit event", "5%", private, (parameters,))
+    yield Run("privstream", "unit event", "5%", command, ("histogram", parameters))
     yield Run("plain Beam", "Count.PerElement in windows", "5%", plain)
 
 
@@ -117,7 +104,9 @@ def main() -> None:
     folder = results_folder(options)
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         files = write_events(Path(scratch), options)
-        rows = measure(plan_runs(options), files, scratch, options.repeats)
+        domain = Path(scratch, "categories.txt")
+        domain.write_text("\n".join(category_names(options.categories)))
+        rows = measure(one_of_each(plan_runs(options, domain), options.quick), files, scratch, options.repeats)
     report(rows, "live histograms: events per second of one core", folder, "histogram_throughput")
 
 
