@@ -29,7 +29,8 @@ COLOURS = {"private": "tab:orange", "exact": "tab:grey"}
 ASKED = {
     "counts": "How many people have each item in each window? Nobody knew the items before.",
     "heavy-hitters": f"Which items do many people have in a window? Exact engines list those that {LEAST_PEOPLE} have.",
-    "top-k": "Which ten items of a public list do most people have in each window?",
+    "top-k": "Which ten items of a public list do most people have in each window? OpenDP's noisy top k pays for ten "
+    "selections; where a person has one item, as here, privstream ranks noisy counts, and so do the others.",
     "histogram": "How many events of each of ten categories were there until the end of each window? One event is "
     "protected. Plain Beam counts window by window; the sums are taken afterwards.",
     "quantiles": "What are the quantiles 0.5, 0.9 and 0.99 of a number in each window? Plain Beam's are approximate.",
@@ -44,7 +45,8 @@ memory: {system}, Python {python}; {versions}.
 The load average was {load} (where it is above the number of cores, other programs ran too, and all are slower).
 
 {people:,} people have one event in each of {windows} hourly windows, in a Parquet file: an item of 2,000, one of ten
-categories, a value, and a move in or out. So no library drops or cuts anything, and errors are those of noise alone.
+categories, a value, and a move in or out. So no library drops or cuts anything, and errors are those of noise alone, in
+one run: small differences are chance.
 All private libraries get epsilon = {epsilon:g} and delta = {delta:g} for one person in all windows together. PipelineDP
 composes by its naive accountant, OpenDP by zero-concentrated privacy, the program by hand and privstream by the exact
 Gaussian curve. Every answer is a program of its own, from its start to its file of rows: CPU
