@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +90,30 @@ class RunningCluster:
         while self.rest("/overview")["slots-available"] < self.rest("/overview")["slots-total"]:
             time.sleep(0.2)
 
-    def cpu_seconds(self) -> float:
-        """Return what all its processes, and workers that have ended, have spent so far."""
+    def processes(self) -> Iterator[tuple[int, bool, list[str]]]:
+        """Return all its processes: whether each leads its session, and the fields of its state after the name."""
         leaders = {int(file.read_text().split()[0]) for file in self.folder.glob("*.pid")}
-        total = 0
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 process, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if int(fields[3]) in leaders:  # the session that a leader opened
-                own, children = fields[11:13], fields[13:15] if process in leaders else []
-                total += sum(map(int, [*own, *children]))
+                yield process, process in leaders, fields
+
+    def cpu_seconds(self) -> float:
+        """Return what all its processes, and workers that have ended, have spent so far."""
+        total = 0
+        for _, leads, fields in self.processes():
+            total += sum(map(int, fields[11:15] if leads else fields[11:13]))
         return total / TICKS
+
+    def use_cores(self, cores: set[int]) -> None:
+        """Let all threads of all its processes run on these cores alone; processes that they start inherit that."""
+        for process, _, _ in self.processes():
+            for thread in Path(f"/proc/{process}/task").glob("[0-9]*"):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), cores)
 
 
 def job_server_jar() -> str:

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import tempfile
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 WARNING = "WARNING: "
+LEFT_OUT = "the run has warned, mostly of many records that count in no answer: see the log of the result"
+ONE_AT_A_TIME = threading.Lock()
+"""Standard error is the process's."""
 
 
 def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any) -> Result:
@@ -62,8 +66,11 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
             "noise_key_file must be given, so that the same cell, run again, is no further release; or "
             "noise_key_variable; or a ledger, which counts every run (ledger='none' goes without)"
         )
+    ledger = keywords.get("ledger") or keywords.get("noise_key_file")
+    if keywords.get("run_id") is not None and ledger in (None, "none"):
+        raise ValueError("run_id must be given with a ledger: without one, other data would get the same noise")
     said = io.StringIO()
-    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
+    with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         try:
             with contextlib.redirect_stderr(said):
                 path = _run(spec, frame, output, keywords, folder)
@@ -81,7 +88,7 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(WARNING):
-            warnings.warn(line.removeprefix(WARNING), stacklevel=2)
+            warnings.warn(LEFT_OUT, stacklevel=2)
     return dataclasses.replace(result, log="\n".join(lines))
 
 
@@ -112,7 +119,9 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     command = resolve(f"{ROOMS}.run_command.RunCommand")(spec)
     names = resolve("privstream.pipelines.runners.launch.RUNNER_LOGGERS")
     levels = {name: logging.getLogger(name).level for name in names}
-    command.run(given, [])
-    for name, level in levels.items():  # a command leaves them silent, but other pipelines may follow here
-        logging.getLogger(name).setLevel(level)
+    try:
+        command.run(given, [])
+    finally:
+        for name, level in levels.items():  # a command leaves them silent, but other pipelines may follow here
+            logging.getLogger(name).setLevel(level)
     return str(given.copy or output)

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from privstream.pipelines.sources.fields import is_text
 
 FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
+LEAST, MOST_SECONDS = -(1 << 63), (1 << 63) // 1000 - 1
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -38,9 +40,12 @@ def write_events(table: pa.Table, names: Sequence[str], path: str) -> None:
     chunks, and whatever other columns, index or metadata it has: so the file's fingerprint is that of its contents.
     Another order gives other bytes, because where a person's events are limited, which of them count may depend on it.
     """
-    columns = {name: _plain(table.column(name)) for name in names}
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-        pq.write_table(pa.table(columns), stream, store_schema=False)
+    try:
+        columns = {name: _plain(table.column(name)) for name in names}
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            pq.write_table(pa.table(columns), stream, store_schema=False)
+    except pa.ArrowException as error:  # its words quote values
+        raise TypeError(f"frame must have columns that Parquet can hold ({type(error).__name__})") from None
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -50,4 +55,9 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         text = pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)
         column = column.cast(pa.large_string() if text else pa.large_binary())
+    elif pa.types.is_timestamp(kind) and kind.unit == "s":  # Parquet has no seconds; what is too large is no time
+        seconds = column.cast(pa.int64())
+        fits = pc.less_equal(pc.abs(pc.if_else(pc.equal(seconds, LEAST), 0, seconds)), MOST_SECONDS)
+        fits = pc.and_(fits, pc.not_equal(seconds, LEAST))
+        column = pc.if_else(fits, seconds, pa.scalar(None, pa.int64())).cast(kind)
     return pa.chunked_array([column.combine_chunks()], column.type)

@@ -158,6 +158,8 @@ def read_promise(path: str) -> Result:
         guarantee = guarantee_of(promise.content)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
+    if not isinstance(promise.maybe("parameters"), Mapping):
+        raise ValueError(f"{promise.path} must be a guarantee that a command has written: it has no parameters")
     spec = question(word)
     return Result(path=path, spec=spec, row_type=spec.row_type, rows=[], promise=promise, guarantee=guarantee)
 

@@ -116,7 +116,7 @@ class WatchedFolder:
                     path, guarantee = self.path, entry.path
                 elif entry.name.endswith(BESIDE) and is_rows(entry.name.removesuffix(BESIDE)):
                     path, guarantee = entry.path.removesuffix(BESIDE), entry.path
-                elif entry.name[0] not in "._" and entry.is_dir():
+                elif entry.name[0] not in "._" and os.path.isdir(entry.path):
                     path, guarantee = entry.path, os.path.join(entry.path, GUARANTEE)
                 written = _regular(guarantee) if path else None
                 if written is not None:
@@ -179,7 +179,7 @@ class _WatchedResult:
         """Return what is promised of the result, without rows; None if that cannot be read."""
         try:
             return read_promise(self._path)
-        except ValueError:
+        except Exception:  # whatever somebody has written there must not end the other results
             return None
 
     def _file(self, path: str, stamp: Stamp, result: Result) -> _Read:
@@ -189,7 +189,7 @@ class _WatchedResult:
             return known
         try:
             return _Read(stamp, read_file(path, result.spec), True)
-        except ValueError:
+        except Exception:  # nor must this
             return known._replace(stamp=stamp, whole=False)
 
     def _notes(self, files: int) -> Iterator[str]:

@@ -68,8 +68,8 @@ def reading(row: Any, field: str, spec: QuestionSpec) -> str:
     if spread is None:
         return cell(value)
     deviation = spread.endswith("_stddev")
-    half = getattr(row, spread) * (DEVIATIONS if deviation else 1)
-    if deviation and not half:
+    half = (getattr(row, spread) or 0) * (DEVIATIONS if deviation else 1)
+    if value is None or (deviation and not half):
         return f"no {field}"  # as while an item or an alert continues
     return (
         f"{cell(value)} ± {_short(half, whole=isinstance(value, int))}"

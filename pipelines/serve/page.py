@@ -133,18 +133,22 @@ class Page:
             return self._render("live_section.html", found=found, notes=notes, one=None, newest=None)
         shown = replace(found.result, rows=newest_first(found.result))
         try:
-            one = words_of(shown, self._accounts)
-        except ValueError:
-            one = words_of(shown, None)
-            notes.append(NOT_IN_LEDGER)
-        return self._render("live_section.html", found=found, notes=notes, one=one, newest=newest(found.result))
+            try:
+                one = words_of(shown, self._accounts)
+            except ValueError:
+                one = words_of(shown, None)
+                notes.append(NOT_IN_LEDGER)
+            return self._render("live_section.html", found=found, notes=notes, one=one, newest=newest(found.result))
+        except Exception:  # whatever is wrong with one result must not hide the others
+            notes.append("This result cannot be shown: it is not as this version of privstream writes it.")
+            return self._render("live_section.html", found=found, notes=notes, one=None, newest=None)
 
     def _picture(self, found: Found, number: int) -> str:
         """Make a picture."""
         assert found.result is not None  # _pictures is 0 then
         try:
             drawn = picture(found.result, list(found.result.given())[number])
-        except (ValueError, TypeError, ArithmeticError):
+        except Exception:  # one that cannot be drawn must not hide the others
             return self._render("no_picture.html", text=NOT_DRAWN)
         return self._render("picture.html", picture=drawn)
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget_limit", type=limit, metavar="EPSILON[,DELTA]", help="limit of each data set: shows what is left"
     )
     health = parser.add_argument_group(
-        "health of jobs (exact numbers, which no guarantee covers; on loopback alone, under /operator)"
+        "health of jobs", "Exact numbers, which no guarantee covers: on loopback alone, under /operator."
     )
     health.add_argument(
         "--operator_token_file", metavar="PATH", help="file with the token of those who may see the health of jobs"
@@ -99,7 +99,10 @@ def _server(arguments: argparse.Namespace) -> Any:
     )
     app = apps.App(page, access, traceback=arguments.traceback)
     try:
-        return waitress.create_server(app, host=arguments.host, port=arguments.port, threads=THREADS, ident=None)
+        bodies = {"max_request_body_size": 1}  # no request has one
+        return waitress.create_server(
+            app, host=arguments.host, port=arguments.port, threads=THREADS, ident=None, **bodies
+        )
     except OSError as error:
         raise ValueError(f"port must be free, got {arguments.port} of {arguments.host} ({error.strerror})") from None
 

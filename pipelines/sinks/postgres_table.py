@@ -31,7 +31,7 @@ AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
 
 COLUMNS = """
-    SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+    SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -117,13 +117,21 @@ class PostgresTable(Destination):
     def _check_columns(self, connection: psycopg.Connection[Any]) -> None:
         """Compare the columns, after the table has been created if it is missing."""
         name = ".".join(map(_quoted, self.table))
-        found = dict(connection.execute(COLUMNS, [name]).fetchall())
+        rows = connection.execute(COLUMNS, [name]).fetchall()
+        found = {column: kind for column, kind, _ in rows}
+        strict = sorted({column for column, _, never in rows if never} & {*optional_fields(self.row_type)})
         if not found:
             try:
                 connection.execute(self.create_statement().encode())
             except psycopg.Error as error:
                 rule = "--output must be a table that exists or may be created"
                 raise ValueError(f"{rule}: {reason(error)}. Run: {self.create_statement()}") from None
+        elif found == self.columns and strict:
+            changes = ", ".join(f"ALTER COLUMN {_quoted(column)} DROP NOT NULL" for column in strict)
+            raise ValueError(
+                f"--output must be a table that takes rows without {', '.join(strict)}. "
+                f"Run: ALTER TABLE {name} {changes}"
+            )
         elif found != self.columns:
             raise ValueError(
                 f"--output must be a table of {self.row_type.__name__} rows, but {self.name()} has other columns: "

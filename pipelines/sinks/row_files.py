@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from privstream.pipelines.sinks.whole_files import whole_file
 from privstream.pipelines.terminal import json_text
 
 CHUNK_ROWS = 1 << 14
+MOST_ROWS = 5_000_000
+"""Rows that are read from a file at once."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
 """Texts that CSV sets in quotes."""
@@ -79,18 +82,27 @@ def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
 
 
 def read_row_file(path: str, row_type: type) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote."""
+    """Read the rows of a file that `write_row_file` wrote.
+
+    Raises:
+        ValueError: it has too many rows, or its last line has no end: it was cut short.
+    """
     fields = field_types(row_type)
     kind = output_format(path, "path")
     with open(path, "rb") as stream:
+        if kind in ("csv", "jsonl"):
+            _check_end(stream, kind)
         if kind == "avro":
-            records: list[Any] = list(fastavro.reader(stream))
+            records: list[Any] = list(islice(fastavro.reader(stream), MOST_ROWS + 1))
         elif kind == "parquet":
-            records = pq.read_table(stream).to_pylist()
+            file = pq.ParquetFile(stream)
+            _check_number(file.metadata.num_rows)
+            records = file.read().to_pylist()
         elif kind == "csv":
             records = list(csv.DictReader((line.decode() for line in stream), strict=True))
         else:
             records = [json.loads(line) for line in stream]
+    _check_number(len(records))
     make: Callable[..., Any] = row_type
     optional, missing = optional_fields(row_type), "" if kind == "csv" else None
 
@@ -99,6 +111,22 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
         return None if name in optional and found == missing else _restore(found, fields[name], kind)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
+
+
+def _check_number(rows: int) -> None:
+    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
+    if rows > MOST_ROWS:
+        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
+
+
+def _check_end(stream: BinaryIO, kind: str) -> None:
+    """Refuse text whose last line has no end, and CSV without a header."""
+    size = stream.seek(0, os.SEEK_END)
+    if size:
+        stream.seek(-1, os.SEEK_END)
+    if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
+        raise ValueError("the last line must have its end: the file was cut short, or is being written")
+    stream.seek(0)
 
 
 def field_types(row_type: type) -> dict[str, type]:

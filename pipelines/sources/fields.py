@@ -138,21 +138,23 @@ def _found(names: Sequence[str], options: Mapping[str, str]) -> str:
     for separator, word in SEPARATORS.items():
         others = ",".join(names).replace(separator, ",").split(",")
         if len(others) > len(names):
-            found = f"{text}, but {len(others):,} separated by {word}{_listed(others)}"
+            found = f"{text}, but {len(others):,} separated by {word}{_listed(others, options)}"
             return f"{found}: write the file with commas"
     near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
-    guesses = [f"--{option}_field {found[0]}" for option, found in near.items() if found and _listed(names)]
+    guesses = [f"--{option}_field {found[0]}" for option, found in near.items() if found and _listed(names, options)]
     guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
-    return f"{text} of other names{_listed(names)}{guess}"
+    return f"{text} of other names{_listed(names, options)}{guess}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], options: Mapping[str, str]) -> str:
     """Return names in brackets; nothing if they may be data of a file without a header.
 
-    An event has a time, and every time has digits. So a line without a digit is no event, and may be quoted.
+    An event has a time, and every time has digits. So a line without a digit is no event, and may be quoted, unless it
+    is only a part of one: it has fewer fields than are asked for.
     """
     plain = [name.strip() for name in names]
-    if len(plain) > MOST_NAMES or any(len(name) > LONGEST_NAME or re.search(r"\d", name) for name in plain):
+    whole = len(options) <= len(plain) <= MOST_NAMES
+    if not whole or any(len(name) > LONGEST_NAME or re.search(r"\d", name) for name in plain):
         return ""
     return f" ({', '.join(plain)})"
 

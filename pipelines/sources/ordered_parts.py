@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +14,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FilePart
 from privstream.pipelines.sources.read_part import EVENTS, EventsRead, ReadPart
@@ -20,6 +22,10 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 ROWS_AT_ONCE = 1 << 17
 """Small parts are read together until they have so many rows: each time costs a bundle."""
+
+
+Planned = tuple[int, str]
+"""How many parts there are, and a digest of them in their order."""
 
 
 class ReadInOrder(beam.PTransform[Any, Any]):
@@ -30,6 +36,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
     event is stamped with that, so this depends on the input alone.
 
     *Privacy*: one event of an early time can only delay windows. No newest time, which one event could move, counts.
+    One such event in each part delays all windows to the end of the input, and state then holds all of it.
 
     Args:
         parts: with a least time each.
@@ -46,7 +53,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         reader = OrderedParts(self.parts, self.fields)
         read = (
             pbegin
-            | "Parts" >> beam.Create([len(self.parts)])
+            | "Parts" >> beam.Create([(len(self.parts), _digest(self.parts))])
             | "Read in order"
             >> beam.ParDo(reader)
             .with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
@@ -63,15 +70,15 @@ class ReadInOrder(beam.PTransform[Any, Any]):
 class PartsProvider(RestrictionProvider):
     """The parts that are still to be read: by their numbers, one after the other."""
 
-    def initial_restriction(self, element: int) -> OffsetRange:
+    def initial_restriction(self, element: Planned) -> OffsetRange:
         """Begin with all of them."""
-        return OffsetRange(0, element)
+        return OffsetRange(0, element[0])
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         """Track them by their numbers."""
         return OffsetRestrictionTracker(restriction)
 
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+    def restriction_size(self, element: Planned, restriction: OffsetRange) -> int:
         """Return how many are left."""
         return int(restriction.size())
 
@@ -83,9 +90,9 @@ WATERMARK = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_p
 class OrderedParts(beam.DoFn):
     """Gives packed batches of events, and tagged dead letters, of parts in the order in which they are given.
 
-    The element is the number of parts. After some of them it pauses, which lets Flink's runner pass the watermark on;
-    timers that set themselves, as in `PolledSource`, do not once their input has ended. What that runner keeps of each
-    pause, and does not free, ends with the run.
+    The element says which parts they are: a job that is restored with other files refuses. After some of them it
+    pauses, which lets Flink's runner pass the watermark on; timers that set themselves, as in `PolledSource`, do not
+    once their input has ended. What that runner keeps of each pause, and does not free, ends with the run.
     """
 
     def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
@@ -94,11 +101,15 @@ class OrderedParts(beam.DoFn):
 
     def process(
         self,
-        element: int,
+        element: Planned,
         tracker: Any = LEFT,
         watermark: Any = WATERMARK,
     ) -> Iterator[Any]:
         """Read the next parts; what is in a part comes at its least time, and the watermark follows."""
+        if element != (len(self.parts), _digest(self.parts)):
+            raise InputFileError(
+                "the input files must be those with which the job was started: it was restored with others"
+            )
         number, rows = tracker.current_restriction().start, 0
         while tracker.try_claim(number):
             part = self.parts[number]
@@ -134,3 +145,8 @@ def unpack(data: bytes) -> pa.RecordBatch:
 def _by_time(part: FilePart) -> tuple[int, str, int]:
     """Order parts by their least times."""
     return part.least or 0, part.path, part.start
+
+
+def _digest(parts: Sequence[FilePart]) -> str:
+    """Return what tells lists of parts apart."""
+    return blake2b(repr([tuple(part) for part in parts]).encode(), digest_size=16).hexdigest()

@@ -40,6 +40,7 @@ class ReadPart(beam.DoFn):
     def __init__(self, fields: FieldMapping) -> None:
         self.fields = fields
         self.normalise = Normaliser(fields)
+        self.checked: tuple[Any, ...] = ()
         self.events_read = Metrics.counter("privstream", "events_read")
         self.events_malformed = Metrics.counter("privstream", "events_malformed")
 
@@ -51,7 +52,10 @@ class ReadPart(beam.DoFn):
 
     def read(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
-        check_file(element, self.fields)
+        file = element.path, element.size, element.modified
+        if file != self.checked:  # once, not for each of its parts
+            check_file(element, self.fields)
+            self.checked = file
         part = Part(element.start, element.end)
         for found in FORMATS[element.format].read(element.path, part, self.fields.names()):
             if isinstance(found, Damage):

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, add_window, row_of, watched, write
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.spending import Limit
-from privstream.pipelines.questions.catalogue import WORDS
+from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.serve import folder as watching
 from privstream.pipelines.serve.access import Access, is_loopback
 from privstream.pipelines.serve.folder import WatchedFolder
 from privstream.pipelines.serve.health import Health, about, samples
+from privstream.pipelines.serve.newest import reading
 from privstream.pipelines.sinks.row_files import write_row_file
+from privstream.transforms import HeavyHitter
 from privstream.transforms import rows as row_types
 
 pytest.importorskip("jinja2")
@@ -386,6 +389,35 @@ def test_numbers_do_not_wait_for_pictures(tmp_path: Path) -> None:
     assert site.ask(f"/results/{one['id']}/pictures/0").status == site.ask("/cost").status == 200
 
 
+def test_one_result_that_cannot_be_shown_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "counts")
+    site = Site(tmp_path)
+    monkeypatch.setattr(pages, "words_of", lambda *_: 1 / 0)
+    assert "This result cannot be shown" in site.section()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"made_by": {"command": "privstream counts"}, "guarantee": [], "parameters": {}}',
+        '{"made_by": {"command": "privstream counts"}, "guarantee": {"epsilon": 1%s}, "parameters": {}}' % ("0" * 400),
+        "[]",
+    ],
+)
+def test_a_guarantee_of_another_form_hides_no_other_result(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "counts")
+    (tmp_path / "wrong.jsonl").write_text("")
+    (tmp_path / "wrong.jsonl.guarantee.json").write_text(content)
+    (tmp_path / "loop").symlink_to("loop")
+    assert len(Site(tmp_path).state["results"]) == 2
+
+
+def test_a_number_that_was_not_counted_is_shown_as_none() -> None:
+    window = Timestamp(0), Timestamp(3600)
+    row = HeavyHitter("", *window, "tea", None, None, Timestamp(0), "continues")
+    assert reading(row, "count", question("heavy-hitters")) == "no count"
+
+
 def test_an_error_does_not_say_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -394,7 +426,7 @@ def test_an_error_does_not_say_why(
 
     write(tmp_path, "counts")
     site = Site(tmp_path)
-    monkeypatch.setattr(pages, "words_of", fail)
+    monkeypatch.setattr(pages.Page, "_result", fail)
     (one,) = site.state["results"]
     answered = site.ask(f"/results/{one['id']}")
     told = capsys.readouterr().err
