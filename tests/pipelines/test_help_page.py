@@ -55,7 +55,10 @@ def test_every_option_is_explained(words: str, what: object) -> None:
     assert [action.dest for action in parser._actions if not action.help] == []
 
 
-FREE = (["demo"], ["budget"], ["plan", "cardinality"], ["plan", "counts"], ["plan", "quantiles"])
+FREE = (
+    *(["demo"], ["budget"], ["plan", "cardinality"], ["plan", "counts"], ["plan", "quantiles"]),
+    *(["audit", word] for word in cli.AUDITS),
+)
 """Commands of which no one option must be given; budget and plan need one of two."""
 
 
