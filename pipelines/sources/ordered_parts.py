@@ -53,7 +53,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         reader = OrderedParts(self.parts, self.fields)
         read = (
             pbegin
-            | "Parts" >> beam.Create([(len(self.parts), _digest(self.parts))])
+            | "Parts" >> beam.Create([reader.planned])
             | "Read in order"
             >> beam.ParDo(reader)
             .with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
@@ -97,6 +97,7 @@ class OrderedParts(beam.DoFn):
 
     def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
         self.parts = parts
+        self.planned = len(parts), _digest(parts)
         self.reader = ReadPart(fields)
 
     def process(
@@ -106,10 +107,8 @@ class OrderedParts(beam.DoFn):
         watermark: Any = WATERMARK,
     ) -> Iterator[Any]:
         """Read the next parts; what is in a part comes at its least time, and the watermark follows."""
-        if element != (len(self.parts), _digest(self.parts)):
-            raise InputFileError(
-                "the input files must be those with which the job was started: it was restored with others"
-            )
+        if tuple(element) != self.planned:
+            raise InputFileError("--input must match the files with which the job was started: these are others")
         number, rows = tracker.current_restriction().start, 0
         while tracker.try_claim(number):
             part = self.parts[number]
