@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
@@ -16,6 +16,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
 from privstream.transforms.events.event_rows import Event, ReadRows
@@ -64,7 +65,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         check_noise(noise)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
     @property
     @abstractmethod
@@ -162,3 +163,10 @@ def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
     if not all(isinstance(stream, str) for stream in streams):
         raise TypeError("streams must be texts")
     return tuple(streams)
+
+
+def _shown(value: Any) -> str:
+    """Return a parameter as logs may have it: of lists, which may name items and streams, only how long they are."""
+    if isinstance(value, str | int | float | None | Domain):
+        return repr(value)
+    return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
