@@ -24,6 +24,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_events
+from privstream.transforms.events.shards import people_key
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
@@ -70,7 +71,7 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
             return
         met = HolderBatch(users, rules.astype(np.uint64), np.zeros(len(users), np.uint16), Names.none())
         if self.by_people:
-            yield key.shard.to_bytes(4, "big"), seal(key, met)
+            yield people_key(key.shard), seal(key, met)
         else:
             yield StepKey(key.stream, key.step, 0).to_bytes(), encode(met)
 

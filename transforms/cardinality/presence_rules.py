@@ -24,7 +24,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.events.shards import split_by_shard
+from privstream.transforms.events.shards import people_key, split_by_shard
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.step_batches import OnTimeBatches
@@ -172,7 +172,7 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
         said = HolderBatch(events.users[rows], streams, stay, Names.none())
-        yield key.shard.to_bytes(4, "big"), seal(key, said)
+        yield people_key(key.shard), seal(key, said)
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count late events, and describe them by stream, window and kind, with how many there were."""

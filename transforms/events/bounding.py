@@ -11,6 +11,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal, totals
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
+from privstream.transforms.events.shards import people_key
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -168,7 +169,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
         values = None if events.values is None else added_up(events.users, events.items, events.values)[kept.rows]
         held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names, values)
         if self.by_people:
-            yield key.shard.to_bytes(4, "big"), seal(key, held)
+            yield people_key(key.shard), seal(key, held)
         else:
             yield from split_by_item(key, held, self.item_shards)
 

@@ -22,7 +22,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
-from privstream.transforms.events.shards import split_by_shard
+from privstream.transforms.events.shards import people_key, split_by_shard
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
@@ -89,7 +89,7 @@ class BoundRows(OnTimeBatches, state="bound_rows"):
         rows, places = first_rows(events.users, events.items, events.times, self.limit)
         self.left_out.inc(len(events.users) - len(rows))
         kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
-        yield key.shard.to_bytes(4, "big"), seal(key, kept)
+        yield people_key(key.shard), seal(key, kept)
 
 
 class LimitRows(OrderedSteps, state="limit_rows"):

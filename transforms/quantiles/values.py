@@ -15,6 +15,7 @@ from privstream.mechanisms.numeric_quantiles.bins import Bins
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.shards import people_key
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.timing.step_batches import OnTimeBatches
@@ -79,7 +80,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         users, lots = events.users[rows], lots[rows]
         places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
         self.left_out.inc(len(events.users) - len(rows))
-        yield key.shard.to_bytes(4, "big"), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
+        yield people_key(key.shard), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
 
 
 def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
