@@ -18,13 +18,13 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    encode,
-    seal,
+    seal_encoded,
     string_buffers,
 )
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_events
 from privstream.transforms.events.shards import people_key
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
@@ -71,9 +71,9 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
             return
         met = HolderBatch(users, rules.astype(np.uint64), np.zeros(len(users), np.uint16), Names.none())
         if self.by_people:
-            yield people_key(key.shard), seal(key, met)
+            yield people_key(key.shard), seal_encoded(key, InStreams.of(key.stream, met).to_bytes())
         else:
-            yield StepKey(key.stream, key.step, 0).to_bytes(), encode(met)
+            yield StepKey(key.stream, key.step, 0).to_bytes(), InStreams.of(key.stream, met).to_bytes()
 
     def meet(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct pairs of a person (uint64) and the number of a rule that one of their events meets."""
@@ -100,10 +100,10 @@ class CountMeeting(beam.DoFn):
     def process(self, element: Keyed) -> Iterator[Keyed]:
         """Count one batch."""
         key = StepKey.from_bytes(element[0])
-        met = decode(HolderBatch, element[1])
-        counts = np.bincount(met.items.astype(np.int64), minlength=self.rules)
-        stream = key.stream.encode()
-        yield stream if self.by_stream else ONE_RUN, stepped(key.step, encode_counts(stream, counts))
+        for name, met in InStreams.from_bytes(HolderBatch, element[1]).each():
+            counts = np.bincount(met.items.astype(np.int64), minlength=self.rules)
+            stream = name.encode()
+            yield stream if self.by_stream else ONE_RUN, stepped(key.step, encode_counts(stream, counts))
 
 
 def encode_counts(stream: bytes, counts: np.ndarray) -> bytes:

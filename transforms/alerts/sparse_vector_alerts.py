@@ -332,7 +332,7 @@ class SparseVectorAlerts(AlertTransform):
             )
             met = apply_dofn(met, limit, Keyed)
         if isinstance(self.counted, StatusAlerts):
-            ranked = met | "RankRules" >> beam.Map(rank_rules).with_output_types(Keyed)
+            ranked = met | "RankRules" >> beam.FlatMap(rank_rules).with_output_types(Keyed)
             clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams)
             decide = DecideRules(method=self.counted, steps=self.steps, timer_offset=3, noise=self.noise)
             return apply_dofn(clocked, decide, Alert)

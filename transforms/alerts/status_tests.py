@@ -21,6 +21,7 @@ from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, e
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
@@ -64,15 +65,16 @@ class StatusAlerts:
         return self.monitor.count_stddev
 
 
-def rank_rules(element: Keyed) -> Keyed:
+def rank_rules(element: Keyed) -> Iterator[Keyed]:
     """Number the rules that each person meets in a window of a stream, and send them on by stream.
 
     All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
     """
 
-    key, met = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
-    ranks = place_in_run(met.users, np.lexsort((met.items, met.users))).astype(np.uint16)
-    return key.stream.encode(), stepped(key.step, encode(HolderBatch(met.users, met.items, ranks, met.names)))
+    step = StepKey.from_bytes(element[0]).step
+    for stream, met in InStreams.from_bytes(HolderBatch, element[1]).each():
+        ranks = place_in_run(met.users, np.lexsort((met.items, met.users))).astype(np.uint16)
+        yield stream.encode(), stepped(step, encode(HolderBatch(met.users, met.items, ranks, met.names)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,11 @@ from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, totals
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, sealed_batch, totals
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -70,8 +71,16 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributed
+    ) -> Handled:
         """Admit people's keys while the limit allows it, and count what is admitted."""
+        held = InStreams.join(HolderBatch, [batch for _, batch in batches])
+        parts = [(StepKey(stream, step, 0), batch) for stream, batch in held.each()]
+        return self._handle(parts, state)
+
+    def _handle(self, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
+        """Admit and count the keys of each stream."""
         users = np.concatenate([batch.users for _, batch in batches])
         pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
         new = _charged(state.pairs, pairs) == 0 if self.remembers_keys else np.ones(len(pairs), bool)
@@ -128,9 +137,13 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.clipped.inc(int((within != values).sum()))
         return within
 
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
+        """Return the contributions in a sealed record."""
+        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
+
+    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
         """Describe late contributions by key."""
-        return late_events(self.steps, key, batch, self.domain)
+        return late_in_streams(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
         """Add up the log."""

@@ -13,12 +13,15 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode, string_buffers
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 
 
 class SplitEvents(beam.DoFn):
     """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
+
+    With `together` there is one per group of streams, step and shard of people, see `InStreams`.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
     lies outside of the public steps, streams or domain is counted and left out. Values are clipped to `limits`, and
@@ -35,6 +38,7 @@ class SplitEvents(beam.DoFn):
         positions: bool = False,
         streams: tuple[str, ...] | None = None,
         limits: tuple[float, float] | None = None,
+        together: bool = False,
     ) -> None:
         self.steps = steps
         self.noise = noise
@@ -43,6 +47,7 @@ class SplitEvents(beam.DoFn):
         self.positions = positions
         self.streams = streams
         self.limits = limits
+        self.together = together
         self.events = Metrics.counter("privstream", "events")
         self.usable = Metrics.counter("privstream", "events_usable")
         self.outside = Metrics.counter("privstream", "events_outside_run")
@@ -83,25 +88,27 @@ class SplitEvents(beam.DoFn):
         codes, items, texts = self._encode_items(batch["item"])
         users = (self._users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
-        streams = batch["stream"].dictionary_encode()
+        streams, stream = _sorted_streams(batch["stream"], rows)
+        groups = [group_of(name) if self.together else name for name in streams]
+        kept_under = sorted(set(groups))
+        place = {name: number for number, name in enumerate(kept_under)}
+        group = np.array([place[name] for name in groups], np.int64)[stream]
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
-        stream = streams.indices.to_numpy().astype(np.int64)[rows]
-        group = stream * (int(step_codes.max()) + 1) + step_codes
-        order = _order(group * self.shards + shard, codes[rows], len(items))
+        key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
+        order = _order(key * len(streams) + stream, codes[rows], len(items))
         rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
-        codes, times, stream = codes[rows], times[rows], stream[order]
+        codes, times, stream, group = codes[rows], times[rows], stream[order], group[order]
         values = None if values is None else values[order]
-        starts = _run_starts(stream, steps, shard)
-        named = _run_starts(stream, steps, shard, codes)
-        named_starts = np.searchsorted(named, starts)
-        for i, (start, end) in enumerate(itertools.pairwise([*starts.tolist(), len(rows)])):
-            held = codes[named[named_starts[i] : named_starts[i + 1] if i + 1 < len(starts) else None]]
+        starts = _run_starts(group, steps, shard)
+        for start, end in itertools.pairwise([*starts.tolist(), len(rows)]):
+            held = _distinct(codes[start:end], len(items))
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
-            key = StepKey(streams.dictionary[stream[start]].as_py(), int(steps[start]), int(shard[start]))
             some = None if values is None else values[start:end]
-            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some))
-            yield key.to_bytes(), (digest(data), data)
+            events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some)
+            to = StepKey(kept_under[group[start]], int(steps[start]), int(shard[start]))
+            data = _in_streams(streams, stream[start:end], events).to_bytes() if self.together else encode(events)
+            yield to.to_bytes(), (digest(data), data)
 
     def _users(self, texts: pa.Array) -> np.ndarray:
         """Return hashes of people."""
@@ -144,6 +151,31 @@ def _order(group: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
         ordered: np.ndarray = np.sort((group * codes + code) * rows + np.arange(rows)) % rows
         return ordered  # integers that are distinct need no stable sort: half the time
     return np.lexsort((code, group))
+
+
+def _sorted_streams(column: pa.Array, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the names of streams, increasing, and for some rows the place of their stream among them."""
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    place = np.empty(len(names), np.int64)
+    place[order] = np.arange(len(names))
+    return [names[i] for i in order], place[encoded.indices.to_numpy()[rows]]
+
+
+def _in_streams(streams: list[str], stream: np.ndarray, events: EventBatch) -> InStreams[EventBatch]:
+    """Return events, which are in the order of streams, with the streams that they are in."""
+    starts = _run_starts(stream)
+    return InStreams(tuple(streams[i] for i in stream[starts].tolist()), np.append(starts, len(stream)), events)
+
+
+def _distinct(codes: np.ndarray, number: int) -> np.ndarray:
+    """Return the distinct codes, of so many that there are, increasing."""
+    if number > 4 * len(codes):
+        return np.unique(codes)
+    found = np.zeros(number, bool)
+    found[codes] = True
+    return np.flatnonzero(found)
 
 
 def _run_starts(*columns: np.ndarray) -> np.ndarray:

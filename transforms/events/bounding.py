@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, decode, encode, seal, totals
+from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, seal_encoded, totals
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.events.late import late_in_streams
 from privstream.transforms.events.shards import people_key
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -55,6 +57,29 @@ def bound_items(
         What is kept: a function of each person's own events, the limit and the key alone, whatever their order in the
         input.
     """
+    return bound_people(
+        users,
+        items,
+        times,
+        limit=limit,
+        selection=selection,
+        lots=lambda rows: noise.words(np.stack([users[rows], items[rows]], axis=1))[:, 0, 0],
+    )
+
+
+def bound_people(
+    users: np.ndarray,
+    items: np.ndarray,
+    times: np.ndarray,
+    *,
+    limit: int,
+    selection: str,
+    lots: Callable[[np.ndarray], np.ndarray],
+) -> Kept:
+    """Choose rows as `bound_items` does, where `users` are any uint64 numbers.
+
+    `lots` returns random numbers, uint64, for rows in the order of `users`.
+    """
     order = np.argsort(users)
     alone = first_of_run(users[order])
     alone[:-1] &= alone[1:]
@@ -65,13 +90,19 @@ def bound_items(
         -times[many] if selection == "last" else times[many],
         limit,
         random=selection == "random",
-        noise=noise,
+        lots=lambda rows: lots(many[rows]),
     )
     return Kept(np.concatenate([one, many[rows]]), np.concatenate([np.zeros(len(one), np.uint16), ranks]), left_out)
 
 
 def _choose(
-    users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int, *, random: bool, noise: NoiseSource
+    users: np.ndarray,
+    items: np.ndarray,
+    times: np.ndarray,
+    limit: int,
+    *,
+    random: bool,
+    lots: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
     """Choose rows by least time, or at random, and rank them."""
     order = np.lexsort((times, items, users))
@@ -83,7 +114,7 @@ def _choose(
         rows = held[times[held] == least]
         rows = rows[first_of_run(users[rows])]
         return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
-    lot = noise.words(np.stack([users[held], items[held]], axis=1))[:, 0, 0]
+    lot = lots(held)
     priority = lot if random else times[held]
     place = place_in_run(users[held], np.lexsort((items[held], priority, users[held])))
     kept = place < limit
@@ -119,9 +150,10 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
-    """Per stream, step and shard of people: events in, bounded holdings out, each with the sum of its values if any.
+    """Per group of streams, step and shard of people: events in, bounded holdings out, with sums of values if any.
 
-    They go on keyed by shard of items, or `by_people`, for `BoundAcrossWindows`, by shard of people.
+    Each stream is bounded by itself. They go on keyed by group of streams and shard of items, or `by_people`, for
+    `BoundAcrossWindows`, by shard of people.
 
     A batch without an on-time marker (see `WithOnTimeMarkers`) is late: it is counted and described in the dead-letter
     output, never used. When the step is due, all state of the key is freed.
@@ -150,36 +182,46 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
-        events = decode(EventBatch, batch)
+        events = InStreams.from_bytes(EventBatch, batch)
         self.late.inc(len(events.users))
-        yield from late_events(self.steps, key, events, self.domain)
+        yield from late_in_streams(self.steps, key, events, self.domain)
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Bound one step of one shard of people."""
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        kept = bound_items(
-            events.users,
-            events.items,
-            events.times,
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        rows, people = events.batch, events.people()
+        kept = bound_people(
+            people,
+            rows.items,
+            rows.times,
             limit=self.items_per_step,
             selection=self.selection,
-            noise=self.noise.derive("item order", key.stream, key.step),
+            lots=lambda some: self._lots(key.step, events, some),
         )
         self.left_out.inc(kept.left_out)
-        values = None if events.values is None else added_up(events.users, events.items, events.values)[kept.rows]
-        held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names, values)
+        values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
+        batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
+        held = InStreams.sort(events.streams, events.codes[kept.rows], batch)
         if self.by_people:
-            yield people_key(key.shard), seal(key, held)
+            yield people_key(key.shard), seal_encoded(key, held.to_bytes())
         else:
             yield from split_by_item(key, held, self.item_shards)
 
+    def _lots(self, step: int, events: InStreams[EventBatch], rows: np.ndarray) -> np.ndarray:
+        """Draw for rows, in the order of streams, what orders the items of a person."""
+        labels = np.stack([events.users[rows], events.batch.items[rows]], axis=1)
+        lots = np.empty(len(rows), np.uint64)
+        codes = events.codes[rows]
+        for start, end in itertools.pairwise([*np.flatnonzero(first_of_run(codes)).tolist(), len(rows)]):
+            noise = self.noise.derive("item order", events.streams[codes[start]], step)
+            lots[start:end] = noise.words(labels[start:end])[:, 0, 0]
+        return lots
 
-def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[tuple[bytes, bytes]]:
-    """Part holdings by shard of items; where there are none, as in an empty step, they go to a shard of their own."""
-    if not len(held.users):
-        yield StepKey(key.stream, key.step, shards).to_bytes(), encode(held)
-    shard = held.items % np.uint64(shards)
-    for i in range(shards):
-        rows = np.flatnonzero(shard == i)
-        if len(rows):
-            yield StepKey(key.stream, key.step, i).to_bytes(), encode(held.take(rows))
+
+def split_by_item(key: StepKey, held: InStreams[HolderBatch], shards: int) -> Iterator[tuple[bytes, bytes]]:
+    """Part holdings by shard of items; streams without any, as in an empty step, go to a shard of their own."""
+    if empty := held.without_rows:
+        yield key._replace(shard=shards).to_bytes(), InStreams.empty(HolderBatch, empty).to_bytes()
+    shard = held.batch.items % np.uint64(shards)
+    for i in np.unique(shard).tolist():
+        yield key._replace(shard=i).to_bytes(), held.take(np.flatnonzero(shard == i)).to_bytes()

@@ -9,6 +9,7 @@ from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 
 REASON = "time must not be later than the end of the window plus the allowed lateness"
@@ -26,3 +27,11 @@ def late_events(steps: Steps, key: StepKey, batch: EventBatch | HolderBatch, dom
     for item in batch.items.tolist():
         record = batch.names[item] if domain is None else domain[item]
         yield late_letter(steps, key.step, "late event", record, key.stream)
+
+
+def late_in_streams(
+    steps: Steps, key: StepKey, held: InStreams[EventBatch] | InStreams[HolderBatch], domain: Domain | None
+) -> Iterator[Any]:
+    """Describe late events of several streams."""
+    for stream, batch in held.each():
+        yield from late_events(steps, key._replace(stream=stream), batch, domain)

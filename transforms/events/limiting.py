@@ -12,10 +12,11 @@ from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import HolderBatch, StepKey
+from privstream.transforms.batches import HolderBatch, StepKey, sealed_batch
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -63,31 +64,35 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
 
     def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Contributions
+        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributions
     ) -> Handled:
         """Admit each person to streams and steps while the limits allow it."""
-        streams = sorted({step_key.stream for step_key, _ in batches})
-        code_of = {stream: code for code, stream in enumerate(streams)}
-        held = [(code_of[step_key.stream], batch) for step_key, batch in batches]
-        users = np.concatenate([batch.users for _, batch in held])
-        codes = np.repeat([code for code, _ in held], [len(batch.users) for _, batch in held])
-        (people, in_stream), taking_part = _distinct(users, codes)
+        held = InStreams.join(HolderBatch, [batch for _, batch in batches])
+        (people, in_stream), taking_part = _distinct(held.users, held.codes)
         lots = np.empty(len(people), np.uint64)
         order = np.argsort(in_stream, kind="stable")
-        ends = np.searchsorted(in_stream[order], np.arange(len(streams)), side="right")
-        for stream, rows in zip(streams, np.split(order, ends[:-1]), strict=True):
-            lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
+        ends = np.searchsorted(in_stream[order], np.arange(len(held.streams)), side="right")
+        for stream, rows in zip(held.streams, np.split(order, ends[:-1]), strict=True):
+            if len(rows):
+                lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.left_out.inc(int(len(kept) - kept.sum()))
-        outputs: list[Any] = []
-        ends = np.cumsum([len(batch.users) for _, batch in held])[:-1]
-        for (code, batch), keep in zip(held, np.split(kept, ends), strict=True):
-            if keep.any() or not len(keep):  # that of an empty step goes on
-                step_key = StepKey(streams[code], step, 0)
-                outputs += split_by_item(step_key, batch.take(np.flatnonzero(keep)), self.item_shards)
+        outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
+
+    def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
+        """Send what is kept on by group of streams and shard of items; streams without rows go on too."""
+        groups = np.array([int(group_of(stream)) for stream in held.streams])
+        empty = held.without_rows
+        group = groups[held.codes]
+        for number in np.unique(groups).tolist():
+            to = StepKey(str(number), step, 0)
+            if nobody := [stream for stream in empty if group_of(stream) == to.stream]:
+                yield from split_by_item(to, InStreams.empty(HolderBatch, nobody), self.item_shards)
+            if len(rows := np.flatnonzero(kept & (group == number))):
+                yield from split_by_item(to, held.take(rows), self.item_shards)
 
     def _admit(self, people: np.ndarray, lots: np.ndarray, state: Contributions) -> tuple[np.ndarray, list[Charges]]:
         """Tell who of the distinct (person, stream) pairs may take part, and what that charges."""
@@ -108,9 +113,13 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             participations = Charges.of(people[admitted])
         return admitted, [participations, memberships, streams]
 
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
+        """Return the holdings in a sealed record."""
+        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
+
+    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
         """Describe late holdings by item."""
-        return late_events(self.steps, key, batch, self.domain)
+        return late_in_streams(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> Contributions:
         """Add up the log."""

@@ -14,12 +14,13 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
+from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey, seal
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
 from privstream.transforms.rows import STARTED, HeavyHitter
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import Follow
 
@@ -102,7 +103,7 @@ class ByCounts:
             steps=self.steps, mechanism=self.counts, noise=self.noise, domain=self.domain, threshold=self.threshold
         )
         return publish_counts(
-            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
+            held | "CountHolders" >> beam.FlatMap(count_holders).with_output_types(Keyed),
             apply_dofn,
             publisher,
             clocked=self.domain is not None,
@@ -112,11 +113,14 @@ class ByCounts:
         )
 
 
-def count_holders(element: Keyed) -> Keyed:
+def count_holders(element: Keyed) -> Iterator[Keyed]:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
-    key, held = StepKey.from_bytes(element[0]), decode(HolderBatch, element[1])
-    items, counts = np.unique(held.items, return_counts=True)
-    return key._replace(step=0).to_bytes(), seal(key, CountBatch(items, counts, held.names))
+    key = StepKey.from_bytes(element[0])
+    for stream, held in InStreams.from_bytes(HolderBatch, element[1]).each():
+        items, counts = np.unique(held.items, return_counts=True)
+        names = held.names.select(items) if len(held.names.items) else held.names
+        to = key._replace(stream=stream)
+        yield to._replace(step=0).to_bytes(), seal(to, CountBatch(items, counts, names))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Any
 import apache_beam as beam
 from privstream.mechanisms.monitor.item_monitor import ItemMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import EventBatch, StepKey, encode
+from privstream.transforms.batches import EventBatch, StepKey
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.on_time_markers import KeyedBatch, digest
 from privstream.transforms.timing.steps import Steps
 
@@ -34,10 +35,10 @@ class EmitEmptySteps(beam.DoFn):
 
     def process(self, _: bytes) -> Iterator[KeyedBatch]:
         """Look through all steps of the run, in every stream."""
-        nobody = encode(EventBatch.join([]))
         for stream in self.streams:
+            nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
             for step in self.steps_of(stream):
-                yield StepKey(stream, step, self.shard).to_bytes(), (digest(nobody), nobody)
+                yield StepKey(group_of(stream), step, self.shard).to_bytes(), (digest(nobody), nobody)
 
     def steps_of(self, stream: str) -> Iterator[int]:
         """Find these steps."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, seal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
+from privstream.transforms.events.bounding import first_of_run
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.step_batches import StepBatches
 from privstream.transforms.timing.steps import Steps
 
 
 class PruneItems(StepBatches, state="prune_items"):
-    """Per stream, step and shard of items: keep the items that may still be hits.
+    """Per group of streams, step and shard of items: keep the items that may still be hits.
 
     This changes no answer. The monitor counts only people who have charges left, so its count is at most the one taken
     here, and both compare with the same hidden threshold.
@@ -29,12 +32,24 @@ class PruneItems(StepBatches, state="prune_items"):
 
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
         """Test the items of one step of one shard; an empty step, in which nobody holds anything, goes on."""
-        batches = [decode(HolderBatch, data) for data in records]
-        items, counts = np.unique(np.concatenate([batch.items for batch in batches]), return_counts=True)
-        noise = self.steps.renewed(self.noise, key.step).derive("stream", key.stream)
-        candidates = items[self.monitor.could_exceed(self.steps.alike(key.step), items, counts, noise)]
+        held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
+        kept = held.take(self._near_heavy(key.step, held))
+        for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *kept.each()):
+            yield stream.encode(), seal(key._replace(stream=stream), batch)
+
+    def _near_heavy(self, step: int, held: InStreams[HolderBatch]) -> np.ndarray:
+        """Return the rows, increasing, of the items that may still be hits, each tested once in each stream."""
+        codes = held.codes
+        order = np.lexsort((held.batch.items, codes))
+        first = first_of_run(codes[order], held.batch.items[order])
+        items, streams = held.batch.items[order][first], codes[order][first]
+        counts = np.diff(np.append(np.flatnonzero(first), len(order)))
+        noise, alike = self.steps.renewed(self.noise, step), self.steps.alike(step)
+        hits = np.zeros(len(items), bool)
+        ends = [*np.flatnonzero(first_of_run(streams)).tolist(), len(items)]
+        for start, end in itertools.pairwise(ends):
+            source = noise.derive("stream", held.streams[streams[start]])
+            hits[start:end] = self.monitor.could_exceed(alike, items[start:end], counts[start:end], source)
         self.tested.inc(len(items))
-        self.kept.inc(len(candidates))
-        kept = [batch.take(rows) for batch in batches if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
-        if kept or not len(items):
-            yield key.stream.encode(), seal(key, HolderBatch.join(kept))
+        self.kept.inc(int(hits.sum()))
+        return np.sort(order[np.repeat(hits, counts)])

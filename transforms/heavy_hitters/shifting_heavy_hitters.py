@@ -350,6 +350,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             domain=self.domain,
             positions=domain is not None,
             streams=self.streams,
+            together=True,
         )
         limits = self._participations is not None or self.streams_per_person is not None
         bound = BoundPerWindow(

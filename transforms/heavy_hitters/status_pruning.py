@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal, seal_encoded
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.ordered import Handled
 
 NO_ITEMS = np.empty(0, np.uint64)
@@ -79,7 +81,9 @@ def _segment(state: MayBeUp) -> bytes:
     return pack("may be up", 1, vars(state))
 
 
-def by_shard(element: Keyed) -> Keyed:
-    """Seal what people have in one step of one shard of items, under the stream and the shard."""
+def by_shard(element: Keyed) -> Iterator[Keyed]:
+    """Seal what people have in one step of one shard of items, under each stream and the shard."""
     key = StepKey.from_bytes(element[0])
-    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])
+    for stream, held in InStreams.from_bytes(HolderBatch, element[1]).each():
+        to = key._replace(stream=stream)
+        yield to._replace(step=0).to_bytes(), seal(to, held)

@@ -70,6 +70,10 @@ class OrderedSteps(beam.DoFn):
     def encode(self, state: Any) -> list[bytes]:
         """Return a short log that describes the state."""
 
+    def unpack(self, record: bytes) -> Any:
+        """Return the batch in a sealed record."""
+        return unseal(self.batch_type, record)
+
     def step_of(self, record: bytes) -> int:
         """Return the step of a sealed batch."""
         return sealed_key(record).step
@@ -79,7 +83,7 @@ class OrderedSteps(beam.DoFn):
         key, record = element
         step, progress = self.step_of(record), Progress.from_bytes(cells.progress.read())
         if step <= progress.handled:
-            batch = unseal(self.batch_type, record)
+            batch = self.unpack(record)
             self.late.inc(int(batch.counts.sum()) if isinstance(batch, CountBatch) else len(batch.users))
             yield from self.describe_late(sealed_key(record), batch)
             return
@@ -92,7 +96,7 @@ class OrderedSteps(beam.DoFn):
         decoded = self.keys.open(key, cells)
         handled, before = 0, decoded.progress.handled
         for step, records in self._due(decoded, self.steps.latest(time.micros, self.timer_offset)):
-            batches = [(sealed_key(record), unseal(self.batch_type, record)) for record in records]
+            batches = [(sealed_key(record), self.unpack(record)) for record in records]
             if self.steps.starts_afresh(before, step):
                 self.keys.restart(key, decoded, cells)
             before = step

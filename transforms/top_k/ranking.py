@@ -12,10 +12,11 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
@@ -31,10 +32,10 @@ class CountHolders(beam.DoFn):
         """Count one batch."""
         key, data = element
         step_key = StepKey.from_bytes(key)
-        held = decode(HolderBatch, data).items
-        items, counts = np.unique(held, return_counts=True)
-        self.counted.inc(len(held))
-        yield step_key.stream.encode(), stepped(step_key.step, pack("counts", 1, {"items": items, "counts": counts}))
+        for stream, held in InStreams.from_bytes(HolderBatch, data).each():
+            items, counts = np.unique(held.items, return_counts=True)
+            self.counted.inc(len(held.items))
+            yield stream.encode(), stepped(step_key.step, pack("counts", 1, {"items": items, "counts": counts}))
 
 
 def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:

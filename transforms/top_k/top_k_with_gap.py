@@ -272,6 +272,7 @@ class TopKWithGap(PrivateTransform):
             domain=self.domain,
             positions=True,
             streams=self.streams,
+            together=True,
         )
         bound = BoundPerWindow(
             **common,

@@ -1,0 +1,140 @@
+"""Streams that share keys: a record holds the rows of many, so that a stream costs its rows, and no keys of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, decode, encode, string_buffers
+
+GROUPS = 8
+"""Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
+
+Batch = TypeVar("Batch", EventBatch, HolderBatch)
+
+
+@lru_cache(maxsize=1 << 16)
+def group_of(stream: str) -> str:
+    """Return the name of the group that a stream is in; whoever chooses names of streams can fill one."""
+    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % GROUPS)
+
+
+@dataclass(frozen=True, eq=False)
+class InStreams(Generic[Batch]):
+    """Rows of several streams, together.
+
+    Attributes:
+        streams: distinct names, increasing; also of streams without rows, whose empty step is to be decided.
+        starts: int64, shape (number of streams + 1,): the rows of stream i are starts[i] to starts[i + 1].
+        batch: the rows, stream after stream, with the texts of the items of all.
+    """
+
+    streams: tuple[str, ...]
+    starts: np.ndarray
+    batch: Batch
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The place of each row's stream, int64, nondecreasing."""
+        return np.repeat(np.arange(len(self.streams)), np.diff(self.starts))
+
+    @classmethod
+    def of(cls, stream: str, batch: Batch) -> InStreams[Batch]:
+        """Return the rows of one stream."""
+        return cls((stream,), np.array([0, len(batch.users)]), batch)
+
+    @classmethod
+    def empty(cls, kind: type[Batch], streams: Iterable[str]) -> InStreams[Batch]:
+        """Return streams without rows."""
+        names = tuple(sorted(streams))
+        return cls(names, np.zeros(len(names) + 1, np.int64), kind.join([]))
+
+    @classmethod
+    def sort(cls, streams: Sequence[str], codes: np.ndarray, batch: Batch) -> InStreams[Batch]:
+        """Bring rows into the order of increasing `streams`, to which `codes` point."""
+        if len(streams) > 1:
+            batch = rows_of(batch, np.argsort(codes, kind="stable"))
+        starts = np.zeros(len(streams) + 1, np.int64)
+        np.cumsum(np.bincount(codes, minlength=len(streams)), out=starts[1:])
+        return cls(tuple(streams), starts, batch)
+
+    @classmethod
+    def join(cls, kind: type[Batch], parts: Sequence[InStreams[Batch]]) -> InStreams[Batch]:
+        """Put rows together, stream by stream."""
+        if len(parts) == 1:
+            return parts[0]
+        streams = sorted({stream for part in parts for stream in part.streams})
+        code_of = {stream: code for code, stream in enumerate(streams)}
+        places = [np.array([code_of[stream] for stream in part.streams], np.int64) for part in parts]
+        codes = [place[part.codes] for place, part in zip(places, parts, strict=True)]
+        return cls.sort(
+            streams, np.concatenate([np.empty(0, np.int64), *codes]), kind.join([part.batch for part in parts])
+        )
+
+    @classmethod
+    def from_bytes(cls, kind: type[Batch], data: bytes) -> InStreams[Batch]:
+        """Decode what `to_bytes` wrote.
+
+        Raises:
+            SnapshotError: it was written by a version that kept each stream under keys of its own.
+        """
+        size = int.from_bytes(data[:4], "big")
+        found: dict[str, Any] = unpack("streams of a batch", 1, data[4 : 4 + size])
+        names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
+        return cls(tuple(names.to_arrow().to_pylist()), found["starts"], decode(kind, data[4 + size :]))
+
+    def to_bytes(self) -> bytes:
+        """Encode; of batches that wait on disk (see `spill`) the names of streams stay here."""
+        offsets, text = string_buffers(pa.array(self.streams, pa.large_string()))
+        table = pack("streams of a batch", 1, {"offsets": offsets, "text": text, "starts": self.starts})
+        return len(table).to_bytes(4, "big") + table + encode(self.batch)
+
+    @property
+    def users(self) -> np.ndarray:
+        """Hashes of people, row by row."""
+        return self.batch.users
+
+    @property
+    def without_rows(self) -> list[str]:
+        """The streams without rows."""
+        return [self.streams[i] for i in np.flatnonzero(np.diff(self.starts) == 0).tolist()]
+
+    def each(self) -> Iterator[tuple[str, Batch]]:
+        """Yield the streams with their rows; texts are those of all streams."""
+        starts = self.starts.tolist()
+        for i, stream in enumerate(self.streams):
+            yield stream, self.batch if len(self.streams) == 1 else rows_of(self.batch, slice(starts[i], starts[i + 1]))
+
+    def people(self) -> np.ndarray:
+        """Return numbers of people, the same in rows of the same person and stream, in the order of streams."""
+        if len(self.streams) == 1:
+            return self.users
+        codes, order = self.codes, np.lexsort((self.users, self.codes))
+        users, streams = self.users[order], codes[order]
+        first = np.ones(len(order), bool)
+        first[1:] = (users[1:] != users[:-1]) | (streams[1:] != streams[:-1])
+        number = np.empty(len(order), np.uint64)
+        number[order] = np.cumsum(first) - 1
+        return number
+
+    def take(self, rows: np.ndarray) -> InStreams[Batch]:
+        """Keep some rows, in increasing order, the texts that they need, and the streams that they are in."""
+        held = np.bincount(self.codes[rows], minlength=len(self.streams))
+        some = np.flatnonzero(held)
+        starts = np.concatenate([[0], np.cumsum(held[some])])
+        batch = rows_of(self.batch, rows)
+        if len(batch.names.items):
+            batch = replace(batch, names=batch.names.select(np.unique(batch.items)))
+        return InStreams(tuple(self.streams[i] for i in some.tolist()), starts, batch)
+
+
+def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:
+    """Return some rows of a batch, with all its texts."""
+    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
+    return replace(batch, **{name: column[rows] for name, column in columns.items()})
