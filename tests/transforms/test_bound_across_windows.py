@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.batches import HolderBatch, Names, StepKey, decode
+from privstream.transforms.batches import HolderBatch, Names, StepKey
 from privstream.transforms.events.limiting import BoundAcrossWindows, Contributions
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -29,11 +30,13 @@ def admitted(taking_part, participations, streams, split=1, *, reload=False) -> 
             people = np.array(sorted({p for at, s, p in taking_part if (at, s) == (step, stream)}), np.uint64)
             for part in np.array_split(people, split):
                 holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-                batches.append((StepKey(stream, step, 0), holdings))
+                batches.append((StepKey(group_of(stream), step, 0), InStreams.of(stream, holdings)))
         handled = limit.handle(b"", step, batches, ledger)
         for key, data in handled.outputs:
             step_key = StepKey.from_bytes(key)
-            found |= {(step_key.step, step_key.stream, p) for p in decode(HolderBatch, data).users.tolist()}
+            for stream, held in InStreams.from_bytes(HolderBatch, data).each():
+                assert step_key.stream == group_of(stream)
+                found |= {(step_key.step, stream, p) for p in held.users.tolist()}
         log += [] if handled.segment is None else [handled.segment]
         ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
@@ -87,7 +90,7 @@ def test_a_cap_above_16_bits_holds():
     ledger = Contributions(participations=before)
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
-        handled = limit.handle(b"", 1, [(StepKey("", 1, 0), holdings)], ledger)
+        handled = limit.handle(b"", 1, [(StepKey("", 1, 0), InStreams.of("", holdings))], ledger)
         assert len(list(handled.outputs)) == expected
         assert (handled.segment is None) == (expected == 0)
         ledger = limit.decode(b"", limit.encode(handled.state))

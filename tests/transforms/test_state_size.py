@@ -8,10 +8,11 @@ import tiny_runner
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
+from privstream.transforms.batches import HolderBatch, Names, StepKey, seal, seal_encoded
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.heavy_hitters.statuses import DecideStatuses
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, random_events, transform
@@ -131,7 +132,7 @@ def test_steps_in_which_nobody_new_takes_part_write_no_log():
     fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))
     for step in range(50):
-        stage.feed([(b"\0\0\0\0", seal(StepKey("s", step, 0), held(np.arange(10))))])
+        stage.feed([(b"\0\0\0\0", seal_encoded(StepKey("s", step, 0), InStreams.of("s", held(np.arange(10))).to_bytes()))])
         stage.advance(STEPS.decision_time(step, 2).micros)
     assert len(stage.cells.states[b"\0\0\0\0", "bound_across_windows_log"]) == 1
 

@@ -245,7 +245,7 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "PruneDownItems": [by_shard],
     "DecideStatuses": [],
     "PublishWindows": [count_holders],
-    "PublishCounts": [count_holders, on_clock],
+    "PublishCounts": [count_holders, lambda element: [on_clock(element)]],
     "PublishAtEnds": [],
 }
 
@@ -308,7 +308,7 @@ class Chain:
             else:
                 elements = stage.take()
                 for function in BETWEEN[type(following.fn).__name__]:
-                    elements = [function(element) for element in elements]
+                    elements = [made for element in elements for made in function(element)]
                 if isinstance(following.fn, PublishAtEnds):
                     elements = [under_one_key(row, following.fn.coder, following.fn.steps) for row in elements]
                 following.feed(elements)
