@@ -132,7 +132,9 @@ def test_steps_in_which_nobody_new_takes_part_write_no_log():
     fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))
     for step in range(50):
-        stage.feed([(b"\0\0\0\0", seal_encoded(StepKey("s", step, 0), InStreams.of("s", held(np.arange(10))).to_bytes()))])
+        stage.feed(
+            [(b"\0\0\0\0", seal_encoded(StepKey("s", step, 0), InStreams.of("s", held(np.arange(10))).to_bytes()))]
+        )
         stage.advance(STEPS.decision_time(step, 2).micros)
     assert len(stage.cells.states[b"\0\0\0\0", "bound_across_windows_log"]) == 1
 

@@ -20,6 +20,7 @@ from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
+NOISE_AT_HAND = 4096  # streams
 NOBODY = UserCounters()
 NOTHING = Charges.none()
 
@@ -61,6 +62,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self.item_shards = item_shards
         self.participations = participations
         self.streams = streams
+        self._at_hand: dict[str, NoiseSource] = {}
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
 
     def handle(
@@ -74,13 +76,21 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         ends = np.searchsorted(in_stream[order], np.arange(len(held.streams)), side="right")
         for stream, rows in zip(held.streams, np.split(order, ends[:-1]), strict=True):
             if len(rows):
-                lots[rows] = self.noise.derive("person in stream", stream).words(people[rows])[:, 0, 0]
+                lots[rows] = self._noise_of(stream).words(people[rows])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.left_out.inc(int(len(kept) - kept.sum()))
         outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
+
+    def _noise_of(self, stream: str) -> NoiseSource:
+        """Return the noise of a stream; it is kept at hand, since nearly every step needs it again."""
+        if stream not in self._at_hand:
+            if len(self._at_hand) == NOISE_AT_HAND:
+                self._at_hand.clear()
+            self._at_hand[stream] = self.noise.derive("person in stream", stream)
+        return self._at_hand[stream]
 
     def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
         """Send what is kept on by group of streams and shard of items; streams without rows go on too."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
 from privstream.transforms.events.bounding import first_of_run
@@ -45,11 +46,16 @@ class PruneItems(StepBatches, state="prune_items"):
         items, streams = held.batch.items[order][first], codes[order][first]
         counts = np.diff(np.append(np.flatnonzero(first), len(order)))
         noise, alike = self.steps.renewed(self.noise, step), self.steps.alike(step)
-        hits = np.zeros(len(items), bool)
-        ends = [*np.flatnonzero(first_of_run(streams)).tolist(), len(items)]
-        for start, end in itertools.pairwise(ends):
-            source = noise.derive("stream", held.streams[streams[start]])
-            hits[start:end] = self.monitor.could_exceed(alike, items[start:end], counts[start:end], source)
+        starts = [*np.flatnonzero(first_of_run(streams)).tolist(), len(items)]
+        sources = [noise.derive("stream", held.streams[stream]) for stream in streams[starts[:-1]].tolist()]
+        found = np.zeros(0, bool)
+        if self.monitor.domain_size is None and sources:
+            found = self.monitor.could_exceed(alike, items, counts, SideBySide(sources, starts))
+        elif sources:  # each stream has its own items that are hits although nobody has them
+            parts = zip(sources, itertools.pairwise(starts), strict=True)
+            found = np.concatenate(
+                [self.monitor.could_exceed(alike, items[a:b], counts[a:b], s) for s, (a, b) in parts]
+            )
         self.tested.inc(len(items))
-        self.kept.inc(int(hits.sum()))
-        return np.sort(order[np.repeat(hits, counts)])
+        self.kept.inc(int(found.sum()))
+        return np.sort(order[np.repeat(found, counts)])
