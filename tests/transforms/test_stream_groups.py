@@ -1,0 +1,157 @@
+"""Many streams under few keys: every stream is answered as it would be alone, and costs its rows."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import slow_reference
+import tiny_runner
+from hypothesis import given
+from hypothesis import strategies as st
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import ShiftingHeavyHitters, stream_groups
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, seal_encoded
+from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.limiting import BoundAcrossWindows
+from privstream.transforms.stream_groups import GROUPS, InStreams, group_of
+from privstream.transforms.timing.steps import Steps
+from workloads import COMMON, KEY, SECOND, START, random_events, transform
+
+HOSTILE = ("", "0", "\0", "a\nb", "ä", "a" * 5000, "../x", '{"stream": 1}', "\U0010ffff")
+NOISE = KeyedNoise(KEY)
+STEPS = Steps(size=1000, period=1000)
+ROWS = st.lists(st.tuples(st.sampled_from(HOSTILE), st.integers(1, 9), st.integers(1, 5)), max_size=30)
+
+
+def held(rows) -> HolderBatch:
+    users, items = np.array(rows, np.uint64).reshape(-1, 2).T
+    distinct = np.unique(items)
+    names = Names.of(distinct, pa.array([f"item {item}" for item in distinct.tolist()], pa.string()))
+    return HolderBatch(users, items, np.zeros(len(users), np.uint16), names)
+
+
+def together(rows) -> InStreams[HolderBatch]:
+    streams = sorted({stream for stream, _, _ in rows})
+    codes = np.array([streams.index(stream) for stream, _, _ in rows], np.int64)
+    return InStreams.sort(streams, codes, held([row[1:] for row in rows]))
+
+
+def rows_in(found: InStreams[HolderBatch]) -> list:
+    return sorted(
+        (stream, user, batch.names[item])
+        for stream, batch in found.each()
+        for user, item in zip(batch.users.tolist(), batch.items.tolist(), strict=True)
+    )
+
+
+@given(ROWS, ROWS, st.data())
+def test_streams_keep_their_rows_whatever_their_names_are(first, second, data):
+    joined = InStreams.join(HolderBatch, [together(first), together(second), InStreams.empty(HolderBatch, ["nobody"])])
+    joined = InStreams.from_bytes(HolderBatch, joined.to_bytes())
+    assert rows_in(joined) == sorted((stream, user, f"item {item}") for stream, user, item in first + second)
+    assert joined.without_rows == ["nobody"]
+    rows = sorted(data.draw(st.sets(st.integers(0, len(joined.users) - 1)))) if len(joined.users) else []
+    kept = joined.take(np.array(rows, np.int64))
+    assert kept.users.tolist() == joined.users[rows].tolist()
+    assert kept.streams == tuple(sorted({joined.streams[joined.codes[row]] for row in rows}))
+    people = joined.people()
+    pairs = list(zip(joined.codes.tolist(), joined.users.tolist(), strict=True))
+    assert len(set(people.tolist())) == len(set(pairs)) == len(set(zip(people.tolist(), pairs, strict=True)))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_noise_side_by_side_is_that_of_each_source(sizes):
+    sources = [NOISE.derive("stream", number) for number in range(len(sizes))]
+    starts = [0, *np.cumsum(sizes).tolist()]
+    labels, values = np.arange(starts[-1], dtype=np.uint64), np.arange(starts[-1])
+    several = SideBySide(sources, starts).derive("x", 3)
+    parts = [(source.derive("x", 3), slice(a, b)) for source, a, b in zip(sources, starts, starts[1:], strict=False)]
+    alone = np.concatenate([source.words(labels[part]) for source, part in parts])
+    assert several.words(labels).tolist() == alone.tolist()
+    bound = np.concatenate([source.bind(labels[part], values[part]) for source, part in parts])
+    assert several.bind(labels, values).tolist() == bound.tolist()
+    with pytest.raises(ValueError, match="labels must be an array"):
+        several.words(np.append(labels, np.uint64(7)))
+
+
+def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():
+    for batch in (held([(1, 2)]), EventBatch.join([])):
+        with pytest.raises(SnapshotError):
+            InStreams.from_bytes(type(batch), encode(batch))
+
+
+@pytest.mark.parametrize(
+    "name", ["public streams", "known domain, streams", "status, streams", "counts, known domain, streams"]
+)
+@pytest.mark.parametrize("groups", [1, 64])
+def test_the_number_of_groups_changes_no_row(name, groups, monkeypatch):
+    made, events = transform(name), random_events(name, random.Random(5))
+    expected = slow_reference.heavy_hitters(made, events)
+    monkeypatch.setattr(stream_groups, "GROUPS", groups)
+    group_of.cache_clear()
+    try:
+        chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
+    finally:
+        group_of.cache_clear()
+    assert expected
+    assert sorted(chain.rows) == expected
+
+
+def many_streams() -> tuple[ShiftingHeavyHitters, list]:
+    """Return events of a hundred streams, one of which has most of them."""
+    made = ShiftingHeavyHitters(
+        **{**COMMON, "noise": NOISE, "streams_per_person": 2, "max_hits": 3, "count_share": 0.1}
+    )
+    chance, events = random.Random(4), []
+    for number in range(100):
+        stream = HOSTILE[number] if number < len(HOSTILE) else f"s{number}"
+        for person in range(900 if number == 3 else 12):
+            time = START * SECOND + chance.randrange(3 * made.steps.size)
+            events.append((f"u{number}-{person}", "a", time, stream))
+    return made, events
+
+
+def test_one_large_stream_and_many_small_ones_have_the_rows_of_the_reference():
+    made, events = many_streams()
+    expected = slow_reference.heavy_hitters(made, events)
+    assert {row.stream for row in expected} >= {HOSTILE[3]}
+    chain = tiny_runner.run_chain(made, events, random.Random(2), crashes=0.1)
+    assert sorted(chain.rows) == expected
+    late = [(f"late {n}", "a", START * SECOND + n, stream) for n, (*_, stream) in enumerate(events[::40])]
+    chain.arrive(late)
+    chain.advance(tiny_runner.END)
+    assert sorted(chain.rows) == expected
+    positions = [letter.position for letter in chain.dead_letters()]
+    assert len(positions) == len(late) * made.steps.overlap
+    assert all(any(f"stream {stream}" in position for position in positions) for *_, stream in late if stream)
+
+
+def test_streams_cost_no_keys_of_their_own():
+    split = SplitEvents(steps=STEPS, noise=NOISE, shards=3, together=True)
+    schema = EventFields(streams=True).schema()
+    rows = [{"user": f"u{n}", "item": "a", "time": n % 2000, "stream": f"s{n}"} for n in range(5000)]
+    columns = {field.name: pa.array([row[field.name] for row in rows]).cast(field.type) for field in schema}
+    batch = pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
+    found = tiny_runner.call_all(split, [batch])
+    assert len(found) <= GROUPS * 3 * 2
+    streams = [s for _, (_, data) in found for s in InStreams.from_bytes(EventBatch, data).streams]
+    assert sorted(streams) == sorted(f"s{n}" for n in range(5000))
+
+
+def test_what_is_written_is_in_proportion_to_what_changed_not_to_the_largest_stream():
+    fn = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=2, streams=1)
+    stage = tiny_runner.Stage(fn, random.Random(0))
+    written = []
+    for step, (stream, people) in enumerate([("large", 20_000), *((f"small {n}", 10) for n in range(20))]):
+        rows = [(step << 32 | person, 3) for person in range(people)]
+        record = seal_encoded(StepKey("0", step, 0), InStreams.of(stream, held(rows)).to_bytes())
+        stage.feed([(b"key", record)])
+        before = stage.cells.added
+        stage.advance(STEPS.decision_time(step, 2).micros)
+        written.append(stage.cells.added - before)
+    assert written[0] > 20_000 * 10
+    assert max(written[1:]) < 2_000
