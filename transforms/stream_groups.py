@@ -72,7 +72,9 @@ class InStreams(Generic[Batch]):
         streams = sorted({stream for part in parts for stream in part.streams})
         code_of = {stream: code for code, stream in enumerate(streams)}
         places = [np.array([code_of[stream] for stream in part.streams], np.int64) for part in parts]
-        rows = [np.repeat(place, np.diff(part.starts)) for place, part in zip(places, parts, strict=True)]
+        rows: list[np.ndarray] = [
+            np.repeat(place, np.diff(part.starts)) for place, part in zip(places, parts, strict=True)
+        ]
         codes = np.concatenate([np.empty(0, np.int64), *rows])
         return cls.sort(streams, codes, kind.join([part.batch for part in parts]))
 
