@@ -5,7 +5,8 @@ Usage: python benchmarks/heavy_hitters_throughput.py [--quick] [--repeats 2] [--
 Every run has a process of its own, on the in-process FnApiRunner; privstream's is that of its command. Its CPU seconds,
 of all threads, are counted from where options are parsed or the pipeline is built to where its output file is complete;
 imports are not. Of several repeats the one with the least CPU counts. The plain pipelines take minutes, so they get
-all events of 5% of the people. privstream is measured on these too, where its fixed costs weigh more.
+all events of 5% of the people. privstream is measured on these too, where its fixed costs weigh more. What streams cost
+is measured on all events, with 95% of them in one of 2,000 streams, and with all of them in one.
 
 Writes heavy_hitters_throughput.csv and .png to benchmarks/results.
 """
@@ -19,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from _plain_beam import arrow_alone, distinct_pairs, group_by_person
 from _report import parser, results_folder
 from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
@@ -28,6 +32,7 @@ from privstream.pipelines.simulate.event_writers import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.transforms import ShiftingHeavyHitters
 
+IN_THE_LARGEST = 0.95  # of the events
 SHARE = 20  # one person in so many, for the plain pipelines
 WINDOW = 3600
 Parameters = dict[str, Any]
@@ -56,6 +61,18 @@ def some_people(windows: Iterable[SimulatedWindow], users: int) -> Iterator[Simu
         yield replace(window, events=window.events.filter(pc.less(window.events["user"], first_left_out)))
 
 
+def write_streams(path: str, output: str, streams: int) -> str:
+    """Write the same events with a stream each: 95% of them in the first of so many."""
+    rng, source = np.random.default_rng(1), pq.ParquetFile(path)
+    with pq.ParquetWriter(output, source.schema_arrow.append(pa.field("stream", pa.string()))) as writer:
+        for group in range(source.num_row_groups):
+            events = source.read_row_group(group)
+            number = np.where(rng.random(len(events)) < IN_THE_LARGEST, 0, rng.integers(streams, size=len(events)))
+            names = pa.array([f"s{one}" for one in number.tolist()])
+            writer.write_table(events.append_column("stream", names))
+    return output
+
+
 def write_events(folder: Path, options: argparse.Namespace) -> Files:
     """Write the events as Parquet and Avro, and those of some of the people; return paths and numbers of events."""
     simulate = partial(
@@ -75,6 +92,9 @@ def write_events(folder: Path, options: argparse.Namespace) -> Files:
     ):
         path = str(folder / file)
         made[name] = (path, write_simulation(path, windows).events)
+    for name, streams in (("parquet, one stream", 1), ("parquet, 2,000 streams", 2_000)):
+        path, number = made["parquet"]
+        made[name] = (write_streams(path, str(folder / f"streams-{streams}.parquet"), streams), number)
     return made
 
 
@@ -98,6 +118,9 @@ def plan_runs(options: argparse.Namespace) -> Iterator[Run]:
         yield Run("privstream", f"cap per person, {each}", "parquet", command, ("heavy-hitters", parameters | limit))
     yield Run("privstream", "by status, 4 items a window", "parquet", command, ("heavy-hitters", status))
     yield Run("privstream", "public start, 4 items a window", "avro", command, ("heavy-hitters", four))
+    streams = public | {"streams_per_person": 2, "stream_field": "stream"}
+    for name in ("parquet, one stream", "parquet, 2,000 streams"):
+        yield Run("privstream", "two streams a person, 1 item a window", name, command, ("heavy-hitters", streams))
     yield Run("library alone", "fastavro, reading only", "avro", fastavro_alone)
     yield Run("library alone", "pyarrow in one thread, all in memory", "parquet", arrow, holders)
     some = "5% of the people"

@@ -14,6 +14,7 @@ from privstream.transforms.counts.contributions import Contributed, CountContrib
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import added_up
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -100,10 +101,11 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
         key_shards=1, limits=(0, 50),
     )  # fmt: skip
 
-    def holders(*pairs: tuple[int, int]) -> HolderBatch:
+    def holders(*pairs: tuple[int, int]) -> InStreams[HolderBatch]:
         users, items = zip(*pairs, strict=True)
         values = integers(*(90 if item == 7 else 5 for item in items))
-        return HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
+        held = HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
+        return InStreams.of("", held)
 
     first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], Contributed())
     (one,) = map(counted, first.outputs)
