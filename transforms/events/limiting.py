@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
@@ -73,10 +74,11 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         (people, in_stream), taking_part = _distinct(held.users, held.codes)
         lots = np.empty(len(people), np.uint64)
         order = np.argsort(in_stream, kind="stable")
-        ends = np.searchsorted(in_stream[order], np.arange(len(held.streams)), side="right")
-        for stream, rows in zip(held.streams, np.split(order, ends[:-1]), strict=True):
-            if len(rows):
-                lots[rows] = self._noise_of(stream).words(people[rows])[:, 0, 0]
+        if len(order):
+            starts = np.flatnonzero(first_of_run(in_stream[order]))
+            sources = [self._noise_of(held.streams[code]) for code in in_stream[order[starts]].tolist()]
+            together = SideBySide(sources, [*starts.tolist(), len(order)])
+            lots[order] = together.words(people[order])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.left_out.inc(int(len(kept) - kept.sum()))
