@@ -37,7 +37,7 @@ from privstream.pipelines.runners.flink_restarts import name_job
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import output_format
-from privstream.pipelines.sinks.whole_files import check_destination, check_new, write_json
+from privstream.pipelines.sinks.whole_files import check_destination, check_new, fingerprint, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.pipelines.terminal import say
@@ -123,7 +123,7 @@ class RunCommand:
             for line in recorded:
                 say(line)
         if arguments.output != TERMINAL and not run.endless:
-            write_json(run.guarantee_file, run.promised)
+            write_json(run.guarantee_file, run.promised | {"rows": {"sha256": fingerprint(arguments.output)}})
         if run.destination is not None and not run.endless:
             say(send(run.destination, arguments.output))
         self._report(run, counters)

@@ -20,6 +20,7 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.endless import GUARANTEE
 from privstream.pipelines.questions.spec import QuestionSpec, resolve
 from privstream.pipelines.sinks.row_files import arrow_table
+from privstream.pipelines.sinks.whole_files import fingerprint
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
 
@@ -131,7 +132,7 @@ def read_result(path: str) -> Result:
     rows: list[Any] = []
     for file in files_of(path):
         try:
-            rows += read_file(file, found.spec)
+            rows += read_file(file, found)
         except ValueError as error:
             raise ValueError(
                 f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
@@ -181,13 +182,19 @@ def is_rows(name: str) -> bool:
     return name.rpartition(".")[2].lower() in WRITTEN
 
 
-def read_file(file: str, spec: QuestionSpec) -> list[Any]:
-    """Return the rows of a file, of the type with most fields of those that the question may publish.
+def read_file(file: str, result: Result) -> list[Any]:
+    """Return the rows of a file of a result, of the type with most fields of those that the question may publish.
 
     Raises:
-        ValueError: it has others, or is not complete; the message names the file.
+        ValueError: it has others, is not complete, or is not the file that the guarantee was written for; the message
+            names the file.
     """
-    *extended, base = _row_types(spec.row_type)
+    written = result.promise.maybe("rows", "sha256")
+    if file == result.path and written is not None and fingerprint(file) != written:
+        raise ValueError(
+            f"RESULT must be as its run wrote it: {file} has changed, or the guarantee beside it is that of another run"
+        )
+    *extended, base = _row_types(result.spec.row_type)
     for row_type in extended:
         try:
             return read_rows("RESULT", file, row_type)

@@ -188,7 +188,7 @@ class _WatchedResult:
         if known.stamp == stamp:
             return known
         try:
-            return _Read(stamp, read_file(path, result.spec), True)
+            return _Read(stamp, read_file(path, result), True)
         except Exception:  # nor must this
             return known._replace(stamp=stamp, whole=False)
 

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import glob
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -112,6 +113,15 @@ def write_json(path: str, value: Any) -> None:
     text = json_text(value, indent=2)
     with whole_file(path) as stream:
         stream.write(text.encode() + b"\n")
+
+
+def fingerprint(path: str) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
+    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        found = hashlib.sha256()
+        while data := stream.read(1 << 20):
+            found.update(data)
+    return found.hexdigest()
 
 
 def _create(path: str, private: bool) -> BinaryIO:

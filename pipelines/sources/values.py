@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from privstream.pipelines.sources.fields import is_text
 from privstream.pipelines.sources.texts import Marks
 from privstream.transforms.events.broken_rule import BrokenRuleError
 from privstream.transforms.events.values import VALUE, value_column, value_of
@@ -19,11 +20,11 @@ def read_values(values: pa.Array | list[Any], *, whole: bool) -> tuple[pa.Array,
     """
     if isinstance(values, list):
         return _from_list(values, whole=whole)
-    if pa.types.is_binary(values.type):
+    if is_text(values.type) and not pa.types.is_dictionary(values.type):
         try:
-            values = values.cast(pa.string())
+            values = values.cast(pa.binary()).cast(pa.string())
         except pa.ArrowInvalid:  # bytes that are no text are no number either
-            return _from_list([each and each.decode("utf-8", "replace") for each in values.to_pylist()], whole=whole)
+            return _from_list(values.cast(pa.binary()).to_pylist(), whole=whole)
     numbers, broken = value_column(values, whole=whole)
     marks: Marks = {}
     for mask, rule in broken:
@@ -41,8 +42,9 @@ def _from_list(values: list[Any], *, whole: bool) -> tuple[pa.Array, Marks]:
     numbers = np.zeros(len(values))
     marks: Marks = {}
     for row, value in enumerate(values):
+        read = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         try:
-            numbers[row] = value_of(value, whole=whole)
+            numbers[row] = value_of(read, whole=whole)
         except BrokenRuleError as error:
             marks.setdefault(_rule(error), np.zeros(len(values), bool))[row] = True
     return pa.array(numbers), marks

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from fuzz_cases import Case, Crowd, TimeForm, place_of, random_crowd
+from fuzz_cases import Case, Crowd, TimeForm, as_integers, place_of, random_crowd
 from fuzz_meaning import Rules, Stamp, of_values
-from fuzz_values import CANARY, FLOATS, INTEGERS, SPAN_START, moment, raw, text, time_text
+from fuzz_values import CANARY, FLOATS, INTEGERS, SPAN_START, moment, number_text, raw, text, time_text
 
 CODECS = ("null", "deflate", "bzip2", "xz")
 SYNC = b"sixteen letters!"
@@ -37,6 +37,8 @@ def avro_case(chance: random.Random, folder: Path, _: str = "", crowd: Crowd | N
     kind = next(field["type"] for field in schema if field["name"] == rules.user)
     if _base(kind)[0] == "long":
         honest = [event._replace(user=event.user.removeprefix(CANARY)) for event in honest]
+    if _base(next(field["type"] for field in schema if field["name"] == rules.item))[0] == "long":
+        honest = as_integers(honest)
     times = TimeForm(chance, rules.time_unit)
     records = [_honest(event, schema, rules, times) for event in honest]
     hostile = _hostile(chance, schema, rules)
@@ -89,7 +91,8 @@ def _encoded(value: Any) -> Any:
 def _schema(chance: random.Random, rules: Rules) -> list[dict[str, Any]]:
     """Return fields, in any order, with others between them."""
     times = [*STAMPS, *TEXT_TYPES, *(NUMBER_TYPES if rules.time_unit else [])]
-    kinds = {rules.user: [*TEXT_TYPES, "long", ["null", "long"]], rules.item: TEXT_TYPES, rules.time: times}
+    items = [*TEXT_TYPES, *NUMBER_TYPES] if rules.numbers else TEXT_TYPES
+    kinds = {rules.user: [*TEXT_TYPES, "long", ["null", "long"]], rules.item: items, rules.time: times}
     if rules.stream:
         kinds[rules.stream] = TEXT_TYPES
     fields = [{"name": name, "type": chance.choice(choices)} for name, choices in kinds.items()]
@@ -118,7 +121,8 @@ def _honest(event: Any, schema: list[dict[str, Any]], rules: Rules, times: TimeF
     kinds = {field["name"]: field["type"] for field in schema}
     for name, value in zip((rules.user, rules.item, rules.stream), (event.user, event.item, event.stream), strict=True):
         if name:
-            record[name] = int(value) if _base(kinds[name])[0] == "long" else value
+            number = {"long": lambda text: int(float(text)), "double": float}.get(_base(kinds[name])[0])
+            record[name] = number(value) if number else value
     record[rules.time] = _time(event.time, kinds[rules.time], times)
     return record
 
@@ -138,9 +142,9 @@ def _hostile(chance: random.Random, schema: list[dict[str, Any]], rules: Rules) 
     record = {}
     for field in schema:
         base, _, _ = _base(field["type"])
-        record[field["name"]] = {"string": f"{CANARY} 0", "bytes": b"0", "long": 5, "double": 5.0}.get(base) or _other(
-            field["type"]
-        )
+        record[field["name"]] = {"string": rules.plain_item, "bytes": b"0", "long": 5, "double": 5.0}.get(
+            base
+        ) or _other(field["type"])
     kinds = {field["name"]: field["type"] for field in schema}
     record[rules.time] = _time(SPAN_START, kinds[rules.time], TimeForm(random.Random(0), None))
     for _ in range(chance.choice([1, 1, 2])):
@@ -161,6 +165,8 @@ def _value(chance: random.Random, kind: Any, time: bool, rules: Rules) -> Any:
         return chance.choice([*FLOATS, float(moment(chance))])
     if time and chance.random() < 0.6:
         return time_text(chance)
+    if rules.numbers and not time and chance.random() < 0.3:
+        return number_text(chance).decode()
     longest = rules.max_item_bytes if rules.max_item_bytes < 1000 else 40
     return raw(chance, longest) if chance.random() < 0.5 else text(chance, longest)
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from fuzz_meaning import Event, Rules
 from fuzz_values import CANARY, SPAN, SPAN_START, UNITS, iso_time
 
+NUMBERS = ["0.0", "1.0", "2.0", "3.0"]
+ODD_NUMBERS = ["-1.5", "1e-320", "1e+300", "4294967296.0", "0.1"]
 ODD_ITEMS = ["日本 é e\u0301", " ", "\\n", "a|b", "'", "x" * 30, "5", "\u202e", "a b"]
 
 
@@ -60,6 +62,7 @@ def random_rules(chance: random.Random, *, renamed: bool = True) -> Rules:
         time_unit=chance.choice([None, None, *UNITS]),
         max_item_bytes=chance.choice([1 << 14, 40]),
         reads_users=chance.random() < 0.85,
+        numbers=chance.random() < 0.2,
         **names,
     )
 
@@ -72,9 +75,9 @@ def random_crowd(chance: random.Random, *, renamed: bool = True) -> Crowd:
 
 def honest_events(chance: random.Random, rules: Rules, n: int) -> list[Event]:
     """Return events of people who do nothing odd; times are whole seconds, so that every unit can say them."""
-    items = [f"{CANARY} {number}" for number in range(4)]
+    items = NUMBERS if rules.numbers else [f"{CANARY} {number}" for number in range(4)]
     if chance.random() < 0.4:
-        items += ODD_ITEMS
+        items = [*items, *(ODD_NUMBERS if rules.numbers else ODD_ITEMS)]
     return [
         Event(
             chance.choice([f"{CANARY}{number}", str(number)]),
@@ -109,6 +112,11 @@ class TimeForm:
         if kind == "float" and self.unit != "ns":
             return float(self.number(micros))
         return iso_time(self.chance if kind == "free" else random.Random(0), micros)
+
+
+def as_integers(honest: list[Event]) -> list[Event]:
+    """Return events whose numbers are whole and small."""
+    return [event._replace(item=repr(float(event.item) % 10 // 1)) for event in honest]
 
 
 def place_of(chance: random.Random, n: int) -> int:

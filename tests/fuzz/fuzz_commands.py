@@ -50,6 +50,8 @@ QUESTIONS = {
     "heavy-hitters": Question([*WINDOWS[:2], "--epsilon", "20", "--delta", "1e-3", "--max_hits", "3", "--horizon",
     "9"]),
     "counts": Question([*WINDOWS, "--epsilon", "20", "--delta", "1e-3", "--max_contributions", "3", "--over", "start"]),
+    "quantiles": Question([*WINDOWS, "--epsilon", "5", "--value_field", "item", "--low", "0", "--high", "4",
+    "--quantiles", "0.5,0.9", "--max_contributions", "3"]),
     "top-k": Question([*WINDOWS, "--epsilon", "5", "--top", "2", "--items_per_step", "2"], DOMAIN),
     "alerts": Question([*WINDOWS, "--epsilon", "9", "--min_alerts", "5"], {"rules": lines(RULES)}),
     "histogram": Question([*WINDOWS, "--epsilon", "2", "--queries", "histogram,max,top:2"], DOMAIN),

@@ -3,7 +3,7 @@
 import random
 
 from fuzz_meaning import Event, Rules, of_csv_record
-from fuzz_values import CANARY, NOT_UTF_8, SPAN_START, iso_time, raw, text, time_text
+from fuzz_values import CANARY, NOT_UTF_8, SPAN_START, iso_time, number_text, raw, text, time_text
 
 LINES = [
     b"", b" ", b",", b",,,,,,,,", b'"', b'""', b'"""', b'","', b"x", b"\x00", b"\xff", b"\x00\x00\x00", b"\r",
@@ -71,7 +71,7 @@ def _values(chance: random.Random, rules: Rules) -> dict[str, bytes]:
     number = str(SPAN_START * {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[rules.time_unit or "s"] // 10**6)
     values = {
         rules.user: f"{CANARY}x".encode(),
-        rules.item: f"{CANARY} 0".encode(),
+        rules.item: rules.plain_item.encode(),
         rules.time: chance.choice([iso_time(chance, SPAN_START + 5), number, number + ".0"]).encode(),
     }
     if rules.stream:
@@ -83,7 +83,7 @@ def _values(chance: random.Random, rules: Rules) -> dict[str, bytes]:
             case 0:
                 values[name] = time_text(chance).encode()
             case 1:
-                values[name] = raw(chance, longest)
+                values[name] = raw(chance, longest) if name != rules.item or not rules.numbers else number_text(chance)
             case 2:
                 break_ = chance.choice(["\n", "\r\n", "\n\n"])
                 values[name] = break_.join([f"{CANARY}", *layout_lines(chance, values)]).encode()

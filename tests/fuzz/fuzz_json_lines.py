@@ -4,7 +4,18 @@ import json
 import random
 
 from fuzz_meaning import Event, Rules, of_json_line
-from fuzz_values import BAD_TIMES, CANARY, FLOATS, INTEGERS, NOT_UTF_8, SPAN_START, iso_time, text, time_text
+from fuzz_values import (
+    BAD_TIMES,
+    CANARY,
+    FLOATS,
+    INTEGERS,
+    NOT_UTF_8,
+    SPAN_START,
+    iso_time,
+    number_text,
+    text,
+    time_text,
+)
 
 LONG_LINE = 3000
 """Longer than the limit of a line in half of the cases."""
@@ -42,7 +53,8 @@ def encode(events: list[Event], rules: Rules, times: object, chance: random.Rand
     lines = []
     for event in events:
         user: object = int(event.user) if event.user.isdecimal() and chance.random() < 0.5 else event.user
-        values = {rules.user: user, rules.item: event.item, rules.time: times(event.time)}
+        item: object = float(event.item) if rules.numbers and chance.random() < 0.7 else event.item
+        values = {rules.user: user, rules.item: item, rules.time: times(event.time)}
         if rules.stream:
             values[rules.stream] = event.stream
         lines.append(json.dumps(values, ensure_ascii=chance.random() < 0.5).encode())
@@ -64,7 +76,7 @@ def _object(chance: random.Random, rules: Rules) -> bytes:
     number = str(SPAN_START * {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[rules.time_unit or "s"] // 10**6)
     good = {
         rules.user: _quoted(f"{CANARY}x", chance),
-        rules.item: _quoted(f"{CANARY} 0", chance),
+        rules.item: _quoted(rules.plain_item, chance),
         rules.time: chance.choice([_quoted(iso_time(chance, SPAN_START + 5), chance), number, number + ".0"]),
     }
     if rules.stream:
@@ -103,6 +115,7 @@ def _value(chance: random.Random, rules: Rules) -> str:
         [
             lambda: _quoted(text(chance, longest), chance),
             lambda: _quoted(chance.choice(BAD_TIMES), chance),
+            lambda: _quoted(number_text(chance).decode(), chance),
             lambda: _quoted("y" * chance.choice([LONG_LINE, 10 * LONG_LINE]), chance),
             lambda: str(chance.choice(INTEGERS)),
             lambda: json.dumps(chance.choice(FLOATS)),

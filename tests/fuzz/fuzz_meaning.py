@@ -1,7 +1,8 @@
 """What a record means by the documented rules, found by other means than the readers': Python's csv and json modules.
 
 A record means one event, or nothing. Users, items and streams are text or integers, not empty, not too long, UTF-8;
-times are ISO 8601 or, in a stated unit, numbers, from 1970 until 2200.
+times are ISO 8601 or, in a stated unit, numbers, from 1970 until 2200. Where a number is read in place of the item, it
+is finite, and text that is one has decimal digits, with a point and an exponent at most.
 """
 
 import csv
@@ -14,7 +15,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from fuzz_values import EPOCH, UNITS
+from fuzz_values import CANARY, EPOCH, UNITS
 
 END_MICROS = 7_258_118_400_000_000
 ISO = re.compile(
@@ -22,11 +23,12 @@ ISO = re.compile(
 )
 CSV_FIELD = r'(?:[^",\r\n]*|"(?:[^"\r]|\r\n|"")*")'
 CSV_RECORD = re.compile(f"{CSV_FIELD}(?:,{CSV_FIELD})*")
+LONGEST_NUMBER = 400
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class Event(NamedTuple):
-    """A person, an item, microseconds since 1970, a stream."""
+    """A person, an item (or a number, as Python writes it), microseconds since 1970, a stream."""
 
     user: str
     item: str
@@ -40,7 +42,10 @@ class Stamp(int):
 
 @dataclass(frozen=True)
 class Rules:
-    """The options that decide what a record means; files have users also where nobody reads them."""
+    """The options that decide what a record means; files have users also where nobody reads them.
+
+    With `numbers` the field of the item has a number, and no item is read.
+    """
 
     stream: str = ""
     time_unit: str | None = None
@@ -49,11 +54,18 @@ class Rules:
     item: str = "item"
     time: str = "time"
     reads_users: bool = True
+    numbers: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of a `FieldMapping`."""
-        given = {key: value for key, value in vars(self).items() if key != "reads_users"}
+        given = {key: value for key, value in vars(self).items() if key not in ("reads_users", "numbers")}
+        given |= {"item": "", "value": self.item} if self.numbers else {}
         return given if self.reads_users else given | {"user": ""}
+
+    @property
+    def plain_item(self) -> str:
+        """Return what an item may be."""
+        return "2.5" if self.numbers else f"{CANARY} 0"
 
     def names(self) -> list[str]:
         """Return the fields that mean something."""
@@ -63,7 +75,7 @@ class Rules:
 def of_values(values: dict[str, Any], rules: Rules) -> Event | None:
     """Return what a record with these Python values means."""
     user = _text(values.get(rules.user), rules) if rules.reads_users else ""
-    item = _text(values.get(rules.item), rules)
+    item = (_number if rules.numbers else _text)(values.get(rules.item), rules)
     stream = _text(values.get(rules.stream), rules) if rules.stream else ""
     time = _time(values.get(rules.time), rules.time_unit)
     if user is None or item is None or stream is None or time is None:
@@ -104,6 +116,21 @@ def _text(value: Any, rules: Rules) -> str | None:
         return value if len(value.encode()) <= rules.max_item_bytes else None
     except UnicodeEncodeError:
         return None
+
+
+def _number(value: Any, rules: Rules) -> str | None:
+    """Return a finite number as Python writes it, or None if it is none."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and (len(value) > LONGEST_NUMBER or not NUMBER.fullmatch(value)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return repr(number) if math.isfinite(number) else None
 
 
 def _time(value: Any, unit: str | None) -> int | None:

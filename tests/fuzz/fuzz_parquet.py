@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz_cases import Case, Crowd, TimeForm, place_of, random_crowd
+from fuzz_cases import Case, Crowd, TimeForm, as_integers, place_of, random_crowd
 from fuzz_meaning import Rules, Stamp, of_values
-from fuzz_values import CANARY, FLOATS, INTEGERS, SPAN_START, moment, raw, text, time_text
+from fuzz_values import CANARY, FLOATS, INTEGERS, SPAN_START, moment, number_text, raw, text, time_text
 
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())]
@@ -25,6 +25,8 @@ def parquet_case(chance: random.Random, folder: Path, _: str = "", crowd: Crowd 
     kind = schema.field(rules.user).type
     if pa.types.is_integer(kind):
         honest = [event._replace(user=event.user.removeprefix(CANARY)) for event in honest]
+    if pa.types.is_integer(schema.field(rules.item).type):
+        honest = as_integers(honest)
     times = TimeForm(chance, rules.time_unit)
     records = [_honest(event, schema, rules, times) for event in honest]
     hostile = _hostile(chance, schema, rules)
@@ -65,7 +67,7 @@ def _schema(chance: random.Random, rules: Rules) -> pa.Schema:
     """Return fields, in any order, with others between them."""
     kinds = {
         rules.user: [*TEXT_TYPES, *INTEGER_TYPES],
-        rules.item: TEXT_TYPES,
+        rules.item: [*TEXT_TYPES, *NUMBERS] if rules.numbers else TEXT_TYPES,
         rules.time: [*STAMPS, *TEXT_TYPES, *(NUMBERS if rules.time_unit else [])],
     }
     if rules.stream:
@@ -81,13 +83,21 @@ def _binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
+def _numeric(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _number(text: str, kind: pa.DataType) -> float:
+    return int(float(text)) if pa.types.is_integer(kind) else float(text)
+
+
 def _honest(event: Any, schema: pa.Schema, rules: Rules, times: TimeForm) -> dict[str, Any]:
     """Return an event as a record."""
     record: dict[str, Any] = {field.name: "7" for field in schema if field.name not in rules.names()}
     for name, value in zip((rules.user, rules.item, rules.stream), (event.user, event.item, event.stream), strict=True):
         if name:
             kind = schema.field(name).type
-            record[name] = int(value) if pa.types.is_integer(kind) else value.encode() if _binary(kind) else value
+            record[name] = _number(value, kind) if _numeric(kind) else value.encode() if _binary(kind) else value
     record[rules.time] = _time(event.time, schema.field(rules.time).type, times)
     return record
 
@@ -109,7 +119,7 @@ def _hostile(chance: random.Random, schema: pa.Schema, rules: Rules) -> dict[str
     record: dict[str, Any] = {field.name: f"{CANARY} 0" for field in schema}
     for name in rules.names():
         kind = schema.field(name).type
-        record[name] = 5 if pa.types.is_integer(kind) else b"0" if _binary(kind) else f"{CANARY} 0"
+        record[name] = _number("5", kind) if _numeric(kind) else b"0" if _binary(kind) else rules.plain_item
     record[rules.time] = _time(SPAN_START, schema.field(rules.time).type, TimeForm(random.Random(0), None))
     for _ in range(chance.choice([1, 1, 2])):
         name = chance.choice(rules.names())
@@ -132,6 +142,8 @@ def _value(chance: random.Random, kind: pa.DataType, time: bool, rules: Rules) -
         return chance.choice([*FLOATS, float(moment(chance))])
     longest = rules.max_item_bytes if rules.max_item_bytes < 1000 else 40
     value = time_text(chance) if time and chance.random() < 0.6 else raw(chance, longest)
+    if rules.numbers and not time and chance.random() < 0.3:
+        return number_text(chance) if _binary(kind) else number_text(chance).decode()
     value = text(chance, longest) if not time and chance.random() < 0.3 else value
     return value.encode() if isinstance(value, str) and _binary(kind) else value
 

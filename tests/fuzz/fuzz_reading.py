@@ -50,4 +50,5 @@ def _add(output: object, found: Outcome) -> None:
     columns = output.to_pydict()
     times = output["time"].cast(pa.int64()).to_pylist()
     users, streams = (columns.get(name) or [""] * output.num_rows for name in ("user", "stream"))
-    found.events.update(Event(*row) for row in zip(users, columns["item"], times, streams, strict=True))
+    items = columns["item"] if "item" in columns else map(repr, columns["value"])
+    found.events.update(Event(*row) for row in zip(users, items, times, streams, strict=True))

@@ -43,7 +43,7 @@ def text_case(chance: random.Random, folder: Path, format: str, crowd: Crowd | N
         layout = fuzz_csv.Layout(chance, rules)
         if layout.quoting == "never":
             honest = [event._replace(item=event.item.replace(",", " ").replace('"', " ")) for event in honest]
-        if layout.lines_in_quotes:
+        if layout.lines_in_quotes and not rules.numbers:
             honest = [event._replace(item=chance.choice([event.item, 'a "b",\nc', '"', "x\ny"])) for event in honest]
         start = b",".join(fuzz_csv.quoted(name.encode(), chance.random() < 0.2) for name in layout.header)
         lines = fuzz_csv.encode(honest, rules, times, layout)

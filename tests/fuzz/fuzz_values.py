@@ -45,6 +45,12 @@ INTEGERS = [
 ]  # fmt: skip
 FLOATS = [0.0, -0.0, 1.5, -1.5, 1e-320, 1e15, 1e300, 1.7976931348623157e308, float("inf"), float("-inf"), float("nan")]
 
+NUMBERS = [
+    "1", "+1", "-1", "007", "1.", ".5", "1.0", "12.5e3", "1E5", "1e-400", "1e400", "1e99999", "1e", ".", "-.", "1_000",
+    "1,5", "1,000", "0x10", "1e5e5", "--1", " 1", "1 ", "1\t", "1d", "1f", "1j", "\u0661", "\uff11", "½", "2.5",
+    "5 EUR", "0" * 400, "0" * 401, "9" * 308, "9" * 309, "nan", "NaN", "inf", "-inf", "Infinity", "infinity", "",
+]  # fmt: skip
+
 BAD_TIMES = [
     "", " ", "now", "12:00", "17/May/2015:10:05:03 +0000", "01/02/2024", "31.12.2024", "2024-13-01", "2024-02-30",
     "2024-1-1", "2024-01-01T25:00:00", "2024-01-01T00:61:00", "2024-01-01T00:00:60Z", "2024-01-01T00:00:00+99:99",
@@ -104,6 +110,11 @@ def moment(chance: random.Random) -> int:
     """Return microseconds since 1970: of an honest event, or at the edge of what is accepted."""
     edges = [0, 1, 999_999, 7_258_118_399_999_999, 7_258_118_400_000_000, 253_402_300_799_000_000]
     return chance.choice(edges) if chance.random() < 0.15 else SPAN_START + chance.randrange(SPAN)
+
+
+def number_text(chance: random.Random) -> bytes:
+    """Return a number as text, or what is none."""
+    return chance.choice([*NUMBERS, *map(str, FLOATS), *map(str, INTEGERS)]).encode()
 
 
 def time_text(chance: random.Random) -> str:

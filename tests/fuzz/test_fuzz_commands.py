@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fuzz_avro import avro_case
-from fuzz_cases import Case, Crowd, honest_events
+from fuzz_cases import NUMBERS, Case, Crowd, honest_events
 from fuzz_commands import QUESTIONS, Ran, arguments_of, run
 from fuzz_damage import damaged_file, mislabelled_file, misshapen_file
 from fuzz_manners import check_manners
@@ -21,6 +21,8 @@ CASES = {"jsonl": text_case, "csv": text_case, "avro": avro_case, "parquet": par
 PEOPLE = 120
 WITHOUT_USERS = ("histogram", "flags")
 """Commands that protect an event here, and do not ask whose it is."""
+WITH_NUMBERS = ("quantiles",)
+"""Commands that read a number in place of an item."""
 QUICK = ("histogram",)
 
 Saved = dict[tuple[object, ...], Ran]
@@ -29,7 +31,8 @@ Saved = dict[tuple[object, ...], Ran]
 def crowd(name: str, rules: Rules) -> Crowd:
     """Return the honest majority of a command, always the same; its users are numbers, as points must be."""
     chance = random.Random(f"crowd {name}")
-    plain = [event for event in honest_events(chance, rules, 4 * PEOPLE) if event.item.startswith(CANARY)][:PEOPLE]
+    events = honest_events(chance, rules, 4 * PEOPLE)
+    plain = [event for event in events if event.item.startswith(CANARY) or event.item in NUMBERS][:PEOPLE]
     return Crowd(rules, [event._replace(user=str(number % 60 + 1)) for number, event in enumerate(plain)])
 
 
@@ -76,7 +79,8 @@ def check_rows(name: str, saved: Saved, plain: Path) -> Callable[[random.Random,
     def check(chance: random.Random, folder: Path) -> None:
         stream = chance.choice(["", "", "stream", "place"]) if QUESTIONS[name].streams else ""
         unit = chance.choice([None, None, "s", "ms", "us", "ns"])
-        whole = crowd(name, Rules(stream=stream, time_unit=unit, reads_users=name not in WITHOUT_USERS))
+        reads = {"reads_users": name not in WITHOUT_USERS, "numbers": name in WITH_NUMBERS}
+        whole = crowd(name, Rules(stream=stream, time_unit=unit, **reads))
         cases = hostile_files(chance, folder, whole)
         call = arguments_of(name, folder / "run", folder / "events-*", stream=stream, unit=unit)
         ran = run(call, folder / "run")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -408,6 +409,7 @@ def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City
     assert watch(city, tmp_path / "rows.jsonl", *options, common=ENDLESS) == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["made_by"] == {"command": "privstream heavy-hitters", "version": version("privstream")}
+    assert promise["rows"] == {"sha256": sha256((tmp_path / "rows.jsonl").read_bytes()).hexdigest()}
     assert "horizon" not in promise["parameters"]
     assert None not in promise["parameters"].values()
     assert "horizon" not in promise["guarantee"]

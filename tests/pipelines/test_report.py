@@ -1,5 +1,6 @@
 """`privstream report`: from files of rows to one page."""
 
+import hashlib
 import json
 import math
 import re
@@ -206,6 +207,18 @@ def test_what_is_broken_is_one_error(what: str, message: str, folder: Path, caps
     told = capsys.readouterr().err
     assert re.search(f"privstream report: error: .*{message}", told) and told.count("\n") == 1, told
     assert not (folder / "report.html").exists()
+
+
+def test_rows_that_the_run_did_not_write_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = Path(write(folder, "counts"))
+    beside = rows.with_name(f"{rows.name}.guarantee.json")
+    sealed = json.loads(beside.read_text()) | {"rows": {"sha256": hashlib.sha256(rows.read_bytes()).hexdigest()}}
+    beside.write_text(json.dumps(sealed))
+    assert report(folder, rows) == 0
+    one, *others = rows.read_text().splitlines()
+    rows.write_text("\n".join([json.dumps(json.loads(one) | {"count": 9999}), *others, ""]))
+    assert report(folder, rows) == 2
+    assert "RESULT must be as its run wrote it: " in capsys.readouterr().err
 
 
 def test_a_ledger_without_the_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

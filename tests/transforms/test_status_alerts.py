@@ -175,8 +175,10 @@ def test_auto_takes_the_smallest_margin():
         return transform("one", **{"rules": RULES[1:], "method": "auto", "epsilon": 1.0, "delta": 1e-6} | changes)
 
     few, many = asked(end=START + WINDOW), asked(end=START + 1000 * WINDOW)
-    assert (few.method, many.method) == ("counts", "status")
-    assert many.margin() < asked(method="sparse_vector", end=START + 1000 * WINDOW).margin()
+    assert (few.method, many.method) == ("counts", "sparse_vector"), "the end of `few` charges everybody"
+    only_many = asked(rules=RULES[2:], end=START + 1000 * WINDOW)
+    assert only_many.method == "status"
+    assert only_many.margin() < asked(rules=RULES[2:], method="sparse_vector", end=START + 1000 * WINDOW).margin()
     assert asked(delta=0.0, end=START + 1000 * WINDOW).method == "sparse_vector"
     assert asked(rules=RULES, end=START + WINDOW).method == "status", "only it knows of until"
 
@@ -188,7 +190,10 @@ def test_the_guarantee_says_whom_changes_charge():
     assert "Each person counts in at most 1 stream." in found.limits
     assert found.proof == "docs/proofs/status_monitor.md, section 6"
     assert any("64-bit hashes" in caveat for caveat in found.caveats)
-    assert "Who has been charged 4 times is not counted." in transform("one").accuracy.sentence
+    assert "Who has been charged 4 times is not counted. The end of an alert with `at_most` charges everybody" in (
+        transform("one").accuracy.sentence
+    )
+    assert "at_most" not in transform("one", rules=RULES[2:]).accuracy.sentence
 
 
 @pytest.mark.parametrize(

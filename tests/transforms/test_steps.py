@@ -55,15 +55,15 @@ def test_bounds_and_decision_times_fit_together(steps, step, stage):
     assert steps.latest(decided.micros - 1, stage) == step - 1
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**6))
-def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, start, span):
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**3))
+def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, start, further):
     window, period = max(window, period) / 1000, min(window, period) / 1000
     begin = start / 1000
-    end = begin + window + span / 1000
+    end = begin + window + further * period
     steps = Steps.of(window=window, period=period, start=begin, end=end)
     assert (steps.size, steps.period) == (round(window * MICROS), round(period * MICROS))
     assert steps.bounds(steps.first)[0] == Timestamp(micros=round(begin * MICROS))
-    assert steps.bounds(steps.end - 1)[1].micros <= round(end * MICROS) < steps.bounds(steps.end)[1].micros
+    assert (steps.end - steps.first, steps.bounds(steps.end - 1)[1].micros) == (further + 1, round(end * MICROS))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,15 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, star
         ({"window": 10, "start": 5.0001}, "start must be >= 0 and a whole number of milliseconds, got 5.0001"),
         ({"window": 10, "start": -10}, "start must be >= 0"),
         ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
+        (
+            {"window": 86_400, "start": 3_600, "end": 3_600 + 27 * 86_400 + 23 * 3_600},
+            "end must be where a window ends: one ends 23 hours before it, the next one 1 hour after it",
+        ),
+        (
+            {"window": 10, "period": 4, "start": 2, "end": 15},
+            "one ends 3 seconds before it, the next one 1 second after",
+        ),
+        ({"window": 10, "end": 29}, "end must be where a window ends: one ends 9 seconds before it"),
         ({"window": 10, "allowed_lateness": -1}, "allowed_lateness must be >= 0"),
     ],
 )

@@ -97,9 +97,11 @@ class SparseVectorAlerts(AlertTransform):
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). The method "status" needs
             it, and it lowers the noise of "counts"; "sparse_vector" does not use it. Choose it far below 1 / (number of
             people).
-        method: method that tests; "auto" takes the one with the smallest `margin`. "status" reports a rule from the
-            window in which it is met to the one in which that ends, and charges people for these two alone; no run
-            stops, and it needs `delta`. "sparse_vector" pays for alerts alone, and stops when the budget is spent.
+        method: method that tests; "auto" takes the one with the smallest `margin`, and "status" only where no rule has
+            `at_most` or no other method can. "status" reports a rule from the window in which it is met to the one in
+            which that ends, and charges the people who are counted there for these two alone; it needs `delta`. No run
+            stops, but who has been charged `max_hits` times no longer counts: the end of an outage charges everybody
+            who is back. "sparse_vector" pays for alerts alone, and stops when the budget is spent.
             "counts" adds noise to every count and never stops: it pays for every rule in every window up to `end`,
             which must be given. `min_alerts`, `branches` and `budget` are for "sparse_vector" alone, and rules with an
             `until` for "status" alone.
@@ -202,7 +204,7 @@ class SparseVectorAlerts(AlertTransform):
             "sparse_vector": self._by_sparse_vector,
             "counts": self._counted,
         }
-        self.method, self.counted = choose_method(method, makers, self._margin_of)
+        self.method, self.counted = choose_method(method, makers, self._worse)
 
     def _by_sparse_vector(self) -> None:
         """Check that the plan's own mechanism can test the rules."""
@@ -253,10 +255,12 @@ class SparseVectorAlerts(AlertTransform):
         )
         return StatusAlerts(plan=plan, monitor=monitor)
 
-    def _margin_of(self, counted: CountedAlerts | StatusAlerts | None) -> float:
-        """Return the margin of a method."""
+    def _worse(self, counted: CountedAlerts | StatusAlerts | None) -> tuple[bool, float]:
+        """Return what "auto" wants little of: methods that stop counting all who are there, and the margin."""
         tests = self.plan.tests(self.windows or LATER)
-        return self.plan.mechanism.accuracy(tests, self.plan.beta) if counted is None else counted.margin(tests)
+        if counted is None:
+            return False, self.plan.mechanism.accuracy(tests, self.plan.beta)
+        return isinstance(counted, StatusAlerts) and counted.runs_dry, counted.margin(tests)
 
     @property
     def promise(self) -> PrivacyGuarantee:

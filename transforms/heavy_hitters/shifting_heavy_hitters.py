@@ -77,8 +77,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         window: length of a window in seconds.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
-            otherwise they are counted for each person. Without `horizon` thresholds rise slowly with time, and `start`
-            or `participation_cap` must be given.
+            otherwise they are counted for each person. With `start` and `end` it is known. Without, thresholds rise
+            slowly with time, and `start` or `participation_cap` must be given.
         period: seconds between the starts of two windows, for sliding windows. Without it windows do not overlap.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         end: no window ends after this moment, in seconds since 1970 UTC.
@@ -182,7 +182,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         bound = participation_cap if participation_cap is not None else horizon
         if bound is not None and horizon is not None and steps.first is None:
             bound = min(bound, horizon)  # without a start, the horizon is counted per person too
-        if steps.renewal is not None:
+        if participation_cap is None and steps.count is not None:
+            bound = steps.count
+        elif steps.renewal is not None:
             bound = min(steps.count or 1, bound or MOST_STEPS)
         if known and steps.count is not None:
             if participation_cap is not None:

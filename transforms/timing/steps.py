@@ -75,9 +75,12 @@ class Steps:
         if step > size:
             raise ValueError(f"period must be <= window, got {period} > {window}")
         first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), step)
-        last = None if end is None else (to_micros("end", end, minimum=0) - origin - size) // step
+        last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, step)
         if first is not None and last is not None and last < first:
             raise ValueError(f"end must leave room for one window after start, got start {start}, end {end}")
+        if end is not None and over:
+            near = f"one ends {in_words(over)} before it, the next one {in_words(step - over)} after it"
+            raise ValueError(f"end must be where a window ends: {near}")
         return cls(
             size=size,
             period=step,
