@@ -10,8 +10,9 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.batches import EventBatch, Names, StepKey
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
 
 def batch(held: list[tuple[int, int]]) -> bytes:
     users, items = (np.array(column, np.uint64) for column in zip(*held, strict=True))
-    return encode(EventBatch(users, items, np.arange(len(held)), Names.none()))
+    return InStreams.of("", EventBatch(users, items, np.arange(len(held)), Names.none())).to_bytes()
 
 
 def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encode, *, runs=RUNS) -> np.ndarray:
@@ -138,7 +139,7 @@ class TestFalls:
     def test_people_who_are_not_bounded(self, monkeypatch):
         """Each event counts, as often as the suspect sends it."""
         monkeypatch.setattr(
-            "privstream.transforms.events.bounding.bound_items",
+            "privstream.transforms.events.bounding.bound_people",
             lambda users, *_, **__: Kept(np.arange(len(users)), np.zeros(len(users), np.uint16), 0),
         )
         made = ranking(epsilon=1.0, top=1, end=1)
