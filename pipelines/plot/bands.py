@@ -36,10 +36,12 @@ class Band:
 
     Attributes:
         name: what it shows.
-        times: microseconds since 1970, increasing; int64, shape (n,).
+        times: ends of windows in microseconds since 1970, increasing; int64, shape (n,).
         estimates: float64, shape (n,); NaN where there is none, which leaves a gap.
         error_bounds: half the width of the band; float64, shape (n,).
         truth: the true values, NaN where they are not known; float64, shape (n,), or None.
+        window: length of the windows that values are about, in microseconds: points stand in their middle. 0 for values
+            of the moment when a window ends, as of all that was counted until then.
     """
 
     name: str
@@ -47,6 +49,17 @@ class Band:
     estimates: np.ndarray
     error_bounds: np.ndarray
     truth: np.ndarray | None = None
+    window: int = 0
+
+    @property
+    def days(self) -> np.ndarray:
+        """Where points stand, in days since 1970."""
+        return np.asarray((self.times - self.window / 2) / DAY)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last moment that it is about."""
+        return int(self.times[0]) - self.window, int(self.times[-1])
 
 
 def draw_bands(
@@ -83,7 +96,7 @@ def draw_bands(
             _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
             if colour != GREY and np.isfinite(band.estimates).any():
                 labels.append(_label(band, colour))
-        moments = [int(moment) for band in bands if len(band.times) for moment in band.times[[0, -1]]]
+        moments = [moment for band in bands if len(band.times) for moment in band.span]
         span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
@@ -115,7 +128,7 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:
     """Draw a line with a few markers, its band, and the truth, dashed."""
-    days = band.times / DAY
+    days = band.days
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
@@ -124,7 +137,7 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
     style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
-    columns = (column.tolist() for column in (band.times, days, band.estimates, band.error_bounds))
+    columns = (column.tolist() for column in (band.times - band.window, days, band.estimates, band.error_bounds))
     note(
         axes,
         band.name,
@@ -146,7 +159,7 @@ def _places(bands: Sequence[Band]) -> list[tuple[float, float]]:
     found = []
     for band in bands:
         known = np.isfinite(band.estimates)
-        days, heights = band.times[known] / DAY, band.estimates[known]
+        days, heights = band.days[known], band.estimates[known]
         if not len(days):
             continue
         between = np.linspace(0, len(days) - 1, 2 * len(days) - 1)
@@ -159,5 +172,5 @@ def _label(band: Band, colour: str) -> Label:
     """Return a name for the line's last part, or wherever there is room."""
     known = np.flatnonzero(np.isfinite(band.estimates))
     at = known[np.unique(np.linspace(len(known) - 1, len(known) // 2, LABEL_POINTS).astype(np.int64))[::-1]]
-    points = list(zip((band.times[at] / DAY).tolist(), band.estimates[at].tolist(), strict=True))
+    points = list(zip(band.days[at].tolist(), band.estimates[at].tolist(), strict=True))
     return Label(short(band.name), points, colour)

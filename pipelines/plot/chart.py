@@ -101,7 +101,9 @@ class Sheet(Figure):
 def chart(stream: BinaryIO, format: str) -> Iterator[tuple[Sheet, Axes]]:
     """Give a figure with one pair of axes to draw on, and write it as png, svg or page."""
     installed = set(font_manager.get_font_names())
-    fonts = {"font.family": [font for font in FONTS if font in installed]}
+    fonts: dict[str, Any] = {"font.family": [font for font in FONTS if font in installed]}
+    if format == PAGE:
+        fonts["svg.fonttype"] = "none"  # the browser has fonts of more languages
     with matplotlib.rc_context(SETTINGS | fonts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fonts that lack a character
         figure = Sheet(bare=format == PAGE)

@@ -45,6 +45,17 @@ class Given:
         """Return the title, with the name of the stream."""
         return f"{words}, {short(self.stream)}" if self.stream else words
 
+    @property
+    def of_windows(self) -> bool:
+        """Whether values are about each window by itself, and not about several, or all since the start."""
+        over = None if self.promise is None else self.promise.maybe("parameters", "over")
+        return over in (None, "window")
+
+    @property
+    def when(self) -> str:
+        """Say where points stand, if not in the middle of their windows."""
+        return "" if self.of_windows else " A point stands at the end of the time that it is about."
+
     def sure(self, what: str, *, together: bool) -> str:
         """Say what a bar or a band means; it is the same in all pictures.
 

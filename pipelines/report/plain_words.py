@@ -42,11 +42,11 @@ def promise_in_words(guarantee: PrivacyGuarantee) -> list[str]:
 def left_out(guarantee: PrivacyGuarantee, spec: QuestionSpec, parameters: Mapping[str, Any]) -> list[str]:
     """Return what the numbers leave out by rule; how much it was is exact, and not published."""
     texts = [*OUTSIDE.values(), *spec.unusable.values(), *spec.unanswered.values(), *spec.beyond.values()]
+    happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
     return [
         *guarantee.limits,
         "Records that cannot be read, or that come too late, count in no answer.",
-        *(_sentence(text.removeprefix("times ")) for text in texts if _applies(text, parameters)),
-        *([_sentence(f"it may be that {spec.silence}")] if spec.silence else []),
+        f"If these happened, and how often, is not published: {happened}.",
     ]
 
 
@@ -64,11 +64,6 @@ def _applies(text: str, parameters: Mapping[str, Any]) -> bool:
 def _options(text: str) -> Iterable[str]:
     """Return the options that a text names."""
     return (word.strip("-,.") for word in text.split() if word.startswith("--"))
-
-
-def _sentence(text: str) -> str:
-    """Write a text as a sentence."""
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _rounded_up(percent: float) -> str:

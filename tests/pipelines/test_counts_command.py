@@ -175,7 +175,7 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     assert cli.main(["plot", "counts", *picture]) == 0
     assert "People with each item" in Path("rows.svg").read_text()
     rows = read_row_file("rows.avro", KeyCount)
-    told = caption(rows, bands(rows, truth), "")
+    told = caption(rows, bands(rows, truth, each=False), "")
     assert " further from the truth than their error bound." in told
 
 
@@ -184,9 +184,16 @@ def test_gaps_and_many_items_in_a_picture() -> None:
         return KeyCount("", Timestamp(3600 * hour), Timestamp(3600 * hour + 3600), item, people, 2.0, 9)
 
     rows = [row("tea", 0, 50), row("tea", 2, 70), row("cake", 1, 90)]
-    first, second = bands(rows, [])
+    first, second = bands(rows, [], each=True)
     assert [first.name, second.name] == ["cake", "tea"]
     assert np.isnan(second.estimates).tolist() == [False, True, False]
+    hour = 1 / 24
+    assert np.allclose(first.days, [0.5 * hour, 1.5 * hour, 2.5 * hour]), "in the middle of their windows"
+    assert first.span == (0, 3 * 3600 * 10**6)
+    so_far, _ = bands(rows, [], each=False)
+    assert np.allclose(so_far.days, [hour, 2 * hour, 3 * hour]), "at the end of what they are about"
     assert caption([], [], "") == "There are no rows."
     many = [row(f"item {number:03}", 0, 100 + number) for number in range(MOST_LINES + 5)]
-    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(many, bands(many, []), "")
+    assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(
+        many, bands(many, [], each=True), ""
+    )

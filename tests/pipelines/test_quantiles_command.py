@@ -92,7 +92,7 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
     assert command(requests, tmp_path / "rows.avro", "--max_contributions", "8") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), QuantileEstimate)
     truth = read_row_file(str(requests / "truth.jsonl"), TrueQuantile)
-    found = lines(rows, truth)
+    found = lines(rows, truth, each=True)
     assert [line.name for line in found] == ["90%", "50%", "10%"]
     assert np.all(found[1].lower <= found[1].estimates)
     assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")

@@ -19,8 +19,9 @@ MOST_LINES = 30
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
-    found = bands(given.rows, given.truth or [])
+    found = bands(given.rows, given.truth or [], each=given.of_windows)
     text = caption(given.rows, found, given.sure("Bands", together=True))
+    text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     title = given.title("People with each item")
@@ -34,10 +35,18 @@ def _gaps(promise: Promise | None) -> str:
     return f" Where a line has a gap, the item's count with noise was {below}, and is not published."
 
 
-def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders]) -> list[Band]:
-    """Return one band for each of the items with the largest counts, with gaps where it is not published."""
+def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders], *, each: bool) -> list[Band]:
+    """Return one band for each of the items with the largest counts, with gaps where it is not published.
+
+    Args:
+        rows: what is published.
+        truth: what is true.
+        each: whether counts are those of each window by itself.
+    """
     published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
+    window = 0
     for row in rows:
+        window = int(row.window_end.micros - row.window_start.micros)
         published[row.item][int(row.window_end.micros)] = row
     moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
     ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item].values()), item))
@@ -50,7 +59,8 @@ def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders]) -> list[Band]:
         counts = np.array([np.nan if point is None else point.count for point in points], np.float64)
         bounds = np.array([np.nan if point is None else point.error_bound for point in points], np.float64)
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
-        return Band(item, moments, counts, bounds, holders if np.isfinite(holders).any() else None)
+        true_counts = holders if np.isfinite(holders).any() else None
+        return Band(item, moments, counts, bounds, true_counts, window=window if each else 0)
 
     return [band(item) for item in ranked[:MOST_LINES]]
 

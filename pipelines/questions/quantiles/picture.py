@@ -33,10 +33,11 @@ WIDE = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A quantile over time: all columns float64, shape (n,); `truth` is NaN where it is not known."""
+    """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known."""
 
     name: str
     days: np.ndarray
+    starts: np.ndarray
     estimates: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
@@ -45,25 +46,28 @@ class Line:
     @property
     def notes(self) -> Iterator[tuple[float, float, str]]:
         """What its points mean."""
-        columns = (column.tolist() for column in (self.days, self.estimates, self.lower, self.upper))
-        for day, value, low, high in zip(*columns, strict=True):
-            yield day, value, f"{moment(day * DAY)}: {value:,.6g} (between {low:,.6g} and {high:,.6g})"
+        columns = (column.tolist() for column in (self.days, self.starts, self.estimates, self.lower, self.upper))
+        for day, start, value, low, high in zip(*columns, strict=True):
+            yield day, value, f"{moment(start * DAY)}: {value:,.6g} (between {low:,.6g} and {high:,.6g})"
 
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
-    found = lines(given.rows, given.truth or [])
-    text = caption(given.rows, found, given.sure("Bands", together=True))
+    found = lines(given.rows, given.truth or [], each=given.of_windows)
+    text = caption(given.rows, found, given.sure("Bands", together=True)) + given.when
+    if given.promise is not None and given.promise.maybe("parameters", "unit") != "event":
+        text += " Each person counts with one value in a window, chosen at random."
     return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
 
 
-def lines(rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile]) -> list[Line]:
-    """Return a line for each quantile, the largest first."""
+def lines(rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile], *, each: bool) -> list[Line]:
+    """Return a line for each quantile, the largest first; `each` says whether values are those of each window."""
     true = {(row.window_end, row.quantile): row.value for row in truth}
-    points: dict[float, list[tuple[float, float, float, float, float]]] = defaultdict(list)
+    points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.window_end):
         known = true.get((row.window_end, row.quantile), np.nan)
-        points[row.quantile].append((row.window_end.micros / DAY, row.estimate, row.lower, row.upper, known))
+        start, end = ((row.window_start if each else row.window_end).micros / DAY, row.window_end.micros / DAY)
+        points[row.quantile].append(((start + end) / 2, start, row.estimate, row.lower, row.upper, known))
     return [Line(f"{100 * q:g}%", *np.array(points[q], np.float64).T) for q in sorted(points, reverse=True)]
 
 
@@ -82,7 +86,8 @@ def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: s
             note(axes, line.name, line.notes)
             axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
             labels.append(Label(line.name, list(zip(line.days.tolist(), line.estimates.tolist(), strict=True)), colour))
-        moments = [round(day * DAY) for line in found for day in line.days.tolist()]
+        ends = [day for line in found for day in (*line.starts, *(2 * line.days - line.starts))]
+        moments = [round(day * DAY) for day in ends]
         span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
