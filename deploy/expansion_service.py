@@ -1,7 +1,7 @@
 """Serves privstream to pipelines in other languages, and runs its workers, on loopback only.
 
-Beam's own `expansion_service_main` listens on every interface, and whoever reaches it can run programs and read files as
-its user. Workers started here run this Python, so privstream must be installed in it.
+Beam's own `expansion_service_main` listens on every interface, and whoever reaches it can run programs and read files
+as its user. Workers started here run this Python, so privstream must be installed in it.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from worker_pool import WORKER, WorkerPool
 
 NAMES = "privstream.pipelines.yaml.external.*"
 STATE_CACHE_BYTES = 100 << 20
-# Prism 2.77 has one table of the short ids of metrics per job, which workers of two languages would fill with the same ids.
+# Prism 2.77 has one table per job for the short ids of metrics, and workers of two languages would use the same ids.
 OWN_SHORT_IDS = """
 import random
 from apache_beam.runners.worker import sdk_worker
