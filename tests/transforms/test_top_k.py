@@ -358,6 +358,7 @@ def test_a_run_with_other_parameters_shares_no_noise(changes):
     ("changes", "taken"),
     [
         ({"items_per_step": 1}, "counts"),
+        ({"items_per_step": 2}, "counts"),  # the selection errors are equal
         ({"items_per_step": 7}, "exponential_gaps"),
         ({"items_per_step": 7, "delta": 1e-3, "participation_cap": 1}, "exponential_gaps"),
         ({"items_per_step": 7, "delta": 1e-3, "end": START + 2000}, "counts"),

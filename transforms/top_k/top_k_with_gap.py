@@ -83,7 +83,8 @@ class TopKWithGap(PrivateTransform):
         streams_per_person: number of streams in which one person may appear.
         measure_share: share of epsilon that pays for the counts of the published items. The method "counts" has no such
             share: its ranks and its counts are the same numbers.
-        method: method that selects the items; "auto" takes the one with the smallest `selection_error`.
+        method: method that selects the items; "auto" takes the one with the smallest `selection_error`, of equal ones
+            the one with the smallest error bound of counts.
             "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
             largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
             all of them might be published. Its noise grows with `items_per_step`.
@@ -166,7 +167,7 @@ class TopKWithGap(PrivateTransform):
         }
         makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
         self.method, self.mechanism = choose_method(
-            method, makers, lambda made: made.selection_error(len(domain), self.beta)
+            method, makers, lambda made: (made.selection_error(len(domain), self.beta), made.measure_error(self.beta))
         )
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:

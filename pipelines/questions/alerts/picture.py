@@ -33,17 +33,24 @@ from privstream.transforms.rows import ENDED
 
 @dataclass(frozen=True)
 class AlertPicture:
-    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are."""
+    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are.
+
+    Attributes:
+        tested: names of all rules, as far as they are known.
+        span: the time in which they were tested, in microseconds since 1970, as far as it is known.
+    """
 
     stream: str
     rows: Sequence[Alert]
     truth: Sequence[RuleCount]
     certainty: str
+    tested: Sequence[str] = ()
+    span: Sequence[int] = ()
 
     @property
     def rules(self) -> list[str]:
-        """The rules that gave an alert, in the order of their first one."""
-        return list(dict.fromkeys(row.rule for row in self.rows))
+        """The rules, those that gave an alert first, in the order of their first one."""
+        return list(dict.fromkeys([*(row.rule for row in self.rows), *self.tested]))
 
     @property
     def styles(self) -> dict[str, tuple[str, str]]:
@@ -54,7 +61,10 @@ class AlertPicture:
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the alerts."""
-    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], percent(given.promise)))
+    rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
+    tested = [rule["name"] for rule in rules]
+    sure = percent(given.promise)
+    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], sure, tested, span))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -63,6 +73,8 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
     with chart(stream, format) as (figure, axes):
         for rule, (colour, marker) in styles.items():
             mine = [row for row in picture.rows if row.rule == rule]
+            if not mine:
+                continue
             true = sorted((row.window_start.micros, row.people) for row in picture.truth if row.rule == rule)
             half = (mine[0].window_end.micros - mine[0].window_start.micros) / 2
             axes.plot([(t + half) / DAY for t, _ in true], [n for _, n in true], color=colour, linewidth=1, alpha=0.6)
@@ -71,6 +83,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             _points(axes, mine, colour, marker, half)
         windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
         windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
+        windows += [(picture.span[0], picture.span[1])] if picture.span else []
         span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
