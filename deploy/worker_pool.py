@@ -69,15 +69,15 @@ class Worker:
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     """Starts one worker process per request and ends it when the same client asks, if it has not ended by itself."""
 
-    def __init__(self, state_cache_bytes: int) -> None:
-        self._state_cache_bytes = state_cache_bytes
+    def __init__(self, state_cache_bytes: int, program: str = WORKER) -> None:
+        self._state_cache_bytes, self._program = state_cache_bytes, program
         self._workers: dict[tuple[str, str], Worker] = {}  # by client and worker id
 
     def StartWorker(self, request, context):  # noqa: N802 (the protocol's name)
         """Start a worker for the cluster's control endpoint; its output goes to this process's output."""
         control = request.control_endpoint.url
         logging.info("Starting worker %s for %s", request.worker_id, control)
-        command = [sys.executable, "-c", WORKER, control, request.worker_id, str(self._state_cache_bytes)]
+        command = [sys.executable, "-c", self._program, control, request.worker_id, str(self._state_cache_bytes)]
         worker = Worker(f"Worker {request.worker_id} for {control}", command)
         self._workers[context.peer(), request.worker_id] = worker
         return beam_fn_api_pb2.StartWorkerResponse()

@@ -192,6 +192,7 @@ class RunCommand:
         return {
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
             "parameters": given,
+            **({"public": dict(transform.public)} if transform.public else {}),
             "guarantee": guarantee,
             "accuracy": ({METHOD: getattr(transform, METHOD)} if self.spec.methods else {})
             | transform.accuracy.to_dict(),

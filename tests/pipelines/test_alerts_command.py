@@ -51,6 +51,11 @@ def test_alerts_keep_their_promise(clinic, tmp_path):
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["parameters"]["min_alerts"] == 16
+    rules = [json.loads(line) for line in Path(clinic["rules"]).read_text().splitlines()]
+    known = [{name: value for name, value in rule.items() if value is not None} for rule in rules]
+    assert promise["public"]["rules"] == known
+    first, last = promise["public"]["span"]
+    assert last - first == WINDOWS * 3600 * 10**6
     assert clinic["key"] not in json.dumps(promise)
     margin = promise["accuracy"]["margin"]
     truth = {(row.window_start, row.rule): row.people for row in read_row_file(clinic["truth.jsonl"], RuleCount)}

@@ -10,6 +10,7 @@ import pytest
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
 
 FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
@@ -73,6 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run", lambda *_: {})
+    monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
 
 
 def offered(words: list[str]) -> list[argparse.Action]:

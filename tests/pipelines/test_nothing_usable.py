@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
+from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.writers import COMPLETE
@@ -168,6 +169,7 @@ def test_a_job_without_counters_says_so(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "run", lambda *_: {})
+    monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
     write_events(folder, people(GOOD))
     status, told = run(f"cardinality {COMMANDS['cardinality']}", capsys)
     assert status == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
 
 EVENTS = "--input events.jsonl --output rows.jsonl"
@@ -171,6 +172,7 @@ def test_an_option_is_taken(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(launch, "run", lambda *_: {})
+    monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
     value = "" if option.nargs == 0 else (VALUES | OF_COMMANDS.get(name, {}))[option.dest]
     call = f"{name} {COMMANDS[name]} {option.option_strings[0]} {value}"
     if "--watch" in call:

@@ -49,19 +49,21 @@ def test_every_question_has_a_picture_also_of_nothing(word: str) -> None:
 def test_noise_alone_is_told_in_words() -> None:
     rows = [RankedItem(*window(hour), rank, f"item {rank}", 3, 100.0, 750.0) for hour in range(3) for rank in (1, 2)]
     found = drawn(top_k.PICTURE, rows)
-    assert "<!-- Nothing can be told apart: noise dominates -->" in found["svg"]
+    assert ">Nothing can be told apart: noise dominates</text>" in found["svg"]
     assert "up to 750 people" in found["caption"] and found["notes"] == []
     clear = drawn(top_k.PICTURE, [row._replace(error_bound=20.0) for row in rows])
     assert len(clear["notes"]) == 6 and "Nothing can be told" not in clear["svg"]
 
 
 def test_a_single_window_has_its_moment_on_the_axis() -> None:
-    assert "<!-- 2024-01-01 04:00 UTC -->" in drawn(counts.PICTURE, [count(3)])["svg"]
+    so_far = Promise("", {"parameters": {"beta": 0.01, "over": "start"}})
+    assert ">2024-01-01 04:00 UTC</text>" in drawn(counts.PICTURE, [count(3)], so_far)["svg"]
+    assert ">1 Jan 2024, UTC</text>" in drawn(counts.PICTURE, [count(3)])["svg"], "it has a beginning, too"
 
 
 @pytest.mark.parametrize(("hours", "days"), [((1, 5), "1 Jan 2024, UTC"), ((1, 50), "1 Jan 2024 - 3 Jan 2024, UTC")])
 def test_an_axis_has_days(hours: tuple[int, int], days: str) -> None:
-    assert f"<!-- {days} -->" in drawn(counts.PICTURE, [count(hour) for hour in hours])["svg"]
+    assert f">{days}</text>" in drawn(counts.PICTURE, [count(hour) for hour in hours])["svg"]
 
 
 def test_gaps_are_explained() -> None:
@@ -84,6 +86,16 @@ def test_an_alert_that_lasts_without_a_number_is_at_its_threshold() -> None:
     assert notes[1]["y"] > notes[0]["y"]
 
 
+def test_rules_without_an_alert_and_time_without_one_are_shown() -> None:
+    row = Alert(*window(5), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, False, window(5)[1], "started")
+    start = window(0)[1].micros
+    rules = [{"name": "flu", "at_least": 100}, {"name": "quiet", "at_most": 3}]
+    public = {"rules": rules, "span": [start, start + 72 * HOUR * 10**6]}
+    found = drawn(alerts.PICTURE, [row], Promise("", {"parameters": {"beta": 0.05}, "public": public}))
+    assert "Alerts: 1, of 2 rules" in found["caption"]
+    assert ">quiet</text>" in found["svg"] and ">1 Jan 2024 - 3 Jan 2024, UTC</text>" in found["svg"]
+
+
 def test_time_after_a_stop_is_marked() -> None:
     row = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, True, window(0)[1], "started")
     caption = drawn(alerts.PICTURE, [row])["caption"]
@@ -98,5 +110,5 @@ def test_a_thousand_alerts_of_many_rules_are_few_shapes() -> None:
     ]
     found = drawn(alerts.PICTURE, rows)
     assert found["svg"].count("<g id=") < 250 and len(found["notes"]) > 990
-    assert "<!-- rule 11 -->" in found["svg"] and "<!-- rule 12 -->" not in found["svg"]
-    assert "<!-- 88 other rules -->" in found["svg"]
+    assert ">rule 11<" in found["svg"] and ">rule 12<" not in found["svg"]
+    assert ">88 other rules<" in found["svg"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -28,6 +29,16 @@ class AlertTransform(PrivateTransform):
     noise: NoiseSource
     counted: CountedAlerts | StatusAlerts | None = None
     tested = "measurement"
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """The rules, and the time that they are tested in, in microseconds since 1970."""
+        steps, rules = self.steps, [vars(rule) for rule in self.plan.rules]
+        known = [{name: value for name, value in rule.items() if value is not None} for rule in rules]
+        if steps.first is None or steps.end is None:
+            return {"rules": known}
+        span = [steps.bounds(steps.first)[0].micros, steps.bounds(steps.end - 1)[1].micros]
+        return {"rules": known, "span": span}
 
     @property
     def windows(self) -> int | None:

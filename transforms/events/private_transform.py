@@ -84,6 +84,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         """How accurate the rows are, by public parameters alone."""
 
     @property
+    def public(self) -> Mapping[str, Any]:
+        """Public parameters that options only name, such as the rules in a file; plain values, for guarantee files."""
+        return {}
+
+    @property
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields()

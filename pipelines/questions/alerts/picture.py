@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -35,17 +36,24 @@ from privstream.transforms.rows import ENDED
 
 @dataclass(frozen=True)
 class AlertPicture:
-    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are."""
+    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are.
+
+    Attributes:
+        tested: names of all rules, as far as they are known.
+        span: the time in which they were tested, in microseconds since 1970, as far as it is known.
+    """
 
     stream: str
     rows: Sequence[Alert]
     truth: Sequence[RuleCount]
     certainty: str
+    tested: Sequence[str] = ()
+    span: Sequence[int] = ()
 
     @property
     def rules(self) -> list[str]:
-        """The rules that gave an alert, in the order of their first one."""
-        return list(dict.fromkeys(row.rule for row in self.rows))
+        """The rules, those that gave an alert first, in the order of their first one."""
+        return list(dict.fromkeys([*(row.rule for row in self.rows), *self.tested]))
 
     @property
     def styles(self) -> dict[tuple[str, str], list[str]]:
@@ -58,7 +66,10 @@ class AlertPicture:
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the alerts."""
-    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], percent(given.promise)))
+    rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
+    tested = [rule["name"] for rule in rules]
+    sure = percent(given.promise)
+    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], sure, tested, span))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -72,12 +83,15 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         true[count.rule].append((_day(count), count.people))
     with chart(stream, format) as (figure, axes):
         for (colour, marker), rules in styles.items():
-            for known in filter(None, map(true.get, rules)):
+            shown = [rule for rule in rules if rule in of_rule]
+            for known in filter(None, map(true.get, shown)):
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1, alpha=0.6)
-            _thresholds(axes, [of_rule[rule] for rule in rules], colour)
-            _points(axes, [row for rule in rules for row in of_rule[rule]], colour, marker)
+            alerts = [of_rule[rule] for rule in shown]
+            _thresholds(axes, alerts, colour)
+            _points(axes, list(chain(*alerts)), colour, marker)
         windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
         windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
+        windows += [(picture.span[0], picture.span[1])] if picture.span else []
         span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
