@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from privstream.pipelines.audit.evidence import at_least, at_most
 
 FALSE_ALARM = 1e-10
 
@@ -30,16 +30,6 @@ class Evidence:
     def delta(self, epsilon):
         """Return a lower bound of delta at this epsilon."""
         return max(0.0, self.likely - math.exp(epsilon) * self.unlikely)
-
-
-def at_least(successes, trials):
-    """Return a lower bound of a probability, wrong with probability FALSE_ALARM / 2."""
-    return stats.beta.ppf(FALSE_ALARM / 2, successes, trials - successes + 1) if successes else 0.0
-
-
-def at_most(successes, trials):
-    """Return an upper bound of a probability, wrong with probability FALSE_ALARM / 2."""
-    return stats.beta.isf(FALSE_ALARM / 2, successes + 1, trials - successes) if successes < trials else 1.0
 
 
 def lower_epsilon(one, other, delta=0.0):
@@ -65,13 +55,17 @@ def _evidence(one, other, score):
         order = np.argsort(-(train_likely / (train_unlikely + 1.0)), kind="stable")
         hits, false_hits = np.cumsum(train_likely[order]), np.cumsum(train_unlikely[order])
         for end in _candidates(hits):
-            evidence = Evidence(at_least(hits[end], train_likely.sum()), at_most(false_hits[end], train_unlikely.sum()))
+            evidence = _bounds(hits[end], train_likely.sum(), false_hits[end], train_unlikely.sum())
             if score(evidence) > best:
                 best, choice = score(evidence), (order[: end + 1], test_likely, test_unlikely)
     event, test_likely, test_unlikely = choice
-    return Evidence(
-        at_least(test_likely[event].sum(), test_likely.sum()), at_most(test_unlikely[event].sum(), test_unlikely.sum())
-    )
+    return _bounds(test_likely[event].sum(), test_likely.sum(), test_unlikely[event].sum(), test_unlikely.sum())
+
+
+def _bounds(hits, trials, false_hits, false_trials):
+    """Return what so many hits among trials show in each world."""
+    wrong = FALSE_ALARM / 2
+    return Evidence(float(at_least(hits, trials, wrong)), float(at_most(false_hits, false_trials, wrong)))
 
 
 def _halves(sample, size):
