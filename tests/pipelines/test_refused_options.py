@@ -129,7 +129,11 @@ OWN = {
         "--rules twice": "--rules: line 1",
         "--quiet -1": "quiet",
     },
-    "histogram": {"--queries none": "queries must be among", "--max_contributions 5": "when the unit is an event"},
+    "histogram": {
+        "--queries none": "queries must be among",
+        "--max_contributions 5": "when the unit is an event",
+        "--start 1970-01-01 --window 1": "end must be at most 1,048,576 windows after start, got 1,704,",
+    },
     "quantiles": {
         "--quantiles 2": "quantiles must be in (0, 1), got 2.0",
         "--quantiles 0.9,0.5": "quantiles must increase, got 0.9, 0.5",

@@ -14,7 +14,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
 from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
 from privstream.transforms.timing.on_time_markers import NO_TIME
-from privstream.transforms.timing.public_clock import SEED, WithClock, stepped
+from privstream.transforms.timing.public_clock import MOST_WINDOWS, SEED, WithClock, stepped
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage
@@ -163,6 +163,17 @@ def test_bounded_input_needs_an_end_and_all_input_a_start():
     records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = records | WithClock(Steps(size=1, period=1, first=0), ("",))
+
+
+def test_bounded_input_has_no_absurd_number_of_windows():
+    pipeline = beam.Pipeline()
+    bounded = pipeline | beam.Create([]).with_output_types(Keyed)
+    endless = pipeline | test_stream.TestStream(coder=BytesCoder())
+    too_many = steps_of(MOST_WINDOWS + 1)
+    _ = bounded | "Most" >> WithClock(steps_of(MOST_WINDOWS), ("",))
+    _ = endless | "Runs for long" >> WithClock(too_many, ("",))
+    with pytest.raises(ValueError, match=r"^end must be at most 1,048,576 windows after start, got 1,048,577 windows"):
+        _ = bounded | "Too many" >> WithClock(too_many, ("",))
 
 
 def test_a_batch_outside_of_the_run_is_refused():

@@ -8,8 +8,12 @@ from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.durations import in_words
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.steps import Steps
+
+MOST_WINDOWS = 1 << 20
+"""Of a run whose input ends: a year of minutes has half as many."""
 
 SEED = b""
 STEP = struct.Struct(">q")
@@ -26,7 +30,7 @@ class WithClock(beam.PTransform[Any, Any]):
 
     Raises:
         ValueError: `start` is missing, or `end` is although the input is bounded: its watermark jumps to the end of
-            time, and every window up to then would be published.
+            time, and every window up to then would be published; or there are too many windows until then.
     """
 
     def __init__(self, steps: Steps, streams: tuple[str, ...], *, apart: bool = True) -> None:
@@ -41,6 +45,12 @@ class WithClock(beam.PTransform[Any, Any]):
         """Start every clock once, by an element that holds the watermark back until it has been handled."""
         if records.is_bounded and self.steps.end is None:
             raise ValueError("end must be given when the input is bounded: every window until end is published")
+        if records.is_bounded and (windows := self.steps.end - self.steps.first) > MOST_WINDOWS:
+            raise ValueError(
+                f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
+                f"{in_words(self.steps.size)}, all of which are handled, with events or without: check start, end and "
+                "window, or take longer windows"
+            )
         once = records.pipeline | "Once" >> beam.Impulse()
         seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.streams)).with_output_types(Keyed)
         together = (records, seeds) | "WithSeeds" >> beam.Flatten()
