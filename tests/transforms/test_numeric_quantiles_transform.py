@@ -120,6 +120,19 @@ def test_values_that_are_none_are_dead_letters_and_decide_nothing():
     assert all("value" in letter.reason for letter in results.elements("dead"))
 
 
+def test_a_person_with_very_many_values_counts_as_anybody_does():
+    events = random_events("person", 300)
+    hostile = "hostile"
+    once = [(hostile, 7.0, (START + step * WINDOW) * SECOND, "") for step in range(3)]
+    again = [(hostile, 7.0, time + SECOND * (1 + n % 9), "") for _, _, time, _ in once for n in range(500)]
+    huge = [("low" * 2**18, -1e308, START * SECOND, ""), ("high", 1e308, START * SECOND, "")]
+    made = transform("person")
+    results = run_bounded("fn_api", as_rows(events + huge + once + again), made)
+    assert sorted(results.elements("rows")) == reference(made, events + huge + once)
+    assert results.counters["privstream:values_over_limit"] == len(again)
+    assert results.elements("dead") == []
+
+
 def bounded(rows, streams=("",)):
     """Return what is left of rows (user, item, time), as (user, item, rank)."""
     made = transform("person")
