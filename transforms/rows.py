@@ -140,7 +140,8 @@ class RankedItem(NamedTuple):
         rank: 1 for the item on top.
         item: the item.
         gap: number of people by which it is ahead of the item of the next rank, published or not, plus integer noise of
-            mean 0.
+            mean 0. Of equal noisy numbers the item that sorts first leads; so the last gap, to an item that is not
+            published, is one less if that one sorts first.
         estimate: number of people who had the item, plus noise.
         error_bound: how far the estimate is from the truth at most, with probability 1 - beta.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from privstream.pipelines.accounts.spending import Limit, check_limit
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
+
+NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +93,11 @@ class Account:
             guarantee=guarantee,
             output=arguments.output,
         )
+        new = not os.path.exists(self.path)
         repeats = Ledger(self.path).append(entry, partial(self._accept, entry))
         how = "a repetition, which costs nothing more" if repeats else f"a release about data set {self.dataset!r}"
-        return f"run id: {arguments.run_id}; ledger: {self.path}: {how}"
+        line = f"run id: {arguments.run_id}; ledger: {self.path}: {how}"
+        return f"{line}\n{NEW}" if new else line
 
     def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
         """Refuse what the limit does not allow."""

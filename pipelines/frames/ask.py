@@ -109,14 +109,14 @@ def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], 
     output = rows if output is None else os.fspath(output)
     if output == "-":
         raise ValueError("output must be a file, or None")
-    given = options(spec, keywords, input=events, output=output, folder=folder)
+    given, shown = options(spec, keywords, input=events, output=output, folder=folder)
     check_texts(given, [])
     resolve("privstream.pipelines.numbers.check_numbers")(given)
     table = resolve("privstream.pipelines.frames.events_file.as_table")(frame)
     fields = resolve(f"{ROOMS}.input_fields.input_fields")(spec, given)
     fields.check(table.schema, "the frame")
     resolve("privstream.pipelines.frames.events_file.write_events")(table, fields.names(), events)
-    command = resolve(f"{ROOMS}.run_command.RunCommand")(spec)
+    command = resolve(f"{ROOMS}.run_command.RunCommand")(spec, shown)
     names = resolve("privstream.pipelines.runners.launch.RUNNER_LOGGERS")
     levels = {name: logging.getLogger(name).level for name in names}
     try:

@@ -36,8 +36,8 @@ def in_python(message: str) -> str:
 
 def options(
     spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str
-) -> argparse.Namespace:
-    """Return the options of a question's command.
+) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Return the options of a question's command, and what to show of those that were lists.
 
     Args:
         spec: the question.
@@ -55,6 +55,7 @@ def options(
     known = [name for name in actions if name not in (*ENDLESS, "output")]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
+    shown: dict[str, str] = {}
     for name, value in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -69,35 +70,37 @@ def options(
         elif isinstance(actions[name], argparse._AppendAction):
             words += [f"--{name}={_text(name, one)}" for one in ([value] if isinstance(value, str) else value)]
         else:
-            path = _file(kinds.get(name, ""), name, value, folder)
-            words.append(f"--{name}={_text(name, value) if path is None else path}")
-    return parser.parse_args(words, argparse.Namespace(command=spec.word))
+            path = os.path.join(folder, name)
+            number = _write_list(kinds.get(name, ""), name, value, path)
+            if number is not None:
+                shown[name] = f"a list of {number:,}"
+            words.append(f"--{name}={_text(name, value if number is None else path)}")
+    return parser.parse_args(words, argparse.Namespace(command=spec.word)), shown
 
 
-def _file(kind: str, name: str, value: Any, folder: str) -> str | None:
-    """Write a public list as the file that the command line has in its place; return its path, or None for no list.
+def _write_list(kind: str, name: str, value: Any, path: str) -> int | None:
+    """Write a public list as the file that the command line has in its place; return its length.
 
     Raises:
         ValueError, TypeError: the list breaks a rule.
     """
     if isinstance(value, str | os.PathLike | int):
         return None
-    path = os.path.join(folder, name)
     if kind == "Domain":
         texts = resolve("privstream.pipelines.questions.readings.texts")(name, list(value))
         if any("\n" in text or text.endswith("\r") for text in texts):
             raise ValueError(f"{name} must be texts without line breaks")
         with open(path, "x", encoding="utf-8", newline="") as file:
             file.writelines(f"{text}\n" for text in texts)
-        return path
+        return len(texts)
     if kind == "tuple[AlertRule, ...]":
         rules = resolve("privstream.pipelines.questions.readings.rules")(name, list(value))
         resolve("privstream.pipelines.questions.alert_rules_file.write_rules")(path, rules)
-        return path
+        return len(rules)
     if kind == "Thresholds" and isinstance(value, Mapping):
         with open(path, "x", encoding="utf-8") as file:
             json.dump({str(category): number for category, number in value.items()}, file)
-        return path
+        return len(value)
     return None
 
 

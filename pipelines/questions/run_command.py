@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -84,9 +84,15 @@ class _Run:
 
 @dataclass(frozen=True)
 class RunCommand:
-    """The command that answers a question: from events to private rows."""
+    """The command that answers a question: from events to private rows.
+
+    Attributes:
+        spec: the question.
+        shown: what the guarantee file says in place of options, by name.
+    """
 
     spec: QuestionSpec
+    shown: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         """Check everything that can be checked, run the pipeline, and write what it promises beside its output."""
@@ -191,7 +197,7 @@ class RunCommand:
         guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
         return {
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
-            "parameters": given,
+            "parameters": given | self.shown,
             **({"public": dict(transform.public)} if transform.public else {}),
             "guarantee": guarantee,
             "accuracy": ({METHOD: getattr(transform, METHOD)} if self.spec.methods else {})

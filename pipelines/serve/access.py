@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 LEAST_LETTERS = 16
 MOST_BYTES = 1024
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-"""By which a browser of this machine asks. A page of somebody else whose name points here has another one."""
+LOCAL_NAME = "localhost"
+"""By which, or by an address of loopback, a browser of this machine asks. A page of somebody else whose name points here
+has another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,11 @@ class Access:
 
     def accepts_host(self, host: str) -> bool:
         """Tell whether a page may be asked for by this name: on loopback by a local one; else the token decides."""
+        if not self.local:
+            return True
         try:
-            return not self.local or urlsplit(f"//{host}").hostname in LOCAL_NAMES
+            name = urlsplit(f"//{host}").hostname or ""
+            return name == LOCAL_NAME or ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
 

@@ -21,6 +21,8 @@ MOST_FILES = 500
 MOST_BYTES = 16 << 20
 """Of one result: a page shows the newest files up to here, and says so."""
 
+MORE_RESULTS = f"The {MOST_RESULTS} results that changed last are shown; {{:,}} more are in the folder."
+
 FRESH_SECONDS = 0.4
 """A look is not repeated before this, however many people watch."""
 
@@ -101,14 +103,14 @@ class WatchedFolder:
             self._notes = ("The folder cannot be read. What was there before is shown.",)
             return
         newest = sorted(names)[-MOST_RESULTS:]
-        self._notes = () if len(names) <= MOST_RESULTS else (f"Shown are {MOST_RESULTS} of {len(names):,} results.",)
+        self._notes = () if len(names) <= MOST_RESULTS else (MORE_RESULTS.format(len(names) - MOST_RESULTS),)
         paths = [path for _, path in newest]
         self._watched = {path: self._watched.get(path) or _WatchedResult(self.path, path) for path in paths}
         found = [self._watched[path].look() for path in paths]
         self._found = sorted(found, key=lambda one: (-one.arrived, one.name))
 
     def _results(self) -> Iterator[tuple[float, str]]:
-        """Return the paths of all results, and when their guarantee was written."""
+        """Return the paths of all results, and when their guarantee was written or, in a folder, anything."""
         with os.scandir(self.path) as entries:
             for entry in entries:
                 path, guarantee = "", ""
@@ -120,7 +122,7 @@ class WatchedFolder:
                     path, guarantee = entry.path, os.path.join(entry.path, GUARANTEE)
                 written = _regular(guarantee) if path else None
                 if written is not None:
-                    yield written.st_mtime, path
+                    yield max(written.st_mtime, os.stat(path).st_mtime if os.path.isdir(path) else 0), path
 
 
 class _WatchedResult:
@@ -136,23 +138,24 @@ class _WatchedResult:
 
     def look(self) -> Found:
         """Return the result as it is now."""
-        stamps = self._stamps()
+        files = self._names()
+        stamps = {path: stamp for path in files[-MOST_FILES:] if (stamp := stamp_of(path))}
         promised = stamp_of(promise_path(self._path))
         ended = not os.path.isdir(self._path) or os.path.exists(os.path.join(self._path, END))
-        seen = (promised, stamps, ended)
+        seen = (promised, stamps, len(files), ended)
         if self._found is None or seen != self._seen:
-            self._seen, self._found = seen, self._read(promised, stamps, ended)
+            self._seen, self._found = seen, self._read(*seen)
         return self._found
 
-    def _stamps(self) -> dict[str, Stamp]:
-        """Return the files of the result, by name, and their stamps."""
+    def _names(self) -> list[str]:
+        """Return the files of the result, by name."""
         try:
-            return {path: stamp for path in files_of(self._path) if (stamp := stamp_of(path))}
+            return files_of(self._path)
         except OSError:
-            return {}
+            return []
 
-    def _read(self, promised: Stamp, stamps: Mapping[str, Stamp], ended: bool) -> Found:
-        """Read what has changed."""
+    def _read(self, promised: Stamp, stamps: Mapping[str, Stamp], files: int, ended: bool) -> Found:
+        """Read what has changed of the newest files, of so many."""
         if promised != self._promised[0]:
             self._promised = (promised, self._promise())
             self._files = {}
@@ -160,15 +163,15 @@ class _WatchedResult:
         if result is None:
             notes = ["Its guarantee file is not complete, or not one that this version of privstream wrote."]
         else:
-            self._files = {path: self._file(path, stamps[path], result) for path in _newest(stamps)}
-            notes = [*self._notes(len(stamps))]
+            self._files = {path: self._file(path, stamps[path], result) for path in _that_fit(stamps)}
+            notes = [*self._notes(files)]
             rows = [row for file in self._files.values() for row in file.rows]
             readable = any(file.whole or file.rows for file in self._files.values())
             result = result.with_rows(rows) if readable or os.path.isdir(self._path) else None
         return Found(
             name=self._name,
             id=blake2b(self._name.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
-            version=blake2b(repr((promised, stamps, ended)).encode(), digest_size=8).hexdigest(),
+            version=blake2b(repr((promised, stamps, files, ended)).encode(), digest_size=8).hexdigest(),
             result=result,
             arrived=max((stamp[0] / 1e9 for stamp in stamps.values() if stamp), default=0.0),
             running=not ended,
@@ -199,7 +202,7 @@ class _WatchedResult:
                 f"{unreadable:,} of its files cannot be read now: a file that is being written is shown as soon as it "
                 "is complete."
             )
-        if not files and not os.path.isdir(self._path):
+        if not os.path.exists(self._path):
             yield "Its file has gone."
         elif files and not self._files:
             yield f"Its file has more than {MOST_BYTES >> 20} MiB, which is too much for this page."
@@ -207,12 +210,12 @@ class _WatchedResult:
             yield f"The newest {len(self._files):,} files are shown; {left_out:,} more are in the folder."
 
 
-def _newest(stamps: Mapping[str, Stamp]) -> list[str]:
-    """Return the newest files, by name, that a page can show."""
+def _that_fit(stamps: Mapping[str, Stamp]) -> list[str]:
+    """Return the newest files, by name, that together are not too much for a page."""
     shown: list[str] = []
     size = 0
     for path in reversed(list(stamps)):
-        if len(shown) == MOST_FILES or size + stamps[path][1] > MOST_BYTES:
+        if size + stamps[path][1] > MOST_BYTES:
             break
         size += stamps[path][1]
         shown.append(path)

@@ -8,6 +8,7 @@ dictionaries are written out, follows from how long the values of a row group ca
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -116,8 +117,13 @@ def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     end = stream.read(FOOTER_END)
     size = int.from_bytes(end[:4], "little")
     stream.seek(-FOOTER_END - size, io.SEEK_END)
-    footer = stream.read(size).replace(b"ARROW:schema", b"arrow:schema")
-    return pq.read_metadata(io.BytesIO(MAGIC + footer + end))
+    return _parsed(stream.read(size) + end)
+
+
+@lru_cache(maxsize=4)
+def _parsed(footer: bytes) -> pq.FileMetaData:
+    """Parse a footer, once for row groups that are read one after the other."""
+    return pq.read_metadata(io.BytesIO(MAGIC + footer.replace(b"ARROW:schema", b"arrow:schema")))
 
 
 @contextmanager

@@ -124,6 +124,13 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
         ask("counts", table, **given, output=key.parent / "counts.csv")
 
 
+def test_parameters_show_how_long_lists_are_and_no_temporary_file(key: Path, temporary: Path) -> None:
+    given = FIELDS | RUN | {"noise_key_file": key, "delta": 0, "domain": pd.Series(["tea", "cake", "soup"])}
+    found = ask("counts", searches(), **given)
+    assert found.parameters["domain"] == "a list of 3"
+    assert str(temporary) not in json.dumps(found.promise.content)
+
+
 def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path: Path) -> None:
     table = searches()
     first = bytes_of(table, tmp_path)
@@ -200,6 +207,7 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
         ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
         ({"streams": ["a,b"]}, "streams must be texts without commas"),
         ({"domain": ["a\nb"]}, "domain must be texts without line breaks"),
+        ({"domain": []}, "domain must name at least one item"),
         ({"noise_key_file": None}, "noise_key_file must be given, so that"),
         ({"noise_key_file": "none"}, "noise_key_file must be a readable file"),
         (

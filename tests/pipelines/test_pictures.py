@@ -100,3 +100,15 @@ def test_time_after_a_stop_is_marked() -> None:
     row = Alert(*window(0), "flu", 100.0, 300.0, 200.0, 20.0, 150.0, 1.0, 0.0, True, window(0)[1], "started")
     caption = drawn(alerts.PICTURE, [row])["caption"]
     assert "At the dotted line the budget was spent: where it is hatched, nothing was tested." in caption
+
+
+def test_a_thousand_alerts_of_many_rules_are_few_shapes() -> None:
+    rows = [
+        Alert(*window(hour), f"rule {hour % 100}", 100.0, 300.0, 200.0, 20.0, 150.0, 0.0, 9.0, False, when, "started")
+        for hour in range(1000)
+        for when in window(hour)[1:2]
+    ]
+    found = drawn(alerts.PICTURE, rows)
+    assert found["svg"].count("<g id=") < 250 and len(found["notes"]) > 990
+    assert ">rule 11<" in found["svg"] and ">rule 12<" not in found["svg"]
+    assert ">88 other rules<" in found["svg"]

@@ -139,6 +139,25 @@ def test_parquet_is_cut_into_row_groups_and_long_rows_into_small_batches(tmp_pat
     assert [len(batch.columns["item"]) for batch in batches] == [128, 72]
 
 
+def test_a_parquet_footer_is_parsed_once_until_the_file_is_another_one(tmp_path, monkeypatch):
+    parsed = []
+    read_metadata = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda stream: parsed.append(1) or read_metadata(stream))
+
+    def items(path):
+        parts = [Part(number, number + 1) for number in range(6)]
+        found = [batch for part in parts for batch in FORMATS["parquet"].read(path, part, ["item"])]
+        return [item for batch in found for item in batch.columns["item"].to_pylist()]
+
+    path = tmp_path / "footer.parquet"
+    write_parquet(path, row_group_size=10)
+    assert items(str(path)) == [event["item"] for event in EVENTS]
+    assert len(parsed) == 1
+    write_parquet(path, EVENTS[::-1], row_group_size=10)
+    assert items(str(path)) == [event["item"] for event in EVENTS[::-1]]
+    assert len(parsed) == 2
+
+
 def test_lines_are_numbered_across_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 7)
     (tmp_path / "e.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\n  \nfourth line\nfifth\n\n\nlast")

@@ -162,6 +162,42 @@ def test_a_huge_folder_shows_its_newest_files(tmp_path: Path, monkeypatch: pytes
     assert time.monotonic() - began < 1
 
 
+def test_a_look_asks_for_the_newest_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "MOST_FILES", 20)
+    windows = watched(tmp_path, "counts")
+    first = add_window(windows, 0, "tea")
+    for number in range(1, 200):
+        os.link(first, windows / f"2023{number:04}T000000Z.jsonl")
+    asked: list[str] = []
+    real = watching.stamp_of
+    monkeypatch.setattr(watching, "stamp_of", lambda path: asked.append(path) or real(path))
+    site = Site(tmp_path)
+    assert "180 more are in the folder" in text_of(site.section())
+    asked.clear()
+    before = site.state
+    assert len(asked) < 25
+    os.link(first, windows / "20220101T000000Z.jsonl")
+    assert "181 more are in the folder" in text_of(site.section()) and site.state != before
+
+
+def test_results_that_go_on_are_shown_before_newer_ones_that_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_RESULTS", 2)
+    monkeypatch.setattr(watching, "MORE_RESULTS", "{} more")
+    windows = watched(tmp_path, "counts")
+    for age, word in ((9, "top-k"), (8, "cardinality")):
+        write(tmp_path, word)
+        os.utime(tmp_path / f"{word}.jsonl.guarantee.json", (time.time() - age,) * 2)
+    os.utime(windows / "_guarantee.json", (0, 0))
+    os.utime(windows, (0, 0))
+    site = Site(tmp_path)
+    shown = {one["title"] for one in site.state["results"]}
+    assert shown == {"top-k: top-k.jsonl", "cardinality: cardinality.jsonl"} and site.state["notes"] == ["1 more"]
+    add_window(windows, 0, "tea")
+    assert {one["title"] for one in site.state["results"]} == {"counts: counts", "cardinality: cardinality.jsonl"}
+
+
 def test_half_written_files_do_no_harm(tmp_path: Path) -> None:
     windows = watched(tmp_path, "counts")
     whole = add_window(windows, 0, "tea")
@@ -283,6 +319,9 @@ def test_the_browser_is_told_to_run_nothing_else(tmp_path: Path) -> None:
         ("/", "HEAD", "127.0.0.1:8080", 200),
         ("/", "GET", "[::1]:8080", 200),
         ("/", "POST", "localhost", 405),
+        ("/", "GET", "127.0.0.2:8080", 200),
+        ("/", "GET", "[::1]:8080", 200),
+        ("/", "GET", "192.0.2.1:8080", 403),
         ("/", "GET", "rebound.example:8080", 403),
         ("/", "GET", "", 403),
         ("/", "GET", "[::1", 403),

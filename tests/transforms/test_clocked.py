@@ -12,7 +12,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
-from privstream.transforms.timing.clocked import CHUNK, ClockedSteps
+from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
 from privstream.transforms.timing.on_time_markers import NO_TIME
 from privstream.transforms.timing.public_clock import SEED, WithClock, stepped
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
@@ -24,7 +24,7 @@ WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
-class Tell(ClockedSteps, state="tell"):
+class Tell(SingleSteps, state="tell"):
     """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
 
     def initial(self, key):
@@ -222,6 +222,15 @@ def test_a_jump_over_many_windows_takes_few_calls():
     stage.advance(2**62)
     assert len(stage.take()) == 100_000
     assert len(calls) < 100
+
+
+def test_a_stage_that_handles_no_steps_cannot_be_made():
+    class Idle(ClockedSteps):
+        def set_aside(self, key, step, batch):
+            yield step
+
+    with pytest.raises(TypeError, match="walk"):
+        Idle(steps=steps_of(1), timer_offset=0)
 
 
 def test_walks_are_cut_into_chunks():

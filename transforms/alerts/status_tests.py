@@ -22,7 +22,7 @@ from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
 
@@ -95,7 +95,7 @@ class Met:
     unlogged: Charges
 
 
-class DecideRules(ClockedSteps, state="decide_rules"):
+class DecideRules(SingleSteps, state="decide_rules"):
     """Per stream, on a public clock: test every rule in every window, and publish those that are met or end."""
 
     def __init__(self, *, method: StatusAlerts, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:

@@ -18,7 +18,7 @@ from privstream.transforms.alerts.counts import decode_counts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.steps import Steps
 
 NEVER = -1
@@ -98,7 +98,7 @@ class AlertPlan:
         return windows * (1 if self.by_rule else len(self.rules)) * (1 if self.by_stream else len(self.streams))
 
 
-class TestAlerts(ClockedSteps):
+class TestAlerts(SingleSteps):
     """Test the rules of each window once, and publish the alerts. Misses publish nothing.
 
     A window without data is tested like any other. A run that has spent its budget tests nothing more.

@@ -20,7 +20,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
@@ -154,7 +154,7 @@ class NamedState:
         return NamedState(counts, Names.union([self.names, names]).select(keys))
 
 
-class PublishCounts(ClockedSteps, state="publish_counts"):
+class PublishCounts(SingleSteps, state="publish_counts"):
     """Per stream and shard of keys, on a public clock: publish counts that span windows, or those of public keys.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.

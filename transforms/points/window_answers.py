@@ -11,11 +11,11 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.transforms.points.updates import QUERIES, UPDATES, PointBatch, decode_queries, late_records
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.steps import Steps
 
 
-class AnswerWindows(ClockedSteps):
+class AnswerWindows(SingleSteps):
     """Per stream: run a mechanism through every window, and answer the queries of each and the standing ones.
 
     A subclass says of what type its rows are, how the numbers of a query are called, and what its counter counts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ ENDLESS_BLOCKS = BLOCKS[:3]
 OVER = "over"
 
 
-class ClockedSteps(beam.DoFn):
+class ClockedSteps(beam.DoFn, ABC):
     """Handle every step of a key once and in order, empty ones too, when its decision time has come.
 
     A seed (see `WithClock`) starts the clock: event data neither start nor move it. So when a step is handled, and what
@@ -81,6 +81,7 @@ class ClockedSteps(beam.DoFn):
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count a late batch, and describe it in the dead-letter output."""
 
+    @abstractmethod
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: Any
     ) -> tuple[Any, Outputs]:
@@ -89,15 +90,6 @@ class ClockedSteps(beam.DoFn):
         A function of the arguments alone, the same whether steps come together or one by one. `batches` has those of
         the steps that are not empty, in an order that depends on nothing but their bytes.
         """
-        outputs: list[tuple[int, Any]] = []
-        for step in range(first, last + 1):
-            state, found = self.advance(key, step, batches.get(step, []), state)
-            outputs += ((step, output) for output in found)
-        return state, outputs
-
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
-        """Handle one step: return the state after it, and its outputs; for stages that gain nothing by a `walk`."""
-        raise NotImplementedError
 
     def count(self, steps: int) -> None:
         """Count steps that have been handled."""
@@ -226,3 +218,21 @@ class ClockedSteps(beam.DoFn):
         """Return the last step of the block that the next step is in."""
         block = self._blocks[level]
         return min((handled + 1) // block * block + block - 1, self._last)
+
+
+class SingleSteps(ClockedSteps):
+    """Handle steps one by one: for stages that gain nothing by a walk over many."""
+
+    @abstractmethod
+    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
+        """Handle one step: return the state after it, and its outputs."""
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: Any
+    ) -> tuple[Any, Outputs]:
+        """Handle steps `first` to `last`."""
+        outputs: list[tuple[int, Any]] = []
+        for step in range(first, last + 1):
+            state, found = self.advance(key, step, batches.get(step, []), state)
+            outputs += ((step, output) for output in found)
+        return state, outputs

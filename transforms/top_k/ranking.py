@@ -17,7 +17,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.clocked import ClockedSteps
+from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.public_clock import stepped
 from privstream.transforms.timing.steps import Steps
 
@@ -44,7 +44,7 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return fields["items"], fields["counts"]
 
 
-class RankItems(ClockedSteps, state="rank_items"):
+class RankItems(SingleSteps, state="rank_items"):
     """Per stream: at each step rank all items of the domain, and publish those on top. No state outlives a step."""
 
     def __init__(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from itertools import chain
+from typing import Any, BinaryIO
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from privstream.pipelines.plot.chart import (
@@ -53,10 +56,12 @@ class AlertPicture:
         return list(dict.fromkeys([*(row.rule for row in self.rows), *self.tested]))
 
     @property
-    def styles(self) -> dict[str, tuple[str, str]]:
-        """A colour and a marker for each rule; those beyond the last are grey."""
+    def styles(self) -> dict[tuple[str, str], list[str]]:
+        """Colours and markers, and the rules that have them: one each, but all beyond the last are grey."""
         known = list(zip(COLOURS, MARKERS, strict=True))
-        return {rule: known[i] if i < len(known) else (GREY, ".") for i, rule in enumerate(self.rules)}
+        styles = {style: [rule] for style, rule in zip(known, self.rules, strict=False)}
+        others = self.rules[len(known) :]
+        return styles | {(GREY, "."): others} if others else styles
 
 
 def prepare(given: Given) -> Drawing:
@@ -70,17 +75,20 @@ def prepare(given: Given) -> Drawing:
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
     """Draw alerts as thick lines, points in the middle of windows with a line to their bound, thresholds as dashes."""
     styles = picture.styles
+    of_rule: dict[str, list[Alert]] = defaultdict(list)
+    for row in picture.rows:
+        of_rule[row.rule].append(row)
+    true: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for count in sorted(picture.truth, key=lambda count: count.window_start):
+        true[count.rule].append((_day(count), count.people))
     with chart(stream, format) as (figure, axes):
-        for rule, (colour, marker) in styles.items():
-            mine = [row for row in picture.rows if row.rule == rule]
-            if not mine:
-                continue
-            true = sorted((row.window_start.micros, row.people) for row in picture.truth if row.rule == rule)
-            half = (mine[0].window_end.micros - mine[0].window_start.micros) / 2
-            axes.plot([(t + half) / DAY for t, _ in true], [n for _, n in true], color=colour, linewidth=1, alpha=0.6)
-            axes.axhline(mine[0].threshold, color=colour, linewidth=1, linestyle=(0, (4, 3)), alpha=0.8)
-            _lasting(axes, mine, colour)
-            _points(axes, mine, colour, marker, half)
+        for (colour, marker), rules in styles.items():
+            shown = [rule for rule in rules if rule in of_rule]
+            for known in filter(None, map(true.get, shown)):
+                axes.plot(*zip(*known, strict=True), color=colour, linewidth=1, alpha=0.6)
+            alerts = [of_rule[rule] for rule in shown]
+            _thresholds(axes, alerts, colour)
+            _points(axes, list(chain(*alerts)), colour, marker)
         windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
         windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
         windows += [(picture.span[0], picture.span[1])] if picture.span else []
@@ -90,8 +98,9 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         _stop(axes, picture.rows, span)
         title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
         style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
-        marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles.values()]
-        key_above(axes, marks, [short(rule) for rule in styles])
+        marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
+        names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
+        key_above(axes, marks, names)
 
 
 def lasting(rows: Sequence[Alert]) -> dict[int, int]:
@@ -99,28 +108,48 @@ def lasting(rows: Sequence[Alert]) -> dict[int, int]:
     return {row.since.micros: row.window_end.micros for row in rows if row.status != ENDED}
 
 
-def _lasting(axes: Axes, rows: Sequence[Alert], colour: str) -> None:
-    """Draw how long the alerts of one rule last, as thick lines at its threshold."""
-    for start, end in lasting(rows).items():
-        level = [rows[0].threshold] * 2
-        axes.plot([start / DAY, end / DAY], level, color=colour, linewidth=7, alpha=0.3, solid_capstyle="butt")
+def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:
+    """Draw the thresholds of some rules, thick where an alert lasts."""
+    axes.hlines(
+        sorted({rows[0].threshold for rows in alerts}),
+        *(0, 1),
+        transform=axes.get_yaxis_transform(),
+        color=colour,
+        linewidth=1,
+        linestyle=(0, (4, 3)),
+        alpha=0.8,
+        zorder=2,
+    )
+    spans = [(rows[0].threshold, start / DAY, end / DAY) for rows in alerts for start, end in lasting(rows).items()]
+    thick: Any = {"linewidth": 7, "alpha": 0.3, "capstyle": "butt", "zorder": 2}
+    axes.hlines(*np.array(spans).reshape(-1, 3).T, color=colour, **thick)
 
 
-def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str, half: float) -> None:
-    """Draw the numbers with noise of one rule, hollow where an alert ends; where there is none, only a note."""
+def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None:
+    """Draw numbers with noise, hollow where an alert ends, and lines to their bounds; where there is none, a note."""
+    bars: list[tuple[float, float, float]] = []
+    inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
     for row in rows:
-        day = (row.window_start.micros + half) / DAY
+        day = _day(row)
         if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
             note(axes, row.rule, [(day, row.threshold, f"{moment(row.window_start.micros)}: {row.status}")])
             continue
         sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1
         bound = row.threshold + sign * row.gap_lower_bound
-        axes.plot([day, day], [bound, row.estimate], color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
-        inside = "white" if row.status == ENDED else colour
-        axes.plot([day], [row.estimate], marker, color=colour, markerfacecolor=inside, markersize=4.5, zorder=4)
+        bars.append((day, bound, row.estimate))
+        inside["white" if row.status == ENDED else colour].append((day, row.estimate))
         words = "at least" if sign > 0 else "at most"
         text = f"{told(row.window_start.micros, row.estimate)}, {words} {bound:,.6g}, {row.status}"
         note(axes, row.rule, [(day, row.estimate, text)])
+    axes.vlines(*np.array(bars).reshape(-1, 3).T, color=colour, linewidth=1.6, alpha=0.55, capstyle="butt", zorder=2)
+    for fill, points in inside.items():
+        days, numbers = np.array(points).reshape(-1, 2).T
+        axes.plot(days, numbers, marker, color=colour, markerfacecolor=fill, markersize=4.5, zorder=4)
+
+
+def _day(row: Alert | RuleCount) -> float:
+    """Return the middle of a window in days since 1970."""
+    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
 
 
 def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> None:
