@@ -197,7 +197,7 @@ class RunCommand:
         guarantee = {name: value for name, value in guarantee_record(transform.guarantee).items() if value is not None}
         return {
             "made_by": {"command": f"privstream {arguments.command}", "version": version("privstream")},
-            "parameters": given | self.shown,
+            "parameters": {**given, **self.shown},
             **({"public": dict(transform.public)} if transform.public else {}),
             "guarantee": guarantee,
             "accuracy": ({METHOD: getattr(transform, METHOD)} if self.spec.methods else {})

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 LEAST_LETTERS = 16
 MOST_BYTES = 1024
 LOCAL_NAME = "localhost"
-"""By which, or by an address of loopback, a browser of this machine asks. A page of somebody else whose name points here
-has another one."""
+"""By which, or by an address of loopback, a browser of this machine asks. A page of somebody else whose name points
+here has another one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.sources.fields import FieldMapping
@@ -52,6 +51,6 @@ def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, unit: str | None) -
     signed = pa.types.is_timestamp(kind) or kind == physical
     if statistics is None or physical is None or not signed or not statistics.has_min_max:
         return None
-    stated = pa.array(np.array([statistics.min_raw], physical.to_pandas_dtype()))
+    stated = pa.array([statistics.min_raw], physical)
     times, marks = micros_column(stated.cast(kind), unit or "s")
     return 0 if any(rows.any() for rows, _ in marks) else int(times[0])
