@@ -19,10 +19,20 @@ GROUPS = 8
 Batch = TypeVar("Batch", EventBatch, HolderBatch)
 
 
-@lru_cache(maxsize=1 << 16)
+SHORT = 64
+"""Longest name of a stream, in characters, that is kept at hand beyond its rows: anybody may send names."""
+
+
 def group_of(stream: str) -> str:
     """Return the name of the group that a stream is in; whoever chooses names of streams can fill one."""
+    return _short_group(stream) if len(stream) <= SHORT else _group(stream)
+
+
+def _group(stream: str) -> str:
     return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % GROUPS)
+
+
+_short_group = lru_cache(maxsize=1 << 16)(_group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +117,13 @@ class InStreams(Generic[Batch]):
         return [self.streams[i] for i in np.flatnonzero(np.diff(self.starts) == 0).tolist()]
 
     def each(self) -> Iterator[tuple[str, Batch]]:
-        """Yield the streams with their rows; texts are those of all streams."""
+        """Yield the streams with their rows, and the texts of the items in these."""
+        if len(self.streams) == 1:
+            yield self.streams[0], self.batch
+            return
         starts = self.starts.tolist()
         for i, stream in enumerate(self.streams):
-            yield stream, self.batch if len(self.streams) == 1 else rows_of(self.batch, slice(starts[i], starts[i + 1]))
+            yield stream, _named(rows_of(self.batch, slice(starts[i], starts[i + 1])))
 
     def people(self) -> np.ndarray:
         """Return numbers of people, the same in rows of the same person and stream, in the order of streams."""
@@ -129,10 +142,14 @@ class InStreams(Generic[Batch]):
         held = np.bincount(self.codes[rows], minlength=len(self.streams))
         some = np.flatnonzero(held)
         starts = np.concatenate([[0], np.cumsum(held[some])])
-        batch = rows_of(self.batch, rows)
-        if len(batch.names.items):
-            batch = replace(batch, names=batch.names.select(np.unique(batch.items)))
-        return InStreams(tuple(self.streams[i] for i in some.tolist()), starts, batch)
+        return InStreams(tuple(self.streams[i] for i in some.tolist()), starts, _named(rows_of(self.batch, rows)))
+
+
+def _named(batch: Batch) -> Batch:
+    """Return a batch with the texts of its items alone."""
+    if not len(batch.names.items):
+        return batch
+    return replace(batch, names=batch.names.select(np.unique(batch.items)))
 
 
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:

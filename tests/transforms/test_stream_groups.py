@@ -17,6 +17,7 @@ from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKe
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.limiting import BoundAcrossWindows
+from privstream.transforms.heavy_hitters.status_pruning import by_shard
 from privstream.transforms.stream_groups import GROUPS, InStreams, group_of
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, SECOND, START, random_events, transform
@@ -92,11 +93,11 @@ def test_the_number_of_groups_changes_no_row(name, groups, monkeypatch):
     made, events = transform(name), random_events(name, random.Random(5))
     expected = slow_reference.heavy_hitters(made, events)
     monkeypatch.setattr(stream_groups, "GROUPS", groups)
-    group_of.cache_clear()
+    stream_groups._short_group.cache_clear()
     try:
         chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
     finally:
-        group_of.cache_clear()
+        stream_groups._short_group.cache_clear()
     assert expected
     assert sorted(chain.rows) == expected
 
@@ -155,3 +156,26 @@ def test_what_is_written_is_in_proportion_to_what_changed_not_to_the_largest_str
         written.append(stage.cells.added - before)
     assert written[0] > 20_000 * 10
     assert max(written[1:]) < 2_000
+
+
+def test_a_stream_takes_along_the_texts_of_its_own_items_alone():
+    """Otherwise one long text of one person would be sent once for each stream of its group."""
+    streams, per_stream = 300, 5
+    items = np.arange(streams * per_stream, dtype=np.uint64)
+    texts = pa.array([f"item {item} {'x' * 100}" for item in items.tolist()])
+    users = np.zeros(len(items), np.uint64)
+    batch = HolderBatch(users, items, np.zeros(len(items), np.uint16), Names.of(items, texts))
+    names = tuple(sorted(f"stream {number}" for number in range(streams)))
+    record = InStreams(names, np.arange(0, len(items) + 1, per_stream), batch).to_bytes()
+    sent = list(by_shard((StepKey("0", 5, 1).to_bytes(), record)))
+    assert len(sent) == streams
+    assert sum(len(data) for _, data in sent) < 4 * len(record) + 600 * streams
+    for _, held in InStreams.from_bytes(HolderBatch, record).each():
+        assert held.names.items.tolist() == held.items.tolist()
+
+
+def test_long_names_of_streams_are_not_kept_at_hand():
+    before = stream_groups._short_group.cache_info().currsize
+    long, short = ("x" * (stream_groups.SHORT + extra) for extra in (1, 0))
+    assert [group_of(name) for name in (long, short)] == [stream_groups._group(name) for name in (long, short)]
+    assert stream_groups._short_group.cache_info().currsize <= before + 1

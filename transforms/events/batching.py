@@ -96,7 +96,7 @@ class SplitEvents(beam.DoFn):
         shard = (users % np.uint64(self.shards)).astype(np.int64)
         step_codes = _codes(steps)
         key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
-        order = _order(key * len(streams) + stream, codes[rows], len(items))
+        order = _order(key * len(streams) + stream if self.together else key, codes[rows], len(items))
         rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
         codes, times, stream, group = codes[rows], times[rows], stream[order], group[order]
         values = None if values is None else values[order]

@@ -17,7 +17,7 @@ from privstream.transforms.batches import HolderBatch, StepKey, sealed_batch
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
-from privstream.transforms.stream_groups import InStreams, group_of
+from privstream.transforms.stream_groups import SHORT, InStreams, group_of
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -88,6 +88,8 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
 
     def _noise_of(self, stream: str) -> NoiseSource:
         """Return the noise of a stream; it is kept at hand, since nearly every step needs it again."""
+        if len(stream) > SHORT:
+            return self.noise.derive("person in stream", stream)
         if stream not in self._at_hand:
             if len(self._at_hand) == NOISE_AT_HAND:
                 self._at_hand.clear()
