@@ -139,9 +139,8 @@ class RankedItem(NamedTuple):
         window_end: first moment after the window.
         rank: 1 for the item on top.
         item: the item.
-        gap: number of people by which it is ahead of the item of the next rank, published or not, plus integer noise of
-            mean 0. Of equal noisy numbers the item that sorts first leads; so the last gap, to an item that is not
-            published, is one less if that one sorts first.
+        gap: number of people by which it is ahead of the next item, published or not, plus integer noise of mean 0. Of
+            equals the item that sorts first leads: so the last gap is one less if the item after it sorts before it.
         estimate: number of people who had the item, plus noise.
         error_bound: how far the estimate is from the truth at most, with probability 1 - beta.
     """
