@@ -45,7 +45,8 @@ class WithClock(beam.PTransform[Any, Any]):
         """Start every clock once, by an element that holds the watermark back until it has been handled."""
         if records.is_bounded and self.steps.end is None:
             raise ValueError("end must be given when the input is bounded: every window until end is published")
-        if records.is_bounded and (windows := self.steps.end - self.steps.first) > MOST_WINDOWS:
+        windows = (self.steps.end or 0) - (self.steps.first or 0)
+        if records.is_bounded and windows > MOST_WINDOWS:
             raise ValueError(
                 f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
                 f"{in_words(self.steps.size)}, all of which are handled, with events or without: check start, end and "
