@@ -37,7 +37,7 @@ from privstream.pipelines.runners.flink_restarts import name_job
 from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import output_format
-from privstream.pipelines.sinks.whole_files import check_destination, check_new, delete, fingerprint, write_json
+from privstream.pipelines.sinks.whole_files import check_destination, check_new, fingerprint, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
 from privstream.pipelines.terminal import say
@@ -118,8 +118,6 @@ class RunCommand:
                 try:
                     _build(run, pipeline, write, letters)
                     recorded.append(run.charge())
-                    if arguments.overwrite and arguments.output != TERMINAL:
-                        delete(run.guarantee_file)  # for a moment the rows may be others than those that it is about
                 except (ValueError, TypeError) as error:
                     raise UsageError(str(error)) from error
 

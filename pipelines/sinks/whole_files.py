@@ -115,12 +115,6 @@ def write_json(path: str, value: Any) -> None:
         stream.write(text.encode() + b"\n")
 
 
-def delete(path: str) -> None:
-    """Delete a file, if there is one."""
-    if FileSystems.exists(path):
-        FileSystems.delete([path])
-
-
 def fingerprint(path: str) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal digits."""
     with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:

@@ -220,23 +220,6 @@ def test_another_budget_on_the_same_run_id_is_refused(capsys: pytest.CaptureFixt
     assert not Path("2.jsonl").exists()
 
 
-def test_no_rows_stand_beside_the_guarantee_of_those_that_they_replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarantee, run_it, found = Path("rows.jsonl.guarantee.json"), launch.run, []
-
-    def killed(*given: object) -> None:
-        assert guarantee.exists()
-        run_it(*given)  # type: ignore[arg-type]
-        found.append(Path("rows.jsonl").read_bytes())
-        raise KeyboardInterrupt
-
-    assert run("rows.jsonl") == 0
-    before = Path("rows.jsonl").read_bytes()
-    monkeypatch.setattr(launch, "run", killed)
-    assert run("rows.jsonl", "--epsilon", "2", "--overwrite") == 130
-    assert found != [before] and not guarantee.exists()
-    assert len(Ledger("key.ledger.jsonl").read()) == 2
-
-
 def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("rows.jsonl") == 0
     before = Path("rows.jsonl").read_bytes()

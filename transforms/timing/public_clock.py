@@ -43,24 +43,19 @@ class WithClock(beam.PTransform[Any, Any]):
 
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
         """Start every clock once, by an element that holds the watermark back until it has been handled."""
-        if records.is_bounded:
-            _check_end(self.steps)
+        if records.is_bounded and self.steps.end is None:
+            raise ValueError("end must be given when the input is bounded: every window until end is published")
+        windows = (self.steps.end or 0) - (self.steps.first or 0)
+        if records.is_bounded and windows > MOST_WINDOWS:
+            raise ValueError(
+                f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
+                f"{in_words(self.steps.size)}, all of which are handled, with events or without: check start, end and "
+                "window, or take longer windows"
+            )
         once = records.pipeline | "Once" >> beam.Impulse()
         seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.streams)).with_output_types(Keyed)
         together = (records, seeds) | "WithSeeds" >> beam.Flatten()
         return cast(PCollection[Any], together | "ApartFromOthers" >> beam.Reshuffle() if self.apart else together)
-
-
-def _check_end(steps: Steps) -> None:
-    """Check how many windows there are until the watermark jumps to the end of time."""
-    if steps.end is None:
-        raise ValueError("end must be given when the input is bounded: every window until end is published")
-    if (windows := steps.end - (steps.first or 0)) > MOST_WINDOWS:
-        raise ValueError(
-            f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
-            f"{in_words(steps.size)}, all of which are handled, with events or without: check start, end and window, "
-            "or take longer windows"
-        )
 
 
 class StartClocks(beam.DoFn):
