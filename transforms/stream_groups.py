@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, decode, encode, string_buffers
+from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, decode, encode, string_buffers
 
 GROUPS = 8
 """Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
 
-Batch = TypeVar("Batch", EventBatch, HolderBatch)
+Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 
 
 SHORT = 64
@@ -57,7 +57,7 @@ class InStreams(Generic[Batch]):
     @classmethod
     def of(cls, stream: str, batch: Batch) -> InStreams[Batch]:
         """Return the rows of one stream."""
-        return cls((stream,), np.array([0, len(batch.users)]), batch)
+        return cls((stream,), np.array([0, len(batch.items)]), batch)
 
     @classmethod
     def empty(cls, kind: type[Batch], streams: Iterable[str]) -> InStreams[Batch]:
@@ -108,8 +108,9 @@ class InStreams(Generic[Batch]):
 
     @property
     def users(self) -> np.ndarray:
-        """Hashes of people, row by row."""
-        return self.batch.users
+        """Hashes of people, row by row; counts have none."""
+        found: np.ndarray = vars(self.batch)["users"]
+        return found
 
     @property
     def without_rows(self) -> list[str]:
