@@ -16,7 +16,8 @@ from privstream.transforms.timing.steps import Steps
 
 
 class CountEvents(OnTimeBatches, state="count_events"):
-    """Per group of streams, step and shard of items: events in, counts of those that were in time out, with sums of values."""
+    """Per group of streams, step and shard of items: events in, counts of those that were in
+    time out, with sums of values."""
 
     def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
