@@ -11,8 +11,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import Contributed, CountContributions
-from privstream.transforms.counts.stream_counts import joined, unsealed_counts
 from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.stream_counts import joined, unsealed_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import added_up
 from privstream.transforms.stream_groups import InStreams

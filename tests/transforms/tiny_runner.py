@@ -242,7 +242,7 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "BoundAcrossWindows": [],
     "PruneItems": [],
     "MonitorStream": [],
-    "PruneDownItems": [by_shard],
+    "PruneDownItems": [lambda element: [by_shard(element)]],
     "DecideStatuses": [],
     "PublishWindows": [lambda element: [count_holders(element)]],
     "PublishCounts": [lambda element: [on_clock(count_holders(element))]],
