@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.clocked import SingleSteps
+from privstream.transforms.timing.on_time_markers import digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
@@ -205,6 +207,7 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
+        self.of_streams = digest(json.dumps(sorted(streams)).encode())
         self.groups = {group: tuple(sorted(names)) for group, names in in_groups(streams).items()}
 
     def initial(self, key: bytes) -> NamedState:
@@ -230,15 +233,18 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         columns = {f"names_{name}": column for name, column in vars(state.names).items()}
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
-        return pack("named counts of streams", 1, {"counts": counts} | pairs | columns)
+        return pack("named counts of streams", 1, {"streams": self.of_streams, "counts": counts} | pairs | columns)
 
     def restore(self, data: bytes) -> NamedState:
         """Decode all parts.
 
         Raises:
-            SnapshotError: it was written by a version that kept each stream under keys of its own.
+            SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
+                other streams: numbers stand for them.
         """
         found: dict[str, Any] = unpack("named counts of streams", 1, data)
+        if found.pop("streams") != self.of_streams:
+            raise SnapshotError("state must be of a run with the same streams")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
         return NamedState(counts, pairs, Names(*found.values()))
