@@ -60,13 +60,14 @@ def test_each_stream_is_counted_as_it_would_be_alone(name, monkeypatch):
 def test_the_number_of_groups_changes_no_count(name, groups, monkeypatch):
     made, given = counts(name), events(2)
     monkeypatch.setattr(stream_groups, "GROUPS", groups)
-    stream_groups._short_group.cache_clear()
-    tiny_runner.dofns_of.cache_clear()
+    caches = (stream_groups._short_group, tiny_runner.dofns_of)
+    for cache in caches:
+        cache.cache_clear()
     try:
         rows = sorted(drive_at_once(made, given, random.Random(1)).rows)
     finally:
-        stream_groups._short_group.cache_clear()
-        tiny_runner.dofns_of.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
     assert rows == expected(made, given)
 
 

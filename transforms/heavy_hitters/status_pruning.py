@@ -63,7 +63,7 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
     ) -> Handled:
         """Prune one step of one shard; streams without rows, in which nobody has anything, go on."""
         found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
-        kept, changes = self._test(step, found, state)
+        kept, after, changed = self._test(step, found, state)
         self.tested.inc(len(kept))
         self.kept.inc(int(kept.sum()))
         empty = InStreams.empty(HolderBatch, found.held.without_rows)
@@ -72,14 +72,16 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
             (stream.encode(), seal(to._replace(stream=stream), batch))
             for stream, batch in (*empty.each(), *found.having(kept).each())
         ]
-        return Handled(self._after(state, changes), _segment(changes) if changes else None, outputs)
+        segment = _segment({stream: after[stream] for stream in changed}) if changed else None
+        return Handled(self._held(state | after), segment, outputs)
 
-    def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn]:
-        """Return which items may be up before or after a step, and what changes in the streams."""
+    def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
+        """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
         alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
         listed = self.monitor.domain_size is not None
         kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
-        changes: MayBeUpIn = {}
+        following: MayBeUpIn = {}
+        changed: list[str] = []
         for stream, some in (*found.runs, *((stream, slice(0)) for stream in found.held.without_rows)):
             items, rising = found.items[some], kept[some]
             before, after = NO_ITEMS, items[rising] if rising.any() else NO_ITEMS
@@ -88,9 +90,10 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
                 before = self._before(state.get(stream, self._nothing), alike, source)
                 after = self.monitor.may_be_up(alike, before, items, found.counts[some], source)
                 kept[some] = np.isin(items, np.union1d(before, after))
+            following[stream] = MayBeUp(alike + 1, after)
             if len(before) or len(after):
-                changes[stream] = MayBeUp(alike + 1, after)
-        return kept, changes
+                changed.append(stream)
+        return kept, following, changed
 
     @property
     def _nothing(self) -> MayBeUp:
@@ -104,12 +107,10 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
             at = self.monitor.next_absent_hit(at + 1, step, noise)
         return items
 
-    def _after(self, state: MayBeUpIn, changes: MayBeUpIn) -> MayBeUpIn:
-        """Return what follows; of a public list it matters from which step on items of nobody may have gone up."""
-        if not changes:
-            return state
+    def _held(self, state: MayBeUpIn) -> MayBeUpIn:
+        """Leave out streams in which nothing may be up, unless items of a list may go up although nobody has them."""
         listed = self.monitor.domain_size is not None
-        return {stream: one for stream, one in {**state, **changes}.items() if listed or len(one.items)}
+        return {stream: one for stream, one in state.items() if listed or len(one.items)}
 
     def unpack(self, record: bytes) -> InStreams[HolderBatch]:
         """Return the holdings in a sealed record."""
@@ -124,7 +125,7 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
         state: MayBeUpIn = {}
         for segment in segments:
             state.update(_changes(segment))
-        return self._after({}, state)
+        return self._held(state)
 
     def encode(self, state: MayBeUpIn) -> list[bytes]:
         """Write all."""
