@@ -10,9 +10,9 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey
 from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.stream_groups import InStreams, seal_parts
 from privstream.transforms.timing.step_batches import StepBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -36,7 +36,8 @@ class PruneItems(StepBatches, state="prune_items"):
         held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
         kept = held.take(self._near_heavy(key.step, held))
         for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *kept.each()):
-            yield stream.encode(), seal(key._replace(stream=stream), batch)
+            for part in seal_parts(key._replace(stream=stream), batch):
+                yield stream.encode(), part
 
     def _near_heavy(self, step: int, held: InStreams[HolderBatch]) -> np.ndarray:
         """Return the rows, increasing, of the items that may still be hits, each tested once in each stream."""

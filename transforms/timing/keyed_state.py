@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +22,8 @@ from privstream.transforms.timing.runner_check import check_state
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
-PART_BYTES = 8 << 20
+PARTS = 16  # bags in which records wait; the first has the name that the only one once had
+PART_BYTES = 4 << 20
 NOTHING = -2  # before the step that is before the first one
 NEVER = 1 << 62
 
@@ -206,10 +209,8 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         state: what the names begin with, and no other's in the project: a runner may fuse two stages, and then confuses
             timers of one name.
     """
-    waiting = BagStateSpec(f"{state}_waiting", BytesCoder())  # records of open steps, and some of handled ones, in parts
-    waiting_2 = BagStateSpec(f"{state}_waiting_2", BytesCoder())
-    waiting_3 = BagStateSpec(f"{state}_waiting_3", BytesCoder())
-    waiting_4 = BagStateSpec(f"{state}_waiting_4", BytesCoder())
+    names = [f"{state}_waiting", *(f"{state}_waiting_{number}" for number in range(2, PARTS + 1))]
+    parts = [BagStateSpec(name, BytesCoder()) for name in names]  # records of open steps, and some of handled ones
     progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded Progress
     log = BagStateSpec(f"{state}_log", BytesCoder())  # what the key remembers: segments, in order
     due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)
@@ -217,10 +218,7 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
     def process(
         self: Any,
         element: Keyed,
-        waiting: Any = beam.DoFn.StateParam(waiting),
-        waiting_2: Any = beam.DoFn.StateParam(waiting_2),
-        waiting_3: Any = beam.DoFn.StateParam(waiting_3),
-        waiting_4: Any = beam.DoFn.StateParam(waiting_4),
+        waiting: tuple[Any, ...],
         progress: Any = beam.DoFn.StateParam(progress),
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
@@ -228,26 +226,40 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
     ) -> Iterator[Any]:
         """Keep a record until its step is due."""
         check_state(progress)
-        yield from self.keep(element, Cells((waiting, waiting_2, waiting_3, waiting_4), progress, log, due), stamp)
+        yield from self.keep(element, Cells(waiting, progress, log, due), stamp)
 
-    @on_timer(due)
     def on_due(
         self: Any,
+        waiting: tuple[Any, ...],
         key: Any = beam.DoFn.KeyParam,
         time: Any = beam.DoFn.TimestampParam,
-        waiting: Any = beam.DoFn.StateParam(waiting),
-        waiting_2: Any = beam.DoFn.StateParam(waiting_2),
-        waiting_3: Any = beam.DoFn.StateParam(waiting_3),
-        waiting_4: Any = beam.DoFn.StateParam(waiting_4),
         progress: Any = beam.DoFn.StateParam(progress),
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Handle the steps that are due; runners may deliver the timers of a key in any order."""
-        yield from self.tick(key, time, Cells((waiting, waiting_2, waiting_3, waiting_4), progress, log, due))
+        yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
-    for name, value in {"DUE": due, "process": process, "on_due": on_due}.items():
+    methods = {"process": _with_parts(process, parts), "on_due": on_timer(due)(_with_parts(on_due, parts))}
+    for name, value in {"DUE": due, **methods}.items():
         setattr(cls, name, value)
+
+
+def _with_parts(method: Callable[..., Iterator[Any]], parts: list[BagStateSpec]) -> Callable[..., Iterator[Any]]:
+    """Let Beam, which finds states by parameters, see one for each of the bags that a method gets as `waiting`."""
+    signature = inspect.signature(method)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "waiting"]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    bags = [inspect.Parameter(part.name, kind, default=beam.DoFn.StateParam(part)) for part in parts]
+    seen = signature.replace(parameters=[*own, *bags])
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Iterator[Any]:
+        arguments = seen.bind(*given, **named).arguments
+        return method(waiting=tuple(arguments.pop(bag.name) for bag in bags), **arguments)
+
+    call.__signature__ = seen  # type: ignore[attr-defined]
+    return call
 
 
 def _put(record: bytes, progress: Progress, cells: Cells) -> Progress:
