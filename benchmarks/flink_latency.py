@@ -56,8 +56,8 @@ def into_folder(folder: Path) -> Callable[[pa.Table], None]:
 
 def into_topic(broker: str, name: str) -> Callable[[pa.Table], None]:
     """Return what sends records."""
-    topic = AdminClient({"bootstrap.servers": broker}).create_topics([NewTopic(name, 2)])[name]
-    topic.result(30)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic(name, 2)])[name].result(30)
     producer = Producer({"bootstrap.servers": broker})
 
     def send(table: pa.Table) -> None:
