@@ -38,8 +38,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
     will follow.
 
-    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to its file, of the file that was written
-    last; and counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
+    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to the file that was written last; and
+    counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
     `window_files_refused` (there already, with others).
 
     Args:
