@@ -73,7 +73,11 @@ class Names:
 
     def select(self, items: np.ndarray) -> Names:
         """Keep the strictly increasing `items`, all of which must be named."""
-        return Names.of(items, self.to_arrow().take(pa.array(np.searchsorted(self.items, items))))
+        return Names.of(items, self.texts(items))
+
+    def texts(self, items: np.ndarray) -> pa.LargeStringArray:
+        """Return the texts of `items`, in any order, all of which must be named."""
+        return self.to_arrow().take(pa.array(np.searchsorted(self.items, items)))
 
     def to_arrow(self) -> pa.LargeStringArray:
         """View the texts as an Arrow array."""
@@ -140,7 +144,7 @@ class HolderBatch:
 
 @dataclass(frozen=True, eq=False)
 class CountBatch:
-    """How many people have each item in one key: distinct items, and int64 counts.
+    """How many people have each item in one key: items, distinct unless batches were joined, and int64 counts.
 
     Where they are needed, there are also int64 columns with how many of the people are `new`, who never had the item
     before, and with the `sums` of their values.
@@ -154,17 +158,14 @@ class CountBatch:
 
     @classmethod
     def join(cls, parts: Sequence[CountBatch]) -> CountBatch:
-        """Add counts up, item by item, in the order of items."""
-        items = np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)])
-        distinct, place = np.unique(items, return_inverse=True)
-
-        def total(name: str) -> np.ndarray | None:
-            column = _joined([getattr(part, name) for part in parts])
-            return None if column is None else totals(place, column, len(distinct))
-
-        counts = np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)])
-        added = np.bincount(place, counts, len(distinct)).astype(np.int64)  # exact below 2^53
-        return cls(distinct, added, Names.union([part.names for part in parts]), total("new"), total("sums"))
+        """Put counts together."""
+        return cls(
+            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
+            counts=np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)]),
+            names=Names.union([part.names for part in parts]),
+            new=_joined([part.new for part in parts]),
+            sums=_joined([part.sums for part in parts]),
+        )
 
 
 def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
+    CountBatch,
     EventBatch,
     HolderBatch,
     Names,
@@ -25,7 +26,7 @@ from privstream.transforms.batches import (
 GROUPS = 8
 """Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
 
-Batch = TypeVar("Batch", EventBatch, HolderBatch)
+Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 
 
 MOST_ROWS = 1 << 18
@@ -69,7 +70,7 @@ class InStreams(Generic[Batch]):
     @classmethod
     def of(cls, stream: str, batch: Batch) -> InStreams[Batch]:
         """Return the rows of one stream."""
-        return cls((stream,), np.array([0, len(batch.users)]), batch)
+        return cls((stream,), np.array([0, len(batch.items)]), batch)
 
     @classmethod
     def empty(cls, kind: type[Batch], streams: Iterable[str]) -> InStreams[Batch]:
@@ -120,8 +121,9 @@ class InStreams(Generic[Batch]):
 
     @property
     def users(self) -> np.ndarray:
-        """Hashes of people, row by row."""
-        return self.batch.users
+        """Hashes of people, row by row; counts have none."""
+        found: np.ndarray = vars(self.batch)["users"]
+        return found
 
     @property
     def without_rows(self) -> list[str]:

@@ -2,10 +2,9 @@
 
 import hashlib
 from numbers import Integral
-from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
@@ -21,11 +20,11 @@ _KEEP = np.array([(1 << 8 * m) - 1 for m in range(9)], dtype=np.uint64)
 class Prf:
     """A node in a tree of independent keyed functions; it has its own key and nothing of its parents."""
 
-    __slots__ = ("_ciphers", "_key")
+    __slots__ = ("_encryptors", "_key")
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._ciphers: dict[str, Cipher[Any]] = {}
+        self._encryptors: dict[str, CipherContext] = {}
 
     @classmethod
     def from_secret(cls, secret: bytes, run_id: str) -> "Prf":
@@ -48,8 +47,10 @@ class Prf:
             return np.empty((0, 2), dtype=np.uint64)
         source = np.ascontiguousarray(blocks, dtype=_TWO_WORDS)
         target = np.empty(BLOCK_BYTES * count + BLOCK_BYTES - 1, dtype=np.uint8)
-        # A fresh context per call: contexts are cheap and, unlike ciphers, must not be shared between threads.
-        self._cipher(purpose).encryptor().update_into(source.data.cast("B"), target.data)
+        # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
+        encryptor = self._encryptors.pop(purpose, None) or self._new_encryptor(purpose)
+        encryptor.update_into(source.data.cast("B"), target.data)
+        self._encryptors[purpose] = encryptor
         image = target[: BLOCK_BYTES * count].view(_TWO_WORDS).reshape(count, 2)
         return image.astype(np.uint64, copy=False)
 
@@ -86,13 +87,10 @@ class Prf:
             state[rows] = self.encrypt("short strings", blocks ^ state[rows])
         return state[:, 0].copy()
 
-    def _cipher(self, purpose: str) -> Cipher[Any]:
-        cipher = self._ciphers.get(purpose)
-        if cipher is None:
-            key = _keyed_hash(self._key, b"key", purpose.encode())
-            # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
-            cipher = self._ciphers[purpose] = Cipher(algorithms.AES(key), modes.ECB())
-        return cipher
+    def _new_encryptor(self, purpose: str) -> CipherContext:
+        key = _keyed_hash(self._key, b"key", purpose.encode())
+        # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
+        return Cipher(algorithms.AES(key), modes.ECB()).encryptor()
 
     def __repr__(self) -> str:
         return "Prf(<key>)"

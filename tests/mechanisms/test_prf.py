@@ -1,5 +1,6 @@
 import hashlib
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -126,3 +127,12 @@ def test_pickle_and_repr():
     image = prf.encrypt("lane 0", blocks)  # fills the cipher cache, which must not be pickled
     assert (pickle.loads(pickle.dumps(prf)).encrypt("lane 0", blocks) == image).all()
     assert repr(prf) == "Prf(<key>)"
+
+
+def test_threads_that_draw_at_once_draw_the_same():
+    """A cipher context is used again, but never by two at once."""
+    prf, blocks = Prf(bytes(32)), np.arange(2_000, dtype=np.uint64).reshape(-1, 2)
+    expected = prf.encrypt("p", blocks).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: prf.encrypt("p", blocks).tolist(), range(200)))
+    assert all(one == expected for one in found)

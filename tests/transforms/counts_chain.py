@@ -2,8 +2,9 @@
 
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
-from privstream.transforms.batches import CountBatch, StepKey, sealed_key, unseal
-from privstream.transforms.counts.publishing import clock_name, on_clock
+from privstream.transforms.batches import StepKey, sealed_key
+from privstream.transforms.counts.publishing import clock_names, on_clock
+from privstream.transforms.counts.stream_counts import unsealed_counts
 from privstream.transforms.timing.public_clock import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
 from workloads import SECOND, START
@@ -20,8 +21,7 @@ class Chain:
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
         if last == "PublishCounts":
-            streams = made.streams or ("",)
-            clocks = tuple(clock_name(stream, shard) for stream in streams for shard in range(made.shards))
+            clocks = clock_names(made.streams or ("",), made.shards)
             self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
 
     def arrive(self, events, size=1000):
@@ -76,13 +76,12 @@ def drive_at_once(made, events, chance, **options):
 def exact(chain):
     """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
     found = {}
-    for key, record in chain.counted:
-        stream = StepKey.from_bytes(key).stream
+    for _, record in chain.counted:
         step = sealed_key(record).step
-        batch = unseal(CountBatch, record)
-        people = batch.counts if batch.new is None else batch.new
-        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
-            name = batch.names[item] if chain.made.domain is None else chain.made.domain[item]
-            before = found.get((step, stream, name), (0, 0))
-            found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
+        for stream, batch in unsealed_counts(record).each():
+            people = batch.counts if batch.new is None else batch.new
+            for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
+                name = batch.names[item] if chain.made.domain is None else chain.made.domain[item]
+                before = found.get((step, stream, name), (0, 0))
+                found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
     return found

@@ -9,9 +9,10 @@ from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
-from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode, unseal
+from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import Contributed, CountContributions
 from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.stream_counts import joined, unsealed_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import added_up
 from privstream.transforms.stream_groups import InStreams
@@ -56,7 +57,7 @@ def test_columns_that_are_not_there_leave_no_trace():
 def test_joined_counts_add_up_every_column():
     one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
     two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
-    both = CountBatch.join([one, two])
+    both = joined([InStreams.of("s", one), InStreams.of("s", two)]).batch
     assert both.items.tolist() == [1, 5, 9]
     assert both.counts.tolist() == [2, 7, 1]
     assert both.new.tolist() == [1, 4, 1]
@@ -91,7 +92,7 @@ def test_without_users_events_go_by_item():
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
-    return unseal(CountBatch, output[1])
+    return unsealed_counts(output[1]).batch
 
 
 @pytest.mark.parametrize("distinct", [True, False])
@@ -129,7 +130,7 @@ def test_the_largest_of_each_stream_and_ties_by_name():
     rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5), row("z", 1, "other")]
     assert [(one.stream, one.item) for one in LargestCounts(2)(rows)] == [("", "c"), ("", "a"), ("other", "z")]
     assert LargestCounts(2)(rows[::-1]) == LargestCounts(2)(rows)
-    assert LargestCounts(9).of_stream([]) == []
+    assert LargestCounts(9).among([]) == []
 
 
 RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}

@@ -26,7 +26,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.counts.publishing import clock_name, on_clock
+from privstream.transforms.counts.publishing import clock_names, on_clock
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.heavy_hitters.by_counts import count_holders
 from privstream.transforms.heavy_hitters.status_pruning import by_shard
@@ -242,10 +242,10 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "BoundAcrossWindows": [],
     "PruneItems": [],
     "MonitorStream": [],
-    "PruneDownItems": [by_shard],
+    "PruneDownItems": [lambda element: [by_shard(element)]],
     "DecideStatuses": [],
-    "PublishWindows": [count_holders],
-    "PublishCounts": [count_holders, lambda element: [on_clock(element)]],
+    "PublishWindows": [lambda element: [count_holders(element)]],
+    "PublishCounts": [lambda element: [on_clock(count_holders(element))]],
     "PublishAtEnds": [],
 }
 
@@ -271,8 +271,7 @@ class Chain:
         self.watermark = -(2**62)
         if "EmitEmptySteps" in self.fns:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
-        shards = range(self.transform.shards)
-        clocks = [clock_name(stream, shard) for stream in self.transform.streams or ("",) for shard in shards]
+        clocks = clock_names(self.transform.streams or ("",), self.transform.shards)
         for stage in self.stages:
             names = {"PublishCounts": clocks, "PublishAtEnds": [ONE_KEY]}.get(type(stage.fn).__name__, [])
             stage.feed([(name.encode(), SEED) for name in names])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.routed import SourcesByName
+from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, sealed_batch, totals
-from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.batches import CountBatch, HolderBatch, StepKey, sealed_batch
+from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_group
+from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
 from privstream.transforms.stream_groups import InStreams
@@ -32,7 +36,8 @@ class Contributed:
 
 
 class CountContributions(OrderedSteps, state="count_contributions"):
-    """Per shard of people: leave out what is beyond a person's limit, and count the rest by stream and shard of keys.
+    """Per shard of people: leave out what is beyond a person's limit, and count the rest by group of streams
+    and shard of keys.
 
     Steps are handled in order, and of a person's keys in a step those count that come first in an order that depends
     on nothing but the person, the keys, their streams and the noise key. So what is left of a person's events depends
@@ -68,6 +73,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.remembers_keys = distinct or newcomers
         self.limits = limits
         self.key_shards = key_shards
+        self._sources = SourcesByName(partial(noise.derive, "contribution"))
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
@@ -76,60 +82,53 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     ) -> Handled:
         """Admit people's keys while the limit allows it, and count what is admitted."""
         held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-        parts = [(StepKey(stream, step, 0), batch) for stream, batch in held.each()]
-        return self._handle(parts, state)
-
-    def _handle(self, batches: list[tuple[StepKey, HolderBatch]], state: Contributed) -> Handled:
-        """Admit and count the keys of each stream."""
-        users = np.concatenate([batch.users for _, batch in batches])
-        pairs = np.concatenate([self._pairs(step_key.stream, batch) for step_key, batch in batches])
-        new = _charged(state.pairs, pairs) == 0 if self.remembers_keys else np.ones(len(pairs), bool)
-        rows = np.flatnonzero(new) if self.distinct else np.arange(len(users))
-        admitted = rows[self._within_limit(users[rows], pairs[rows], state.times)]
+        rows = np.arange(len(held.users))
+        new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
+        if self.remembers_keys:
+            pairs = self._pairs(held, rows)
+            new = _charged(state.pairs, pairs) == 0
+        if self.distinct:
+            rows = np.flatnonzero(new)
+        admitted = rows[self._within_limit(held, rows, state.times)]
         self.left_out.inc(len(rows) - len(admitted))
-        times = Charges.of(users[admitted])
+        times = Charges.of(held.users[admitted])
         counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
-        starts = np.cumsum([0, *(len(batch.users) for _, batch in batches[:-1])])
-        parts = np.split(admitted, np.searchsorted(admitted, starts[1:]))
-        outputs = [
-            output
-            for (step_key, batch), start, some in zip(batches, starts.tolist(), parts, strict=True)
-            for output in self._counts(step_key, batch, some - start, new[some])
-        ]
         after = Contributed(state.times.add(times), state.pairs.add(counted))
+        outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
         return Handled(after, _segment(times, counted) if len(times) else None, outputs)
 
-    def _within_limit(self, users: np.ndarray, pairs: np.ndarray, times: UserCounters) -> np.ndarray:
-        """Return which rows, increasing, people still have contributions left for."""
+    def _within_limit(self, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters) -> np.ndarray:
+        """Return which of some rows, increasing, people still have contributions left for."""
+        users = held.users[rows]
         people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
         left = self.contributions - times.charged(people)
         kept = np.ones(len(users), bool)
         over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
-        place = place_in_run(users[over], np.lexsort((pairs[over], users[over])))
+        place = place_in_run(users[over], np.lexsort((self._pairs(held, rows[over]), users[over])))
         kept[over] = place < left[person[over]]
         return np.flatnonzero(kept)
 
-    def _pairs(self, stream: str, batch: HolderBatch) -> np.ndarray:
-        """Return keyed hashes of person, stream and key, uint64 (n,)."""
-        noise = self.noise.derive("contribution", stream)
-        return noise.words(np.stack([batch.users, batch.items], axis=1))[:, 0, 0]
+    def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
+        """Return keyed hashes of person, stream and key, uint64, for some rows, increasing."""
+        codes = held.codes[rows]
+        starts = [*np.flatnonzero(first_of_run(codes)).tolist(), len(rows)]
+        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
+        if not len(rows):
+            return labels[:, 0]
+        sources = [self._sources[held.streams[code]] for code in codes[starts[:-1]].tolist()]
+        return SideBySide(sources, starts).words(labels)[:, 0, 0]
 
-    def _counts(
-        self, key: StepKey, batch: HolderBatch, rows: np.ndarray, new: np.ndarray
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Count some rows, by shard of keys; `new` says of each whether the person is new to the key."""
-        items, place = np.unique(batch.items[rows], return_inverse=True)
-        counts = np.bincount(place, minlength=len(items))
-        first = np.bincount(place[new], minlength=len(items)) if self.newcomers else None
-        sums = None if batch.values is None else totals(place, self._clip(batch.values[rows]), len(items))
-        shard = items % np.uint64(self.key_shards)
-        for number in np.unique(shard).tolist():
-            at = np.flatnonzero(shard == number)
-            names = batch.names.select(items[at]) if len(batch.names.items) else Names.none()
-            to = StepKey(key.stream, 0, number)
-            further = (None if column is None else column[at] for column in (first, sums))
-            counted = CountBatch(items[at], counts[at], names, *further)
-            yield to.to_bytes(), seal(key._replace(shard=number), counted)
+    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray) -> StreamCounts:
+        """Count some rows, increasing; `new` says of each row whether the person is new to the key."""
+        batch = held.batch
+        each = CountBatch(
+            batch.items[rows],
+            np.ones(len(rows), np.int64),
+            batch.names,
+            new[rows].astype(np.int64) if self.newcomers else None,
+            None if batch.values is None else self._clip(batch.values[rows]),
+        )
+        return add_up(InStreams(held.streams, np.searchsorted(rows, held.starts), each))
 
     def _clip(self, values: np.ndarray) -> np.ndarray:
         """Return values within the limits, and count those that were outside."""

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from privstream.transforms.batches import CountBatch, EventBatch, Keyed, StepKey, decode, seal, totals
+from privstream.transforms.batches import CountBatch, EventBatch, Keyed, StepKey
+from privstream.transforms.counts.stream_counts import add_up, sealed_counts
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_events
+from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 
 class CountEvents(OnTimeBatches, state="count_events"):
-    """Per stream, step and shard of items: events in, counts of those that were in time out, with sums of values."""
+    """Per group of streams, step and shard of items: events in, counts of those that were in
+    time out, with sums of values."""
 
     def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
@@ -22,14 +25,14 @@ class CountEvents(OnTimeBatches, state="count_events"):
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
-        events = decode(EventBatch, batch)
-        self.late.inc(len(events.items))
-        yield from late_events(self.steps, key, events, self.domain)
+        events = InStreams.from_bytes(EventBatch, batch)
+        self.late.inc(len(events.users))
+        yield from late_in_streams(self.steps, key, events, self.domain)
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Count one step of one shard of items."""
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        items, place, counts = np.unique(events.items, return_inverse=True, return_counts=True)
-        sums = None if events.values is None else totals(place, events.values.astype(np.int64), len(items))
-        to = StepKey(key.stream, 0, key.shard)
-        yield to.to_bytes(), seal(key, CountBatch(items, counts, events.names, None, sums))
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        found = events.batch
+        sums = None if found.values is None else found.values.astype(np.int64)
+        ones = CountBatch(found.items, np.ones(len(found.items), np.int64), found.names, None, sums)
+        yield sealed_counts(key, add_up(InStreams(events.streams, events.starts, ones)))

@@ -228,7 +228,7 @@ class KeyedCounts(PrivateTransform):
             positions=self.domain is not None,
             streams=self.streams,
             limits=self._value_limits,
-            together=self._by_person,
+            together=True,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
         marked = batches | "WithOnTimeMarkers" >> WithOnTimeMarkers(self.steps)

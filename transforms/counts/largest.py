@@ -25,13 +25,17 @@ class LargestCounts:
 
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
-        streams: defaultdict[str, list[Any]] = defaultdict(list)
-        for row in rows:
-            streams[row.stream].append(row)
-        chosen = [row for stream in sorted(streams) for row in self.of_stream(streams[stream])]
+        chosen = self.among(rows)
         Metrics.counter("privstream", "counts_published").inc(len(chosen))
         return chosen
 
-    def of_stream(self, rows: Iterable[Any]) -> list[Any]:
-        """Return the largest of some rows of one window and one stream: no others can be among the largest of all."""
+    def among(self, rows: Iterable[Any]) -> list[Any]:
+        """Return the largest of some rows of one window: no others can be among the largest of all."""
+        streams: defaultdict[str, list[Any]] = defaultdict(list)
+        for row in rows:
+            streams[row.stream].append(row)
+        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
+
+    def _largest(self, rows: list[Any]) -> list[Any]:
+        """Return the largest of one stream."""
         return nsmallest(self.top, rows, key=lambda row: (-row.count, row.item))

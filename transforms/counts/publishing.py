@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, cast
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, decode, encode, sealed_batch, sealed_key
+from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, sealed_batch, sealed_key
 from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.pairs import Pairs
+from privstream.transforms.counts.stream_counts import StreamCounts, joined, unsealed_counts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import KeyCount, KeySum
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.clocked import SingleSteps
+from privstream.transforms.timing.on_time_markers import digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
@@ -60,32 +69,48 @@ class KeyPublisher:
         """How rows depend on those of the window before, if they do."""
         return None
 
-    def count(self, stream: str, step: int, counted: CountBatch, state: KeyedState) -> tuple[KeyedState, KeyedRows]:
-        """Run one step of one shard of keys."""
+    def count(
+        self, step: int, held: KeysOfStreams, numbers: np.ndarray, counted: CountBatch, state: KeyedState
+    ) -> tuple[KeyedState, KeyedRows]:
+        """Run one step of one shard of keys of a group of streams; `numbers` are those of the keys that are counted."""
         given = KeyedStep(
             step=self.steps.number(step),
-            keys=counted.items,
+            keys=numbers.astype(np.uint64),
             counts=counted.counts,
             people=_present(counted.new) if self.mechanism.needs_people else None,
             sums=None if self.mechanism.max_value is None else _present(counted.sums),
         )
-        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        noise = RoutedNoise(self._sources(step), held.streams, held.pairs.codes, held.pairs.keys)
         return self.mechanism.step(state, given, noise)
 
-    def publish(self, stream: str, step: int, found: KeyedRows, names: Names) -> list[Any]:
+    def _sources(self, step: int) -> SourcesByName:
+        """Return the noise of each stream at a step."""
+        renewals = int(self.steps.renewals(step))
+        if renewals not in self._at_hand:
+            self._at_hand.clear()
+            noise = self.steps.renewed(self.noise, step)
+            self._at_hand[renewals] = SourcesByName(partial(noise.derive, "stream"))
+        return self._at_hand[renewals]
+
+    @cached_property
+    def _at_hand(self) -> dict[int, SourcesByName]:
+        return {}
+
+    def publish(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> list[Any]:
         """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
-        rows = list(self.rows(stream, step, found, names))
+        rows = list(self.rows(step, held, found, names))
         if self.choose is not None:
-            return self.choose.of_stream(rows)
+            return self.choose.among(rows)
         Metrics.counter("privstream", self.counter).inc(len(rows))
         return rows
 
-    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[Any]:
+    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> Iterator[Any]:
         """Make rows, with sums and means if there are any, of what is known about keys, all of which are named."""
         start, end = self.steps.bounds(step)
+        texts = zip(*self.texts(held, found.keys, names), found.counts.tolist(), strict=True)
         counts = (
             KeyCount(stream, start, end, item, count, found.count_stddev, found.count_bound)
-            for item, count in zip(self.texts(found.keys, names), found.counts.tolist(), strict=True)
+            for stream, item, count in texts
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:
             yield from counts
@@ -94,39 +119,54 @@ class KeyPublisher:
         for row, added, mean, bound in zip(counts, *values, strict=True):
             yield KeySum._make((*row, added, found.sum_stddev, mean, bound))
 
-    def late(self, stream: str, step: int, batch: CountBatch) -> Iterator[Any]:
-        """Describe late counts by window and key."""
-        for key, count in zip(batch.items.tolist(), batch.counts.tolist(), strict=True):
-            name = batch.names[key] if self.domain is None else self.domain[key]
-            yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
+    def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
+        """Describe late counts by window, stream and key."""
+        for stream, batch in late.each():
+            for key, count in zip(batch.items.tolist(), batch.counts.tolist(), strict=True):
+                name = batch.names[key] if self.domain is None else self.domain[key]
+                yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
 
-    def texts(self, keys: np.ndarray, names: Names) -> list[str]:
-        """Return the texts of keys."""
-        texts = names.select(keys).to_arrow() if self.domain is None else self.domain.texts.take(keys)
-        found: list[str] = texts.to_pylist()
-        return found
+    def texts(self, held: KeysOfStreams, numbers: np.ndarray, names: Names) -> tuple[list[str], list[str]]:
+        """Return the streams and the texts of keys."""
+        streams = [held.streams[code] for code in held.pairs.codes[numbers].tolist()]
+        keys = held.pairs.keys[numbers]
+        texts = names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
+        return streams, texts.to_pylist()
+
+
+class KeysOfStreams(NamedTuple):
+    """The streams of a group, and their keys that a mechanism knows by numbers."""
+
+    streams: tuple[str, ...]
+    pairs: Pairs
 
 
 class PublishWindows(OrderedSteps, state="publish_windows"):
-    """Per stream and shard of keys that are not public: publish the counts of each window by itself."""
-
-    batch_type = CountBatch
+    """Per group of streams and shard of keys that are not public: publish the counts of each window by itself."""
 
     def __init__(self, *, timer_offset: int, publisher: KeyPublisher) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
 
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: None) -> Handled:
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, StreamCounts]], state: None) -> Handled:
         """Publish one window."""
-        counted = CountBatch.join([batch for _, batch in batches])
-        stream, before = StepKey.from_bytes(key).stream, self.publisher.mechanism.initial_state()
-        _, found = self.publisher.count(stream, step, counted, before)
-        rows = self.publisher.publish(stream, step, found, counted.names)
-        return Handled(None, None, rows)
+        counted = joined([batch for _, batch in batches])
+        held = KeysOfStreams(counted.streams, Pairs(counted.codes, counted.batch.items))
+        numbers, before = np.arange(len(counted.batch.items)), self.publisher.mechanism.initial_state()
+        _, found = self.publisher.count(step, held, numbers, counted.batch, before)
+        return Handled(None, None, self.publisher.publish(step, held, found, counted.batch.names))
 
-    def describe_late(self, key: StepKey, batch: CountBatch) -> Iterator[Any]:
+    def unpack(self, record: bytes) -> StreamCounts:
+        """Return the counts in a sealed record."""
+        return unsealed_counts(record)
+
+    def size_of(self, batch: StreamCounts) -> int:
+        """Return how many contributions a late batch counts."""
+        return int(batch.batch.counts.sum())
+
+    def describe_late(self, key: StepKey, batch: StreamCounts) -> Iterator[Any]:
         """Describe late counts."""
-        return self.publisher.late(key.stream, key.step, batch)
+        return self.publisher.late(key.step, batch)
 
     def decode(self, key: bytes, segments: list[bytes]) -> None:
         """Remember nothing."""
@@ -138,62 +178,88 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
 
 @dataclass(frozen=True, eq=False)
 class NamedState:
-    """What a shard of keys remembers: the mechanism's state, and the names of the keys that may be published.
+    """What a shard of keys remembers: the mechanism's state, its keys, and the texts of those that may be published.
 
-    A key that waits for more people needs no name: when it is considered at last, new contributions bring it.
+    A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
     """
 
     counts: KeyedState
+    pairs: Pairs
     names: Names
 
-    def after(self, counts: KeyedState, names: Names) -> NamedState:
-        """Return what follows a step that came with these names."""
-        keys = counts.counted.keys
-        if not len(names.items) or np.array_equal(keys, self.names.items):
-            return NamedState(counts, self.names)
-        return NamedState(counts, Names.union([self.names, names]).select(keys))
+    def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
+        """Return what follows a step that came with these texts."""
+        considered = np.setdiff1d(counts.counted.keys, self.counts.counted.keys, assume_unique=True)
+        if not len(names.items) or not len(considered):
+            return NamedState(counts, pairs, self.names)
+        return NamedState(counts, pairs, Names.union([self.names, names.select(np.unique(pairs.keys[considered]))]))
 
 
 class PublishCounts(SingleSteps, state="publish_counts"):
-    """Per stream and shard of keys, on a public clock: publish counts that span windows, or those of public keys.
+    """Per group of streams and shard of keys, on a public clock: publish counts that span windows, or of public keys.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
     """
 
-    def __init__(self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int) -> None:
+    def __init__(
+        self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int, streams: tuple[str, ...]
+    ) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
+        self.of_streams = digest(json.dumps(sorted(streams)).encode())
+        self.groups = {group: tuple(sorted(names)) for group, names in in_groups(streams).items()}
 
     def initial(self, key: bytes) -> NamedState:
-        """Count nothing yet; of a public list, the keys of this shard."""
-        keys, domain = None, self.publisher.domain
-        if domain is not None:
-            keys = np.arange(int(key[:SHARD_DIGITS], 16), len(domain), self.key_shards, dtype=np.uint64)
-        return NamedState(self.publisher.mechanism.initial_state(keys), Names.none())
+        """Count nothing yet; of a public list, the keys of this shard in each stream."""
+        streams, domain = self._streams(key), self.publisher.domain
+        if domain is None:
+            nothing = Pairs(np.empty(0, np.int64), np.empty(0, np.uint64))
+            return NamedState(self.publisher.mechanism.initial_state(), nothing, Names.none())
+        keys = np.arange(int(key[:SHARD_DIGITS], 16), len(domain), self.key_shards, dtype=np.uint64)
+        pairs = Pairs(np.repeat(np.arange(len(streams)), len(keys)), np.tile(keys, len(streams)))
+        numbers = np.arange(len(pairs.keys), dtype=np.uint64)
+        return NamedState(self.publisher.mechanism.initial_state(numbers), pairs, Names.none())
+
+    def _streams(self, key: bytes) -> tuple[str, ...]:
+        """Return the streams of a key."""
+        group = key[SHARD_DIGITS:].decode()
+        if group not in self.groups:
+            raise SnapshotError("state of counts must be kept by groups of streams, got that of an earlier version")
+        return self.groups[group]
 
     def snapshot(self, state: NamedState) -> bytes:
-        """Encode both parts."""
+        """Encode all parts."""
         columns = {f"names_{name}": column for name, column in vars(state.names).items()}
-        return pack("named counts", 1, {"counts": self.publisher.mechanism.snapshot(state.counts)} | columns)
+        pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
+        counts = self.publisher.mechanism.snapshot(state.counts)
+        return pack("named counts of streams", 1, {"streams": self.of_streams, "counts": counts} | pairs | columns)
 
     def restore(self, data: bytes) -> NamedState:
-        """Decode both parts."""
-        found: dict[str, Any] = unpack("named counts", 1, data)
+        """Decode all parts.
+
+        Raises:
+            SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
+                other streams: numbers stand for them.
+        """
+        found: dict[str, Any] = unpack("named counts of streams", 1, data)
+        if found.pop("streams") != self.of_streams:
+            raise SnapshotError("state must be of a run with the same streams")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
-        return NamedState(counts, Names(*found.values()))
+        pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
+        return NamedState(counts, pairs, Names(*found.values()))
 
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: NamedState) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
         if first // REPLAYED != (last + 1) // REPLAYED:
             return []
-        return [stepped(step, encode(_join(batches.get(step, [])))) for step in sorted({*batches, last})]
+        return [stepped(step, _join(batches.get(step, [])).to_bytes()) for step in sorted({*batches, last})]
 
     def decode(self, key: bytes, segments: list[bytes]) -> NamedState:
         """Restore the state, and count again what came since."""
         state: NamedState = super().decode(key, segments[:1])
         for segment in segments[1:]:
-            last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
+            last, counted = self.step_of(segment), InStreams.from_bytes(CountBatch, segment[STEP.size :])
             for step in range(self.steps.first_alike(last) + state.counts.step, last):
                 state, _ = self._counted(key, step, _join([]), state)
             state, _ = self._counted(key, last, counted, state)
@@ -204,26 +270,31 @@ class PublishCounts(SingleSteps, state="publish_counts"):
     ) -> tuple[NamedState, Iterable[Any]]:
         """Publish one window."""
         state, found = self._counted(key, step, _join(batches), state)
-        return state, self.publisher.publish(_stream(key), step, found, state.names)
+        held = KeysOfStreams(self._streams(key), state.pairs)
+        return state, self.publisher.publish(step, held, found, state.names)
 
-    def _counted(self, key: bytes, step: int, counted: CountBatch, state: NamedState) -> tuple[NamedState, KeyedRows]:
+    def _counted(self, key: bytes, step: int, counted: StreamCounts, state: NamedState) -> tuple[NamedState, KeyedRows]:
         """Return the state after a step, and what is published about it."""
-        counts, found = self.publisher.count(_stream(key), step, counted, state.counts)
-        return state.after(counts, counted.names), found
+        streams = self._streams(key)
+        place = {stream: code for code, stream in enumerate(streams)}
+        codes = np.array([place[stream] for stream in counted.streams], np.int64)[counted.codes]
+        numbers = state.pairs.numbers(codes, counted.batch.items)
+        unknown = np.flatnonzero(numbers < 0)
+        numbers[unknown] = len(state.pairs.keys) + np.arange(len(unknown))
+        pairs = state.pairs.with_more(codes[unknown], counted.batch.items[unknown])
+        held = KeysOfStreams(streams, pairs)
+        counts, found = self.publisher.count(step, held, numbers, counted.batch, state.counts)
+        return state.after(counts, pairs, counted.batch.names), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
-        counted = decode(CountBatch, batch)
-        self.late.inc(int(counted.counts.sum()))
-        yield from self.publisher.late(_stream(key), step, counted)
+        counted = InStreams.from_bytes(CountBatch, batch)
+        self.late.inc(int(counted.batch.counts.sum()))
+        yield from self.publisher.late(step, counted)
 
 
-def _join(batches: list[bytes]) -> CountBatch:
-    return CountBatch.join([decode(CountBatch, batch) for batch in batches])
-
-
-def _stream(key: bytes) -> str:
-    return key[SHARD_DIGITS:].decode()
+def _join(batches: list[bytes]) -> StreamCounts:
+    return joined([InStreams.from_bytes(CountBatch, batch) for batch in batches])
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:
@@ -231,16 +302,29 @@ def _present(column: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int64) if column is None else column
 
 
-def clock_name(stream: str, shard: int) -> str:
-    """Return the name under which a clock handles a shard of keys of a stream."""
-    return f"{shard:0{SHARD_DIGITS}x}{stream}"
+def in_groups(streams: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the streams of each group that has any."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for stream in streams:
+        found[group_of(stream)].append(stream)
+    return found
+
+
+def clock_name(group: str, shard: int) -> str:
+    """Return the name under which a clock handles a shard of keys of a group of streams."""
+    return f"{shard:0{SHARD_DIGITS}x}{group}"
 
 
 def on_clock(element: Keyed) -> Keyed:
-    """Turn a sealed batch under its stream and shard into what a clock takes."""
+    """Turn a sealed batch under its group of streams and shard into what a clock takes."""
     key, record = element
     to = StepKey.from_bytes(key)
     return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
+
+
+def clock_names(streams: tuple[str, ...], key_shards: int) -> tuple[str, ...]:
+    """Return the names of all clocks."""
+    return tuple(clock_name(group, shard) for group in sorted(in_groups(streams)) for shard in range(key_shards))
 
 
 def publish_counts(
@@ -253,10 +337,10 @@ def publish_counts(
     key_shards: int,
     timer_offset: int,
 ) -> PCollection[Any]:
-    """Add the last stages: from counts of people, by stream and shard of keys, to rows.
+    """Add the last stages: from counts of people, by group of streams and shard of keys, to rows.
 
     Args:
-        counted: sealed batches under their stream and shard of keys.
+        counted: sealed batches under their group of streams and shard of keys.
         apply_dofn: adds a stage.
         publisher: writes the rows.
         clocked: whether every window is published, and not only those in which somebody has a key.
@@ -265,10 +349,12 @@ def publish_counts(
         timer_offset: that of the first stage here.
     """
     if clocked:
-        clocks = tuple(clock_name(stream, shard) for stream in streams or ("",) for shard in range(key_shards))
+        public = streams or ("",)
         records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
-        counted = records | "WithClock" >> WithClock(publisher.steps, clocks, apart=False)
-        last: beam.DoFn = PublishCounts(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
+        counted = records | "WithClock" >> WithClock(publisher.steps, clock_names(public, key_shards), apart=False)
+        last: beam.DoFn = PublishCounts(
+            timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, streams=public
+        )
     else:
         last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
     rows = apply_dofn(counted, last, publisher.row_type)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -17,11 +19,10 @@ from privstream.transforms.batches import HolderBatch, StepKey, sealed_batch
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
-from privstream.transforms.stream_groups import SHORT, InStreams, group_of
+from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
-NOISE_AT_HAND = 4096  # streams
 NOBODY = UserCounters()
 NOTHING = Charges.none()
 
@@ -63,7 +64,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self.item_shards = item_shards
         self.participations = participations
         self.streams = streams
-        self._at_hand: dict[str, NoiseSource] = {}
+        self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
 
     def handle(
@@ -76,7 +77,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         order = np.argsort(in_stream, kind="stable")
         if len(order):
             starts = np.flatnonzero(first_of_run(in_stream[order]))
-            sources = [self._noise_of(held.streams[code]) for code in in_stream[order[starts]].tolist()]
+            sources = [self._sources[held.streams[code]] for code in in_stream[order[starts]].tolist()]
             together = SideBySide(sources, [*starts.tolist(), len(order)])
             lots[order] = together.words(people[order])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
@@ -85,16 +86,6 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
-
-    def _noise_of(self, stream: str) -> NoiseSource:
-        """Return the noise of a stream; it is kept at hand, since nearly every step needs it again."""
-        if len(stream) > SHORT:
-            return self.noise.derive("person in stream", stream)
-        if stream not in self._at_hand:
-            if len(self._at_hand) == NOISE_AT_HAND:
-                self._at_hand.clear()
-            self._at_hand[stream] = self.noise.derive("person in stream", stream)
-        return self._at_hand[stream]
 
     def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[tuple[bytes, bytes]]:
         """Send what is kept on by group of streams and shard of items; streams without rows go on too."""

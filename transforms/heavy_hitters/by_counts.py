@@ -14,8 +14,9 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey, seal
-from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.counts.stream_counts import add_up, sealed_counts
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
@@ -103,7 +104,7 @@ class ByCounts:
             steps=self.steps, mechanism=self.counts, noise=self.noise, domain=self.domain, threshold=self.threshold
         )
         return publish_counts(
-            held | "CountHolders" >> beam.FlatMap(count_holders).with_output_types(Keyed),
+            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
             apply_dofn,
             publisher,
             clocked=self.domain is not None,
@@ -113,14 +114,11 @@ class ByCounts:
         )
 
 
-def count_holders(element: Keyed) -> Iterator[Keyed]:
+def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
-    key = StepKey.from_bytes(element[0])
-    for stream, held in InStreams.from_bytes(HolderBatch, element[1]).each():
-        items, counts = np.unique(held.items, return_counts=True)
-        names = held.names.select(items) if len(held.names.items) else held.names
-        to = key._replace(stream=stream)
-        yield to._replace(step=0).to_bytes(), seal(to, CountBatch(items, counts, names))
+    held = InStreams.from_bytes(HolderBatch, element[1])
+    ones = CountBatch(held.batch.items, np.ones(len(held.users), np.int64), held.batch.names)
+    return sealed_counts(StepKey.from_bytes(element[0]), add_up(InStreams(held.streams, held.starts, ones)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +143,10 @@ class HitterPublisher(KeyPublisher):
         """A report goes on that was there in the window before."""
         return with_streaks
 
-    def rows(self, stream: str, step: int, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
+    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
         start, end = self.steps.bounds(step)
         heavy = np.flatnonzero(found.counts >= self.threshold)
-        for item, count in zip(self.texts(found.keys[heavy], names), found.counts[heavy].tolist(), strict=True):
+        texts = zip(*self.texts(held, found.keys[heavy], names), found.counts[heavy].tolist(), strict=True)
+        for stream, item, count in texts:
             yield HeavyHitter(stream, start, end, item, count, found.count_stddev, start, STARTED)

@@ -70,7 +70,7 @@ class ByStatus(ByMonitor):
             "noise": self.noise,
             "domain": self.domain,
         }
-        sealed = held | "ByShard" >> beam.FlatMap(by_shard).with_output_types(Keyed)
+        sealed = held | "ByShard" >> beam.Map(by_shard).with_output_types(Keyed)
         candidates = apply_dofn(sealed, PruneDownItems(**common, timer_offset=timer_offset), Keyed)
         rows = apply_dofn(candidates, DecideStatuses(**common, timer_offset=timer_offset + 1), HeavyHitter)
         at_ends = AtWindowEnds(self.steps, HeavyHitter, timer_offset=timer_offset + 2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, StepKey
+from privstream.transforms.batches import StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
 from privstream.transforms.timing.ordered import OrderedSteps
@@ -32,6 +32,6 @@ class MonitorStage(OrderedSteps):
         self.noise = noise
         self.domain = domain
 
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+    def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
         """Describe late holdings by item."""
         return late_events(self.steps, key, batch, self.domain)

@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
+from privstream.transforms.batches import (
+    HolderBatch,
+    Keyed,
+    Names,
+    StepKey,
+    seal_encoded,
+    sealed_batch,
+    string_buffers,
+)
+from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.heavy_hitters.item_counts import ItemCounts
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.stream_groups import InStreams, seal_parts
 from privstream.transforms.timing.ordered import Handled
 
 NO_ITEMS = np.empty(0, np.uint64)
@@ -28,34 +39,65 @@ class MayBeUp:
     items: np.ndarray
 
 
+MayBeUpIn = dict[str, MayBeUp]
+"""By stream; nothing may be up in others. An entry is never changed."""
+
+
 class PruneDownItems(MonitorStage, state="prune_down_items"):
-    """Per stream and shard of items: keep the items that may be up, or may go up.
+    """Per group of streams and shard of items: keep the items that may be up, or may go up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
     here, and both compare with the same hidden thresholds: what is up there may be up here. Everybody with such an item
     is kept, since its end charges them, however few they are.
+
+    The log has, of each step, the streams in which something may be up, or no longer may.
     """
 
     monitor: StatusMonitor
     tested = Metrics.counter("privstream", "items_tested")
     kept = Metrics.counter("privstream", "items_near_heavy")
 
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: MayBeUp) -> Handled:
-        """Prune one step of one shard; an empty step, in which nobody has anything, goes on."""
-        stream, alike = StepKey.from_bytes(key).stream, self.steps.alike(step)
-        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-        held = [batch for _, batch in batches]
-        items, counts = np.unique(np.concatenate([NO_ITEMS, *(batch.items for batch in held)]), return_counts=True)
-        before = self._before(state, alike, noise)
-        after = self.monitor.may_be_up(alike, before, items, counts, noise)
-        candidates = np.intersect1d(items, np.union1d(before, after), assume_unique=True)
-        self.tested.inc(len(items))
-        self.kept.inc(len(candidates))
-        kept = [batch.take(rows) for batch in held if len(rows := np.flatnonzero(np.isin(batch.items, candidates)))]
-        outputs = [(stream.encode(), seal(batches[0][0], HolderBatch.join(kept)))] if kept or not len(items) else []
-        changed = len(before) or len(after)
-        state = MayBeUp(alike + 1, after)
-        return Handled(state, _segment(state) if changed else None, outputs)
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: MayBeUpIn
+    ) -> Handled:
+        """Prune one step of one shard; streams without rows, in which nobody has anything, go on."""
+        found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
+        kept, after, changed = self._test(step, found, state)
+        self.tested.inc(len(kept))
+        self.kept.inc(int(kept.sum()))
+        empty = InStreams.empty(HolderBatch, found.held.without_rows)
+        to = batches[0][0]
+        outputs = [
+            (stream.encode(), part)
+            for stream, batch in (*empty.each(), *found.having(kept).each())
+            for part in seal_parts(to._replace(stream=stream), batch)
+        ]
+        segment = _segment({stream: after[stream] for stream in changed}) if changed else None
+        return Handled(self._held(state | after), segment, outputs)
+
+    def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
+        """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
+        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        listed = self.monitor.domain_size is not None
+        kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
+        following: MayBeUpIn = {}
+        changed: list[str] = []
+        for stream, some in (*found.runs, *((stream, slice(0)) for stream in found.held.without_rows)):
+            items, rising = found.items[some], kept[some]
+            before, after = NO_ITEMS, items[rising] if rising.any() else NO_ITEMS
+            if listed or stream in state:
+                source = noise.derive("stream", stream)
+                before = self._before(state.get(stream, self._nothing), alike, source)
+                after = self.monitor.may_be_up(alike, before, items, found.counts[some], source)
+                kept[some] = np.isin(items, np.union1d(before, after))
+            following[stream] = MayBeUp(alike + 1, after)
+            if len(before) or len(after):
+                changed.append(stream)
+        return kept, following, changed
+
+    @property
+    def _nothing(self) -> MayBeUp:
+        return MayBeUp(self.steps.first or 0, NO_ITEMS)
 
     def _before(self, state: MayBeUp, step: int, noise: NoiseSource) -> np.ndarray:
         """Return what may be up before a step, with items that went up while nobody here had anything."""
@@ -65,25 +107,55 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
             at = self.monitor.next_absent_hit(at + 1, step, noise)
         return items
 
-    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUp:
-        """Take what was written last."""
-        if not segments:
-            return MayBeUp(self.steps.first or 0, NO_ITEMS)
-        found: dict[str, Any] = unpack("may be up", 1, segments[-1])
-        return MayBeUp(**found)
+    def _held(self, state: MayBeUpIn) -> MayBeUpIn:
+        """Leave out streams in which nothing may be up, unless items of a list may go up although nobody has them."""
+        listed = self.monitor.domain_size is not None
+        return {stream: one for stream, one in state.items() if listed or len(one.items)}
 
-    def encode(self, state: MayBeUp) -> list[bytes]:
+    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
+        """Return the holdings in a sealed record."""
+        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
+
+    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
+        """Describe late holdings by item."""
+        return late_in_streams(self.steps, key, batch, self.domain)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
+        """Take what was written last of each stream."""
+        state: MayBeUpIn = {}
+        for segment in segments:
+            state.update(_changes(segment))
+        return self._held(state)
+
+    def encode(self, state: MayBeUpIn) -> list[bytes]:
         """Write all."""
         return [_segment(state)]
 
 
-def _segment(state: MayBeUp) -> bytes:
-    return pack("may be up", 1, vars(state))
+def _segment(changes: MayBeUpIn) -> bytes:
+    streams = sorted(changes)
+    offsets, text = string_buffers(pa.array(streams, pa.large_string()))
+    parts = [changes[stream].items for stream in streams]
+    columns = {
+        "offsets": offsets,
+        "text": text,
+        "steps": np.array([changes[stream].step for stream in streams], np.int64),
+        "starts": np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        "items": np.concatenate([NO_ITEMS, *parts]),
+    }
+    return pack("may be up in streams", 1, columns)
 
 
-def by_shard(element: Keyed) -> Iterator[Keyed]:
-    """Seal what people have in one step of one shard of items, under each stream and the shard."""
+def _changes(segment: bytes) -> MayBeUpIn:
+    """Decode what `_segment` wrote."""
+    found: dict[str, Any] = unpack("may be up in streams", 1, segment)
+    streams = Names(np.arange(len(found["steps"]), dtype=np.uint64), found["offsets"], found["text"]).to_arrow()
+    parts = np.split(found["items"], found["starts"][1:-1])
+    columns = zip(streams.to_pylist(), found["steps"].tolist(), parts, strict=False)
+    return {stream: MayBeUp(step, items) for stream, step, items in columns}
+
+
+def by_shard(element: Keyed) -> Keyed:
+    """Seal what people have in one step of one shard of items, under its group of streams and the shard."""
     key = StepKey.from_bytes(element[0])
-    for stream, held in InStreams.from_bytes(HolderBatch, element[1]).each():
-        to = key._replace(stream=stream)
-        yield to._replace(step=0).to_bytes(), seal(to, held)
+    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, StepKey, sealed_key, unseal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, sealed_key, unseal
 from privstream.transforms.timing.keyed_state import NEVER, Cells, Decoded, KeyedState, Progress, declare_states
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
@@ -74,6 +74,10 @@ class OrderedSteps(beam.DoFn):
         """Return the batch in a sealed record."""
         return unseal(self.batch_type, record)
 
+    def size_of(self, batch: Any) -> int:
+        """Return how many events a late batch counts as."""
+        return len(batch.users)
+
     def step_of(self, record: bytes) -> int:
         """Return the step of a sealed batch."""
         return sealed_key(record).step
@@ -84,7 +88,7 @@ class OrderedSteps(beam.DoFn):
         step, progress = self.step_of(record), Progress.from_bytes(cells.progress.read())
         if step <= progress.handled:
             batch = self.unpack(record)
-            self.late.inc(int(batch.counts.sum()) if isinstance(batch, CountBatch) else len(batch.users))
+            self.late.inc(self.size_of(batch))
             yield from self.describe_late(sealed_key(record), batch)
             return
         self.keys.wait(key, record, progress, cells)

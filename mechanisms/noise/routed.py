@@ -1,0 +1,117 @@
+"""Many noise sources as one, for a table of keys: each row says which source draws for it, and under which key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+
+AT_HAND = 4096  # sources
+SHORT = 64  # characters: anybody may send names
+_ROW = 2  # the third column of labels that are bound
+
+Path = tuple[str | int | bytes, ...]
+
+
+class SourcesByName:
+    """The sources that one has for names, and what is derived from each along a path.
+
+    So many are kept at hand, with the ciphers that they have made, since nearly every step needs them again.
+    """
+
+    def __init__(self, find: Callable[[str], NoiseSource]) -> None:
+        self._find = find
+        self._at_hand: dict[str, NoiseSource] = {}
+        self._below: dict[Path, SourcesByName] = {}
+
+    def __getitem__(self, name: str) -> NoiseSource:
+        found = self._at_hand.get(name)
+        if found is None:
+            found = self._find(name)
+            if len(name) <= SHORT:
+                if len(self._at_hand) == AT_HAND:
+                    self._at_hand.clear()
+                self._at_hand[name] = found
+        return found
+
+    def __reduce__(self) -> Any:
+        return SourcesByName, (self._find,)  # what is at hand stays on its worker
+
+    def derive(self, *path: str | int | bytes) -> SourcesByName:
+        """Derive every source."""
+        if path not in self._below:
+            self._below[path] = SourcesByName(lambda name: self[name].derive(*path))
+        return self._below[path]
+
+
+class RoutedNoise:
+    """Draw for the label (row, low) what source `codes[row]` draws for the label (keys[row], low).
+
+    So a mechanism whose keys are rows of a table works on many streams at once, and each has the noise that it has
+    alone. Labels that are bound to values have a third column, with their row.
+
+    Args:
+        sources: by name.
+        names: of sources.
+        codes: int64, shape (rows,): the place in `names` of each row's source.
+        keys: uint64, shape (rows,): the key of each row there.
+    """
+
+    def __init__(self, sources: SourcesByName, names: Sequence[str], codes: NDArray[np.int64], keys: Words) -> None:
+        self.sources = sources
+        self.names = names
+        self.codes = codes
+        self.keys = keys
+
+    def derive(self, *path: str | int | bytes) -> RoutedNoise:
+        """Derive every source."""
+        return RoutedNoise(self.sources.derive(*path), self.names, self.codes, self.keys)
+
+    def words(self, labels: Labels, lanes: int = 1) -> Words:
+        """Return the words of all labels, uint64 (n, lanes, 2)."""
+        rows, own = self._own(labels)
+        order, runs = self._runs(rows)
+        own = own[order]
+        drawn = np.empty((len(rows), lanes, 2), np.uint64)
+        drawn[order] = _joined([source.words(own[some], lanes) for source, some in runs], drawn)
+        return drawn
+
+    def bind(self, labels: Labels, values: NDArray[np.int64]) -> Words:
+        """Return the labels bound to values, with their rows, uint64 (n, 3)."""
+        rows, own = self._own(labels)
+        order, runs = self._runs(rows)
+        own, values = own[order], values[order]
+        bound = np.empty((len(rows), _ROW + 1), np.uint64)
+        bound[order, :_ROW] = _joined([source.bind(own[some], values[some]) for source, some in runs], own)
+        bound[:, _ROW] = rows
+        return bound
+
+    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
+        """Refuse: strings have no rows."""
+        raise TypeError("strings must be hashed by one source, got several for the rows of a table")
+
+    def _own(self, labels: Labels) -> tuple[Words, Words]:
+        """Return the rows of labels, and the labels that the source of each row takes."""
+        if not isinstance(labels, np.ndarray) or labels.ndim != 2:
+            raise TypeError("labels must be an array of rows and their low halves")
+        if labels.shape[1] > _ROW:
+            return labels[:, _ROW], labels[:, :_ROW]
+        return labels[:, 0], np.stack([self.keys[labels[:, 0]], labels[:, 1]], axis=1)
+
+    def _runs(self, rows: Words) -> tuple[NDArray[np.int64], list[tuple[NoiseSource, slice]]]:
+        """Return an order that puts the rows of a source together, and each source with its place there."""
+        codes = self.codes[rows]
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)] if len(codes) else [0]
+        first = codes[starts[:-1]].tolist()
+        return order, [(self.sources[self.names[c]], slice(*ab)) for c, ab in zip(first, pairwise(starts), strict=True)]
+
+
+def _joined(parts: list[Words], empty: Words) -> Words:
+    return np.concatenate(parts) if parts else empty
