@@ -57,6 +57,7 @@ CHECKPOINT_OPTIONS = (
     "--finish_bundle_before_checkpointing",
     "--operator_chaining=false",
     "--checkpoint_timeout_millis=120000",
+    "--max_bundle_time_mills=100",
     "--min_pause_between_checkpoints=1000",
     "--externalized_checkpoints_enabled",
     "--retain_externalized_checkpoints_on_cancellation",

@@ -54,6 +54,8 @@ if [ ! -r "$folder/job-server.jar" ] || [ -n "$(find "$deploy/flink_job_server" 
             fail "not to be had: $(reason); set FLINK_JOB_SERVER_JAR to a jar you have"
         javac --release 11 -cp "$scratch/lib/*" -d "$scratch/classes" "$deploy"/flink_job_server/*.java \
             >"$scratch/javac.log" 2>&1 || fail "javac failed: $(head -n 1 "$scratch/javac.log")"
+        java -cp "$scratch/classes:$scratch/lib/*" privstream.PromptWatermarks "$scratch/classes" >"$scratch/java.log" 2>&1 ||
+            fail "Beam's operator is not the known one: $(head -n 1 "$scratch/java.log")"
         "$python" "$deploy/flink_job_server/thin_jar.py" "$scratch"
         mkdir "$scratch/conf"
         cp "$deploy/flink_job_server/config.yaml" "$scratch/conf/"

@@ -11,13 +11,26 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, decode, encode, string_buffers
+from privstream.transforms.batches import (
+    CountBatch,
+    EventBatch,
+    HolderBatch,
+    Names,
+    StepKey,
+    decode,
+    encode,
+    seal,
+    string_buffers,
+)
 
 GROUPS = 8
 """Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
 
 Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 
+
+MOST_ROWS = 1 << 18
+"""Rows of a record for a stage with a key for each stream: a runner must have room for some of them at once."""
 
 SHORT = 64
 """Longest name of a stream, in characters, that is kept at hand beyond its rows: anybody may send names."""
@@ -151,6 +164,13 @@ def _named(batch: Batch) -> Batch:
     if not len(batch.names.items):
         return batch
     return replace(batch, names=batch.names.select(np.unique(batch.items)))
+
+
+def seal_parts(key: StepKey, batch: HolderBatch) -> Iterator[bytes]:
+    """Seal a batch in parts of `MOST_ROWS` at most; one without rows is one part."""
+    for start in range(0, max(1, len(batch.users)), MOST_ROWS):
+        part = rows_of(batch, slice(start, start + MOST_ROWS))
+        yield seal(key, part if len(batch.users) <= MOST_ROWS else _named(part))
 
 
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:

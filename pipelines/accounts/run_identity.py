@@ -30,6 +30,7 @@ NOT_SHAPING: Mapping[str, str] = {
     "output_format": "it says how rows are written; it enters where the input has no end, see `identify`",
     "copy": "it says where rows go; where the input has no end it enters as the output",
     "overwrite": "it says where rows go",
+    "dry_run": "it publishes nothing",
     "dead_letter": "it says where dead letters go, which are not published",
     "noise_key_file": "the key is the other part of what noise depends on",
     "noise_key_variable": "the key is the other part of what noise depends on",

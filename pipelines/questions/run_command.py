@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -12,6 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
@@ -39,7 +40,7 @@ from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import output_format
 from privstream.pipelines.sinks.whole_files import check_destination, check_new, fingerprint, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
-from privstream.pipelines.sinks.writers import TERMINAL, WriteRows, file_or_terminal
+from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows, file_or_terminal
 from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -56,10 +57,16 @@ PLACES = (
     "noise_key_variable",
     "kafka_setting",
     "overwrite",
+    "dry_run",
     "ledger",
     "budget_limit",
 )
 """Options that say where things are and how to get there, not what is promised."""
+
+DRY = (
+    "dry run: nothing was published, recorded or spent. These numbers are exact: guard them like the input. The same "
+    "command without --dry_run promises:"
+)
 
 NO_COUNTERS = (
     "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
@@ -103,6 +110,8 @@ class RunCommand:
                 run = self._check(arguments)
         except (ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from error
+        if run.arguments.dry_run:
+            return self._try(run, options)
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         with file_or_terminal(arguments.output, row_type, title=self.spec.title) as path:
             try:
@@ -134,6 +143,20 @@ class RunCommand:
             say(send(run.destination, arguments.output))
         self._report(run, counters)
 
+    def _try(self, run: _Run, options: PipelineOptions) -> None:
+        """Run the pipeline for its counters alone, and tell what they say of the input; rows are let go unseen."""
+        letters = run.arguments.dead_letter
+        write_letters = WriteRows(letters, DeadLetter, option="--dead_letter", private=True) if letters else None
+
+        def build(pipeline: beam.Pipeline) -> None:
+            try:
+                _build(run, pipeline, beam.FlatMap(_let_go), write_letters)
+            except (ValueError, TypeError) as error:
+                raise UsageError(str(error)) from error
+
+        counters = launch.run(options, build, end_path(run.arguments), None)
+        self._report(run, {COMPLETE: 1, **counters} if counters else counters)
+
     def _check(self, arguments: argparse.Namespace) -> _Run:
         """Check the options and the input.
 
@@ -155,6 +178,8 @@ class RunCommand:
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
         promised = self.promise(transform, arguments)
+        if endless and arguments.dry_run:
+            raise ValueError("dry_run must not be given when the input has no end")
         if endless:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
@@ -238,18 +263,21 @@ class RunCommand:
         nothing = report.nothing_usable(published) if report.known else None
         lines = [] if nothing else report.warning()
         if report.known:
-            lines.append(f"{report.usable:,} of {report.records:,} events usable, {published:,} {spec.title} published")
+            told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
+            lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
             lines += report.left_out(arguments.dead_letter)
-            if spec.silence and not published and nothing is None:
+            if spec.silence and not published and nothing is None and not arguments.dry_run:
                 lines.append(spec.silence)
         else:
             lines.append(NO_COUNTERS)
         if run.destination is not None and run.endless and report.known:
             lines.append(sent(run.destination, counters, arguments.output))
+        if arguments.dry_run:
+            lines.append(DRY)
         lines.append(promised["guarantee"]["paragraph"])
         if nothing is None:
             lines.append(promised["accuracy"]["sentence"])
-        if arguments.output != TERMINAL:
+        if arguments.output != TERMINAL and not arguments.dry_run:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
         say("\n".join(lines))
         if nothing is not None:
@@ -273,6 +301,11 @@ def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None
     if letters:
         dead = [each.dead_letters for each in inputs.values()] + [published.dead_letters]
         dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
+
+
+def _let_go(row: Any) -> Iterator[Any]:
+    """Keep nothing."""
+    return iter(())
 
 
 def _run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> str:

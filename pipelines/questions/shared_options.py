@@ -46,6 +46,12 @@ def add_files(
         "--overwrite", action="store_true", help="replace the file of rows and its guarantee if they exist"
     )
     files.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
+        "recorded or spent. The numbers are exact: guard them like the input",
+    )
+    files.add_argument(
         "--dead_letter",
         metavar="PATH",
         help="file for records that cannot be used, as JSON lines; guard it like the input",

@@ -17,12 +17,20 @@ from privstream.pipelines.terminal import printable
 ROOM = "privstream.pipelines.report"
 
 
-def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs: Sequence[DataSetCost] | None) -> str:
+def render(
+    *,
+    title: str,
+    date: str,
+    version: str,
+    sections: Sequence[dict[str, Any]],
+    costs: Sequence[DataSetCost] | None,
+) -> str:
     """Return the page.
 
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
 
     Args:
+        title: its heading.
         date: when it was made.
         version: of privstream.
         sections: one for each result, as `section` makes them.
@@ -32,6 +40,7 @@ def render(*, date: str, version: str, sections: Sequence[dict[str, Any]], costs
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = templates().get_template("report.html")
     return page.render(
+        title=title,
         date=date,
         version=version,
         sections=sections,

@@ -18,6 +18,8 @@ from privstream.pipelines.report.section import section
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 
+TITLE = "Differentially private results"
+LONGEST_TITLE = 200
 EXTRA = "report needs an extra: pip install 'privstream[report]'"
 
 
@@ -26,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "output of a command, a file or a folder, with its guarantee file"
     parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
+    parser.add_argument(
+        "--title", default=TITLE, metavar="TEXT", help=f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
+    )
     parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
     parser.add_argument(
         "--noise_key_file",
@@ -40,6 +45,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     try:
         if not arguments.output.lower().endswith(".html"):
             raise ValueError(f"--output must end in .html, got {arguments.output}")
+        if not 0 < len(arguments.title.strip()) <= LONGEST_TITLE:
+            raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
         page = _page(arguments)
     except (ValueError, TypeError) as error:
@@ -65,6 +72,7 @@ def _page(arguments: argparse.Namespace) -> str:
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
     page: str = render(
+        title=arguments.title,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=version("privstream"),
         sections=sections,

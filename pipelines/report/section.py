@@ -60,6 +60,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
+        "date": "not known without a ledger" if entry is None else entry.time,
         "dataset": None if entry is None else entry.dataset,
     }
 
@@ -100,6 +101,8 @@ def _facts(result: Result, entry: Entry | None, accounts: Accounts | None) -> li
     made = result.promise.number("made_by")
     facts = [("made by", f"{made['command']}, version {made.get('version', 'unknown')}")]
     facts.append(("run id", str(result.parameters.get("run_id", "unknown"))))
+    if (digest := result.promise.maybe("rows", "sha256")) is not None:
+        facts.append(("rows", f"SHA-256 {digest}"))
     if entry is None or accounts is None:
         return [*facts, ("date and fingerprints", "in the ledger of the run, which was not given for this page")]
     facts += [("date of the run", entry.time), ("data set", entry.dataset)]

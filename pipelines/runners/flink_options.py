@@ -14,6 +14,9 @@ CHECKPOINT_PAUSE_MILLIS = 1_000
 the last one is complete; an incremental checkpoint of RocksDB then refers to files that are deleted by now ("Attempt to
 reference unknown state" in the job manager's log), and hangs."""
 
+BUNDLE_MILLIS = 100
+"""A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
+
 
 class FlinkJobOptions(PipelineOptions):
     """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
@@ -65,11 +68,15 @@ class FlinkJobOptions(PipelineOptions):
             help="lets a bounded run with checkpoints end; no checkpoint is taken from then on",
         )
         parser.add_argument("--max_bundle_size", type=int, help="elements that are handled together at most")
-        parser.add_argument("--max_bundle_time_mills", type=int, help="milliseconds for which a bundle waits at most")
+        parser.add_argument(
+            "--max_bundle_time_mills",
+            type=int,
+            help=f"milliseconds for which a bundle waits at most (default here with checkpoints: {BUNDLE_MILLIS})",
+        )
 
 
 def prepare_for_checkpoints(options: PipelineOptions) -> None:
-    """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism.
+    """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism, and short bundles.
 
     Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
     watermark goes on: events become late, or wait for ever. And steps that Flink chains, which depends on parallelism,
@@ -83,4 +90,6 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
         flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
         if flink.min_pause_between_checkpoints is None:
             flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
+        if flink.max_bundle_time_mills is None:
+            flink.max_bundle_time_mills = BUNDLE_MILLIS
         flink.operator_chaining = flink.operator_chaining or "false"

@@ -38,7 +38,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
     will follow.
 
-    Counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
+    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to the file that was written last; and
+    counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
     `window_files_refused` (there already, with others).
 
     Args:
@@ -129,6 +130,7 @@ class _WriteWindow(beam.DoFn):
             outcome: Metrics.counter("privstream", f"window_files_{outcome}")
             for outcome in ("written", "repeated", "refused")
         }
+        self.latency = Metrics.gauge("privstream", "window_latency_ms")
 
     def process(self, element: tuple[tuple[str, int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
         """Write the rows of one window."""
@@ -137,7 +139,10 @@ class _WriteWindow(beam.DoFn):
         rows = [self.row_type(*row) for row in plain]
         data = BytesIO()
         write_rows(data, self.row_type, sort_rows(rows, sorted_fully(self.row_type, self.order)), self.format)
-        self.counters[write_once(path, data.getvalue())].inc()
+        outcome = write_once(path, data.getvalue())
+        self.counters[outcome].inc()
+        if outcome == "written":
+            self.latency.set((Timestamp.now().micros - end) // MILLISECOND)
         yield path
 
 

@@ -134,6 +134,33 @@ def test_several_results_are_sections_with_one_total(folder: Path) -> None:
     text = plain(page)
     assert "2 releases are recorded" in text and text.count("Data set shop") == 1
     assert "not shown: a digest of the data" in text
+    table = page.partition("<main>")[0]
+    cells = ("2030-01-31T12:00:00+00:00", "one person over the whole run", "1", "1e-06")
+    assert table.count("".join(f"<td>{text}</td>" for text in cells)) == 2
+    assert [one["href"] for one in Tags(page).attributes("a")] == ["#result-1", "#result-2", "#cost"]
+    assert plain(page_of(folder, *paths).partition("<main>")[0]).count("not known without a ledger") == 2
+
+
+def test_the_heading_is_text_of_ones_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(folder, "counts")
+    tags = Tags(page_of(folder, path, "--title", "Visits <script>document.title='ran'</script>\u202e"))
+    assert len(tags.attributes("script")) == 1
+    assert "Visits <script>document.title='ran'</script>" in "".join(tags.text)
+    assert "\u202e" not in "".join(tags.text)
+    assert plain(page_of(folder, path)).startswith("Differentially private results")
+    for title in (" ", "x" * 201):
+        assert report(folder, path, "--title", title) == 2
+        assert "--title must have 1 to 200 characters, got" in capsys.readouterr().err
+
+
+def test_who_signs_sees_which_rows(folder: Path) -> None:
+    path = write(folder, "counts")
+    promise = Path(f"{path}.guarantee.json")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    promise.write_text(json.dumps(json.loads(promise.read_text()) | {"rows": {"sha256": digest}}))
+    text = plain(page_of(folder, path))
+    assert f"SHA-256 {digest}" in text
+    assert "Released by (name, date, signature):" in text
 
 
 def test_without_rows_the_page_says_so_in_words(folder: Path) -> None:

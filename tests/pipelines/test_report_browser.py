@@ -45,21 +45,21 @@ def page() -> str:
     section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HOSTILE, "proof": HOSTILE, "public": [HOSTILE]}}
     section |= {"columns": [(HOSTILE, HOSTILE)], "rows": [[HOSTILE]], "all_rows": 1, "facts": [(HOSTILE, HOSTILE)]}
     section |= {"parameters": [(HOSTILE, HOSTILE)]}
-    return render(date="2030-01-31", version="0.1.0", sections=[section], costs=None)
+    return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None)
 
 
 @pytest.mark.slow
 def test_the_script_of_the_page_runs_and_no_other(tmp_path: Path) -> None:
     found = shown(page(), tmp_path)
     assert found.count("<option") == 3
-    assert "<title>privstream report, 2030-01-31</title>" in found
+    assert "<title>Results, 2030-01-31</title>" in found
     assert "onerror=" not in re.sub(r"&lt;.*?&gt;|\"[^\"]*\"", "", found)
 
 
 @pytest.mark.slow
 def test_an_injected_script_would_not_run(tmp_path: Path) -> None:
     found = shown(page().replace("</body>", "<script>document.title = 'ran'</script></body>"), tmp_path)
-    assert "<title>privstream report, 2030-01-31</title>" in found
+    assert "<title>Results, 2030-01-31</title>" in found
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -36,13 +37,17 @@ def row(stream: str, hour: int, item: str, count: int = 1) -> Count:
     return Count(stream, Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), item, count)
 
 
-def write(rows, folder, format="jsonl", order=("-count",)) -> dict[str, int]:
+def run(rows, folder, format="jsonl", order=("-count",)):
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     stamped = [TimestampedValue(row, row.window_end) for row in rows]
     _ = pipeline | beam.Create(stamped) | WriteWindowFiles(str(folder), Count, format, order)
     result = pipeline.run()
     result.wait_until_finish()
-    counters = result.metrics().query()["counters"]
+    return result.metrics().query()
+
+
+def write(*arguments, **options) -> dict[str, int]:
+    counters = run(*arguments, **options)["counters"]
     return {c.key.metric.name.removeprefix("window_files_"): c.committed for c in counters}
 
 
@@ -56,6 +61,16 @@ def test_each_window_and_stream_has_a_file(tmp_path, format):
     assert read_row_file(str(first), Count) == [ROWS[1], ROWS[0]]
     assert len(os.listdir(tmp_path)) == 4
     assert (tmp_path / "_END").read_bytes() == b""
+
+
+def test_the_time_from_the_end_of_a_window_to_its_file_is_measured(tmp_path):
+    hour = int(time.time()) // HOUR - 1
+    before = (time.time() - (hour + 1) * HOUR) * 1000
+    (latency,) = run([row("", hour, "a")], tmp_path)["gauges"]
+    assert latency.key.metric.name == "window_latency_ms"
+    assert before - 1 <= latency.committed.value <= (time.time() - (hour + 1) * HOUR) * 1000
+    (tmp_path / "_END").unlink()
+    assert run([row("", hour, "a")], tmp_path)["gauges"] == []  # it was there already
 
 
 @pytest.mark.parametrize("format", ["jsonl", "avro", "parquet", "csv"])

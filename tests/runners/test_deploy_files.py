@@ -188,6 +188,6 @@ def test_counters_that_are_explained_are_counted_somewhere():
     sources = [
         path.read_text() for folder in ("transforms", "pipelines") for path in (REPOSITORY / folder).rglob("*.py")
     ]
-    counted = {name for text in sources for name in re.findall(r'counter\("privstream", "(\w+)"\)', text)}
+    counted = {name for text in sources for name in re.findall(r'(?:counter|gauge)\("privstream", "(\w+)"\)', text)}
     assert len(explained) > 3
     assert explained <= counted

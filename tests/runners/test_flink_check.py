@@ -100,6 +100,7 @@ def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_paral
     assert given.operator_chaining == "false"
     assert given.checkpoint_timeout_millis == 120_000
     assert given.min_pause_between_checkpoints == 1000
+    assert given.max_bundle_time_mills == 100
     assert given.externalized_checkpoints_enabled
     assert given.retain_externalized_checkpoints_on_cancellation
     assert given.checkpointing_interval == 5000

@@ -12,6 +12,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
+from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
 from privstream.transforms.timing.on_time_markers import NO_TIME
 from privstream.transforms.timing.public_clock import MOST_WINDOWS, SEED, WithClock, stepped
@@ -184,8 +185,9 @@ def test_a_batch_outside_of_the_run_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
+def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatch):
     chance = random.Random(seed)
+    monkeypatch.setattr(keyed_state, "PART_BYTES", chance.choice([1, 100, keyed_state.PART_BYTES]))
     steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
     records = random_records(chance, steps, 60)
     fn = Tell(steps=steps, timer_offset=2)

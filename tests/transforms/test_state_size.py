@@ -128,6 +128,23 @@ def test_pending_batches_are_freed_at_amortised_cost():
     assert not stage.cells.timers
 
 
+def test_what_waits_is_read_in_parts_and_freed(monkeypatch):
+    people = np.arange(50 * 120).reshape(-1, 50)
+    batches = [(b"", seal(StepKey("", i % 2, 0), held(some))) for i, some in enumerate(people)]
+    size = len(batches[0][1])
+    monkeypatch.setattr(keyed_state, "PART_BYTES", 5 * size)
+    stage = monitor_stage()
+    stage.feed(batches[:80])
+    parts = {name: len(values) for (_, name), values in stage.cells.states.items() if "waiting" in name}
+    assert parts == {f"monitor_stream_waiting{part}": 5 for part in ["", *(f"_{i}" for i in range(2, 17))]}
+    stage.advance(STEPS.decision_time(0, 4).micros)
+    waits = [len(values) for (_, name), values in stage.cells.states.items() if "waiting" in name]
+    assert waits == [5] * 8, "what was handled is gone, and the others are spread anew"
+    stage.feed(batches[81::2])
+    stage.advance(STEPS.decision_time(1, 4).micros)
+    assert not any(values for (_, name), values in stage.cells.states.items() if "waiting" in name)
+
+
 def test_steps_in_which_nobody_new_takes_part_write_no_log():
     fn = BoundAcrossWindows(steps=STEPS, noise=KeyedNoise(KEY), timer_offset=2, item_shards=2, streams=1)
     stage = tiny_runner.Stage(fn, random.Random(0))

@@ -1,6 +1,7 @@
 """Many streams under few keys: every stream is answered as it would be alone, and costs its rows."""
 
 import random
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,11 @@ from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters, stream_groups
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, seal_encoded
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, seal_encoded, unseal
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.limiting import BoundAcrossWindows
-from privstream.transforms.stream_groups import GROUPS, InStreams, group_of
+from privstream.transforms.stream_groups import GROUPS, InStreams, group_of, seal_parts
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, SECOND, START, random_events, transform
 
@@ -82,6 +83,28 @@ def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():
     for batch in (held([(1, 2)]), EventBatch.join([])):
         with pytest.raises(SnapshotError):
             InStreams.from_bytes(type(batch), encode(batch))
+
+
+@given(ROWS, st.integers(1, 5))
+def test_parts_of_a_batch_are_small_and_lose_nothing(rows, most):
+    batch = held([row[1:] for row in rows])
+    with mock.patch.object(stream_groups, "MOST_ROWS", most):
+        parts = [unseal(HolderBatch, part) for part in seal_parts(StepKey("s", 1, 2), batch)]
+    assert len(parts) == max(1, -(-len(batch.users) // most))
+    assert all(len(part.users) <= most for part in parts)
+    joined = HolderBatch.join(parts)
+    for name in ("users", "items"):
+        assert getattr(joined, name).tolist() == getattr(batch, name).tolist()
+    assert [joined.names[item] for item in joined.items] == [batch.names[item] for item in batch.items]
+
+
+def test_the_size_of_parts_changes_no_row(monkeypatch):
+    made, events = transform("public streams"), random_events("public streams", random.Random(5))
+    expected = slow_reference.heavy_hitters(made, events)
+    monkeypatch.setattr(stream_groups, "MOST_ROWS", 2)
+    chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
+    assert expected
+    assert sorted(chain.rows) == expected
 
 
 @pytest.mark.parametrize(

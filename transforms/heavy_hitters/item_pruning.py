@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, seal
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey
 from privstream.transforms.heavy_hitters.item_counts import ItemCounts
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.stream_groups import InStreams, seal_parts
 from privstream.transforms.timing.step_batches import StepBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -36,4 +36,5 @@ class PruneItems(StepBatches, state="prune_items"):
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
         for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *found.having(near).each()):
-            yield stream.encode(), seal(key._replace(stream=stream), batch)
+            for part in seal_parts(key._replace(stream=stream), batch):
+                yield stream.encode(), part

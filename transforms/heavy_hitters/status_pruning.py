@@ -17,7 +17,6 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    seal,
     seal_encoded,
     sealed_batch,
     string_buffers,
@@ -25,7 +24,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.late import late_in_streams
 from privstream.transforms.heavy_hitters.item_counts import ItemCounts
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.stream_groups import InStreams, seal_parts
 from privstream.transforms.timing.ordered import Handled
 
 NO_ITEMS = np.empty(0, np.uint64)
@@ -69,8 +68,9 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
         empty = InStreams.empty(HolderBatch, found.held.without_rows)
         to = batches[0][0]
         outputs = [
-            (stream.encode(), seal(to._replace(stream=stream), batch))
+            (stream.encode(), part)
             for stream, batch in (*empty.each(), *found.having(kept).each())
+            for part in seal_parts(to._replace(stream=stream), batch)
         ]
         segment = _segment({stream: after[stream] for stream in changed}) if changed else None
         return Handled(self._held(state | after), segment, outputs)

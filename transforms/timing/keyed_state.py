@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
@@ -19,6 +22,8 @@ from privstream.transforms.timing.runner_check import check_state
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
+PARTS = 16  # bags in which records wait; the first has the name that the only one once had
+PART_BYTES = 4 << 20
 NOTHING = -2  # before the step that is before the first one
 NEVER = 1 << 62
 
@@ -56,9 +61,12 @@ class Progress:
 
 
 class Cells(NamedTuple):
-    """States and timer of one key, as the runner hands them over."""
+    """States and timer of one key, as the runner hands them over.
 
-    waiting: Any
+    Records wait in several bags, since some runners read a bag as one message, which must find room in their memory.
+    """
+
+    waiting: tuple[Any, ...]
     progress: Any
     log: Any
     due: Any
@@ -127,8 +135,7 @@ class KeyedState:
     def wait(self, key: bytes, record: bytes, progress: Progress, cells: Cells) -> None:
         """Let a record wait; a state that is not cached need not be decoded for it."""
         decoded = self._cached(key, progress)
-        cells.waiting.add(record)
-        progress = replace(progress, version=_new_version(), waiting=progress.waiting + len(record))
+        progress = replace(_put(record, progress, cells), version=_new_version())
         cells.progress.write(progress.to_bytes())
         if decoded is not None:
             decoded.add(self.stage.step_of(record), record)
@@ -142,7 +149,7 @@ class KeyedState:
         if cached is not None:
             return cached
         decoded = Decoded(progress, self.stage.decode(key, list(cells.log.read())))
-        for record in cells.waiting.read():
+        for record in chain.from_iterable(bag.read() for bag in _used(progress, cells)):
             if (step := self.stage.step_of(record)) > progress.handled:
                 decoded.add(step, record)
         return decoded
@@ -173,11 +180,11 @@ class KeyedState:
             self.rewrite(decoded, cells)
         progress = decoded.progress
         if progress.outdated and 2 * progress.outdated >= progress.waiting:
-            cells.waiting.clear()
-            for records in decoded.records.values():
-                for record in records:
-                    cells.waiting.add(record)
-            progress = replace(progress, waiting=progress.waiting - progress.outdated, outdated=0)
+            for bag in _used(progress, cells):
+                bag.clear()
+            progress = replace(progress, waiting=0, outdated=0)
+            for record in chain.from_iterable(decoded.records.values()):
+                progress = _put(record, progress, cells)
         decoded.progress = replace(progress, version=_new_version())
         cells.progress.write(decoded.progress.to_bytes())
         self.cache(key, decoded)
@@ -202,7 +209,8 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         state: what the names begin with, and no other's in the project: a runner may fuse two stages, and then confuses
             timers of one name.
     """
-    waiting = BagStateSpec(f"{state}_waiting", BytesCoder())  # records of open steps, and some of handled ones
+    names = [f"{state}_waiting", *(f"{state}_waiting_{number}" for number in range(2, PARTS + 1))]
+    parts = [BagStateSpec(name, BytesCoder()) for name in names]  # records of open steps, and some of handled ones
     progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded Progress
     log = BagStateSpec(f"{state}_log", BytesCoder())  # what the key remembers: segments, in order
     due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)
@@ -210,7 +218,7 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
     def process(
         self: Any,
         element: Keyed,
-        waiting: Any = beam.DoFn.StateParam(waiting),
+        waiting: tuple[Any, ...],
         progress: Any = beam.DoFn.StateParam(progress),
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
@@ -220,12 +228,11 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         check_state(progress)
         yield from self.keep(element, Cells(waiting, progress, log, due), stamp)
 
-    @on_timer(due)
     def on_due(
         self: Any,
+        waiting: tuple[Any, ...],
         key: Any = beam.DoFn.KeyParam,
         time: Any = beam.DoFn.TimestampParam,
-        waiting: Any = beam.DoFn.StateParam(waiting),
         progress: Any = beam.DoFn.StateParam(progress),
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
@@ -233,16 +240,37 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         """Handle the steps that are due; runners may deliver the timers of a key in any order."""
         yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
-    declared = {
-        "WAITING": waiting,
-        "PROGRESS": progress,
-        "LOG": log,
-        "DUE": due,
-        "process": process,
-        "on_due": on_due,
-    }
-    for name, value in declared.items():
+    methods = {"process": _with_parts(process, parts), "on_due": on_timer(due)(_with_parts(on_due, parts))}
+    for name, value in {"DUE": due, **methods}.items():
         setattr(cls, name, value)
+
+
+def _with_parts(method: Callable[..., Iterator[Any]], parts: list[BagStateSpec]) -> Callable[..., Iterator[Any]]:
+    """Let Beam, which finds states by parameters, see one for each of the bags that a method gets as `waiting`."""
+    signature = inspect.signature(method)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "waiting"]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    bags = [inspect.Parameter(part.name, kind, default=beam.DoFn.StateParam(part)) for part in parts]
+    seen = signature.replace(parameters=[*own, *bags])
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Iterator[Any]:
+        arguments = seen.bind(*given, **named).arguments
+        return method(waiting=tuple(arguments.pop(bag.name) for bag in bags), **arguments)
+
+    call.__signature__ = seen  # type: ignore[attr-defined]
+    return call
+
+
+def _put(record: bytes, progress: Progress, cells: Cells) -> Progress:
+    """Add a record to the bag whose turn it is: each gets some megabytes, then the next one."""
+    cells.waiting[progress.waiting // PART_BYTES % len(cells.waiting)].add(record)
+    return replace(progress, waiting=progress.waiting + len(record))
+
+
+def _used(progress: Progress, cells: Cells) -> tuple[Any, ...]:
+    """Return the bags that have had their turn since they were cleared."""
+    return cells.waiting[: progress.waiting // PART_BYTES + 1]
 
 
 def _new_version() -> bytes:

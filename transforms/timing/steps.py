@@ -77,7 +77,7 @@ class Steps:
         first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), step)
         last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, step)
         if first is not None and last is not None and last < first:
-            raise ValueError(f"end must leave room for one window after start, got start {start}, end {end}")
+            raise ValueError(f"end must leave room for one window after start, got {_iso(start)} to {_iso(end)}")
         if end is not None and over:
             near = f"one ends {in_words(over)} before it, the next one {in_words(step - over)} after it"
             raise ValueError(f"end must be where a window ends: {near}")
@@ -214,6 +214,11 @@ def windows_in(over: Span, steps: Steps) -> str | int:
             f"over must be a multiple of window, got {in_words(micros)} with windows of {in_words(steps.size)}"
         )
     return micros // steps.size if micros > steps.size else "window"
+
+
+def _iso(seconds: Any) -> str:
+    """Write a moment as people do."""
+    return str(Timestamp.of(seconds).to_rfc3339())
 
 
 def _renewal(renew_every: float, size: int, period: int, first: int | None) -> int:

@@ -1,0 +1,76 @@
+"""`--dry_run`: what a run would use, without anything that is published, recorded or spent."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from privstream.pipelines import cli
+
+START = 1_893_456_000  # 2030-01-01
+HOURS = ["--window=1h", "--start=2030-01-01", "--end=2030-01-01T04:00", "--epsilon=1"]
+QUESTIONS = {
+    "counts": [*HOURS, "--delta=1e-6", "--max_contributions=4"],
+    "heavy-hitters": [*HOURS, "--delta=1e-6", "--max_hits=4"],
+    "histogram": [*HOURS, "--domain=categories"],
+    "top-k": [*HOURS, "--domain=categories", "--top=1"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "categories").write_text("tea\ncake\n")
+    times = [START + 600 * number for number in range(24)] + [START - 5, START - 4, None]
+    columns = {"user": [f"u{number}" for number in range(27)], "item": ["tea"] * 27, "time": times}
+    table = pa.table(columns | {"time": pa.array(times, pa.timestamp("s", tz="UTC"))})
+    pq.write_table(table, tmp_path / "events.parquet")
+    return tmp_path
+
+
+def run(name: str, *more: str) -> int:
+    files = ["--input=events.parquet", "--output=rows.jsonl", "--noise_key_file=key"]
+    return cli.main([name, *QUESTIONS[name], *files, *more, "--runner=FnApiRunner"])
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(file.name for file in folder.iterdir())
+    assert run(name, "--dry_run") == 0
+    told = capsys.readouterr().err
+    assert "24 of 27 events usable\n" in told
+    assert "2 events outside of the windows of the run" in told
+    assert "1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in --time_field" in told
+    assert "dry run: nothing was published, recorded or spent." in told
+    assert "rows.jsonl" not in told and "ledger" not in told
+    assert sorted(file.name for file in folder.iterdir()) == before
+
+
+def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("histogram", "--dry_run", "--dead_letter=letters.jsonl") == 0
+    assert len((folder / "letters.jsonl").read_text().splitlines()) == 1
+    assert run("histogram") == 0
+    rows = (folder / "rows.jsonl").read_bytes()
+    assert "1 release" not in capsys.readouterr().err
+    assert len((folder / "key.ledger.jsonl").read_text().splitlines()) == 1
+    assert "dry_run" not in (folder / "rows.jsonl.guarantee.json").read_text()
+    assert run("histogram", "--overwrite") == 0
+    assert (folder / "rows.jsonl").read_bytes() == rows
+
+
+def test_input_of_which_nothing_can_be_used_ends_with_status_3(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("counts", "--dry_run", "--start=2031-01-01", "--end=2031-01-01T04:00") == 3
+    assert "no event could be used" in capsys.readouterr().err
+    assert not (folder / "key.ledger.jsonl").exists()
+
+
+def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "in").mkdir()
+    (folder / "out").mkdir()
+    watch = ["--input=in", "--output=out", "--watch=1", "--run_id=a", "--input_format=parquet"]
+    assert run("counts", *watch, "--dry_run") == 2
+    assert "--dry_run must not be given when the input has no end" in capsys.readouterr().err
