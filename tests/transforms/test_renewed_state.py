@@ -43,5 +43,6 @@ def sizes(renew_every: int | None, **options) -> list[int]:
 def test_state_stops_growing_over_twenty_periods(name):
     renewed, lasting = (sizes(renewal, **CASES[name]) for renewal in (PERIOD_WINDOWS * WINDOW, None))
     assert renewed[0] == lasting[0]
-    assert max(renewed[1:]) <= renewed[0] + 300
+    # A shard to which nothing has come in a period still has what it wrote in the one before.
+    assert max(renewed[1:]) <= renewed[0] + 600
     assert lasting[-1] > 10 * renewed[-1]
