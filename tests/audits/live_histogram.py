@@ -96,7 +96,7 @@ class Live:
         """Return the states of a key in a stage."""
         waiting, progress, log = (self.states[key, f"{stage} {name}"] for name in ("waiting", "progress", "log"))
         progress.bag = False
-        return Cells(waiting, progress, log, Timer())
+        return Cells((waiting,), progress, log, Timer())
 
     def _keys(self, name):
         return [key for key, found in self.states if found == name]
