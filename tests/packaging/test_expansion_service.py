@@ -1,5 +1,6 @@
 """Pipelines that are built elsewhere get private transforms from the expansion service, and never the key."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -16,11 +17,12 @@ import runner_harness
 from apache_beam.transforms.external import ExternalTransform, ImplicitSchemaPayloadBuilder
 from apache_beam.transforms.fully_qualified_named_transform import PYTHON_FULLY_QUALIFIED_NAMED_TRANSFORM_URN
 from documents import ROOT, blocks
-from listening import descendants, elsewhere, listeners
+from listening import descendants, elsewhere, listeners, run_and_look
 from privstream.pipelines.yaml import external
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 
-PAGE = (ROOT / "docs" / "how_to" / "go.md").read_text("utf-8")
+PAGES = ROOT / "docs" / "how_to"
+NAME = re.compile(r"(?:#!.*\n)?(?:#|//|<!--) (\S+)")  # of a file, in its first comment
 KEY = b"the key of the tests of expansion"
 BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": "60s", "horizon": 10}
 SEARCHES = [
@@ -103,20 +105,35 @@ def test_a_random_key_is_not_sent(service: tuple[int, int], name: str, message: 
         _ = beam.Pipeline(runner="FnApiRunner") | beam.Create(SEARCHES) | expanded(service[1], name)
 
 
+def test_the_page_for_go_takes_the_release_of_beam_that_is_installed() -> None:
+    assert f"@v{beam.__version__} " in (PAGES / "go.md").read_text("utf-8")
+
+
 @pytest.mark.prism
 @pytest.mark.slow
-def test_the_page_can_be_followed(service: tuple[int, int], key_file: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # the first time, libraries must be fetched
+@pytest.mark.parametrize(("language", "programs"), [("go", ["go"]), ("java", ["javac", "mvn"])], ids=["go", "java"])
+def test_a_page_can_be_followed(
+    service: tuple[int, int], key_file: str, tmp_path: Path, language: str, programs: list[str]
+) -> None:
     runner_harness.require("prism")
-    if shutil.which("go") is None:
-        pytest.skip("no Go: install Go")
-    ((_, program),) = blocks(PAGE, "go")
-    (tmp_path / "trending.go").write_text(program, "utf-8")
-    build, servers, run = (block for _, block in blocks(PAGE, "sh"))
-    assert "python deploy/expansion_service.py --port" in servers and f"@v{beam.__version__} " in build
-    subprocess.run(["bash", "-ec", build.splitlines()[0]], cwd=tmp_path, check=True)
+    for program in programs:
+        if shutil.which(program) is None:
+            runner_harness.stop("prism", f"the page on {language} needs {program}, which is not installed")
+    page = (PAGES / f"{language}.md").read_text("utf-8")
+    for _, file in blocks(page, "go", "xml", "java", "bash"):
+        path = tmp_path / NAME.match(file)[1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file, "utf-8")
+    build, servers, run = (block for _, block in blocks(page, "sh"))
+    build, _, key = build.rpartition("openssl")
+    assert key == " rand -out key 32 && chmod 600 key\n" and "python deploy/expansion_service.py --port" in servers
+    subprocess.run(["bash", "-ec", build], cwd=tmp_path, check=True)
     prism = str(runner_harness.prism_location())
-    with serving(prism, "--serve_http=false", "--log_level=warn", "--job_port") as (_, port):
+    with serving(prism, "--serve_http=false", "--log_level=warn", "--job_port") as (pid, port):
         run = run.replace("localhost:8097", f"localhost:{service[1]}").replace("localhost:8073", f"localhost:{port}")
-        done = subprocess.run(["bash", "-ec", run], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
-    ((_, shown),) = blocks(PAGE, "text")
-    assert sorted(done.stdout.splitlines()) == shown.splitlines()
+        done, found = run_and_look(["bash", "-ec", run], tmp_path, pid, service[0])
+    assert done.returncode == 0, done.stdout
+    ((_, shown),) = blocks(page, "text")
+    assert sorted(line for line in done.stdout.splitlines() if " rain " in line) == shown.splitlines()
+    assert found and not elsewhere(found)

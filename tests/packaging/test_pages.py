@@ -10,7 +10,12 @@ import pytest
 import runner_harness
 from documents import PAGES, ROOT, blocks, follow, lines
 
-SERVERS = {"flink.md", "go.md", "kafka.md"}  # what starts servers has tests of its own, and each word is checked here
+SERVERS = {
+    "flink.md",
+    "go.md",
+    "java.md",
+    "kafka.md",
+}  # what starts servers has tests of its own, and each word is checked here
 GUIDES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
 PROGRAMS = re.compile(r"python (deploy/[\w/]+\.py) ([^&|)#\n]*)")
 

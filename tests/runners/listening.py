@@ -51,12 +51,20 @@ def elsewhere(found: Iterable[Listener]) -> list[Listener]:
     return [each for each in found if each.host not in LOOPBACK]
 
 
-def run_and_look(command: list[str]) -> tuple[subprocess.CompletedProcess, set[Listener]]:
-    """Run a command to its end; return what it said, and what it and all that it started listened to meanwhile."""
+def run_and_look(
+    command: list[str], folder: Path | None = None, *beside: int
+) -> tuple[subprocess.CompletedProcess, set[Listener]]:
+    """Run a command to its end; return what it said, and what was listened to meanwhile.
+
+    Args:
+        command: the program and its arguments.
+        folder: where it runs; None is here.
+        beside: processes that are looked at too, with all that they start, as the command is.
+    """
     found: set[Listener] = set()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         while process.poll() is None:
-            found |= listeners(descendants(process.pid))
+            found |= listeners(pid for root in (process.pid, *beside) for pid in descendants(root))
             time.sleep(PAUSE_SECONDS)
         told = process.stdout.read()
     return subprocess.CompletedProcess(command, process.returncode, told), found

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import apache_beam as beam
 import flink_job_server
@@ -68,9 +69,12 @@ def missing(runner: str) -> str:
 
 def require(runner: str) -> None:
     """Skip the calling test when the runner is missing; fail it where the environment says it must be there."""
-    reason = missing(runner)
-    if not reason:
-        return
+    if reason := missing(runner):
+        stop(runner, reason)
+
+
+def stop(runner: str, reason: str) -> NoReturn:
+    """Skip the calling test, for which something is missing; fail it where the environment says it must be there."""
     required = os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS", "").replace(",", " ").split()
     if "1" in required or runner in required:
         pytest.fail(f"{runner} is required here: {reason}", pytrace=False)
