@@ -29,8 +29,8 @@ this unit is counted below the table: the total does not cover what that release
 OF_RUN = ("time", "command", "name")
 PROMISED = ("neighbouring", "epsilon", "delta")
 OF_TOTAL = (*PROMISED, "plain_epsilon", "releases", "silent")
-SECONDS = len("2030-01-01T12:00:00")
-RUN_ID_LETTERS = 18
+MINUTES = len("2030-01-31T12:00")
+RUN_ID_LETTERS = 20
 COLUMNS = ("time (UTC)", "command", "run id", "epsilon", "delta", "repeats")
 
 
@@ -122,7 +122,7 @@ def _table(releases: Sequence[Mapping[str, Any]], total: Total) -> Table:
     for one, charge in zip(releases, total.charges, strict=True):
         if charge is None:
             continue
-        texts = one["time"][:SECONDS], one["command"], _short(printable(one["name"]))
+        texts = one["time"][:MINUTES], one["command"], _short(printable(one["name"]))
         table.add_row(*map(Text, texts), f"{charge.epsilon:g}", f"{charge.delta:g}", f"{one['repeats']:,}")
     table.add_section()
     number = _many(total.releases)

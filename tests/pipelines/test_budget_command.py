@@ -137,18 +137,20 @@ def test_repetitions_are_free_and_each_unit_has_all_that_concerns_it(tmp_path, c
 def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     red = replace(entry(2, pure(0.5)), name="\x1b[31mred" + "x" * 40)
-    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, EVENT)))
+    made = replace(entry(4, pure(0.25)), name="run-de4d971b363328d4")
+    write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, EVENT)), made)
     assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
     shown = capsys.readouterr().out
     assert f"data set default: {PERSON}, neighbours by add_remove" in shown
     assert "data set default: one event, neighbours by add_remove" in shown
     assert "\x1b" not in shown and "x1b[31mred" in shown
     lines = [line.split() for line in shown.splitlines()]
-    plain = f"{EPSILON:g}", f"{EPSILON + 0.5:g}"
-    assert ["2030-01-01T00:00:01", "heavy-hitters", "run", "1", plain[0], "1e-06", "0"] in lines
-    assert ["all,", "plain", "sum", "2", "releases", plain[1], "1e-06"] in lines
-    assert ["2030-01-01T00:00:03", "heavy-hitters", "run", "3", "0.5", "0", "0"] in lines
+    plain = f"{EPSILON:g}", f"{EPSILON + 0.75:g}"
+    assert ["2030-01-01T00:00", "heavy-hitters", "run", "1", plain[0], "1e-06", "0"] in lines
+    assert ["all,", "plain", "sum", "3", "releases", plain[1], "1e-06"] in lines
+    assert ["2030-01-01T00:00", "heavy-hitters", "run", "3", "0.5", "0", "0"] in lines
     assert shown.count("not in this total: 1 release promising nothing to this unit") == 1
+    assert "…" in shown and "run-de4d971b363328d4" in shown  # a name is cut, an id of a run is not
     assert max(map(len, shown.splitlines())) <= 80
 
 
