@@ -241,7 +241,8 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
     methods = {"process": _with_parts(process, parts), "on_due": on_timer(due)(_with_parts(on_due, parts))}
-    for name, value in {"DUE": due, **methods}.items():
+    specs = {spec.name.upper(): spec for spec in (*parts, progress, log, due)}
+    for name, value in {**specs, **methods}.items():
         setattr(cls, name, value)
 
 
