@@ -310,7 +310,10 @@ def test_the_key_and_everything_public_decide_the_noise():
         ({"max_contributions": 3}, "max_contributions must not be given when the unit is an event"),
         ({"max_per_window": 3}, "max_per_window must not be given when the unit is an event"),
         ({"unit": "user", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
-        ({"end": START}, "end must leave room for one window after start, got 1970-01-01T00:16:40Z to 1970-01-01T00:16:40Z"),
+        (
+            {"end": START},
+            "end must leave room for one window after start, got 1970-01-01T00:16:40Z to 1970-01-01T00:16:40Z",
+        ),
         ({"queries": "max"}, "queries must be a tuple of at least one query"),
         ({"queries": ()}, "queries must be a tuple of at least one query"),
         ({"queries": ("max", "max")}, "queries must be distinct, got max, max"),

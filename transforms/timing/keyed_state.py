@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.runner_check import check_state
@@ -241,7 +241,8 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
     methods = {"process": _with_parts(process, parts), "on_due": on_timer(due)(_with_parts(on_due, parts))}
-    specs = {spec.name.upper(): spec for spec in (*parts, progress, log, due)}
+    declared: tuple[StateSpec | TimerSpec, ...] = (*parts, progress, log, due)
+    specs = {spec.name.upper(): spec for spec in declared}
     for name, value in {**specs, **methods}.items():
         setattr(cls, name, value)
 
