@@ -28,7 +28,6 @@ GROUPS = 8
 
 Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 
-
 MOST_ROWS = 1 << 18
 """Rows of a record for a stage with a key for each stream: a runner must have room for some of them at once."""
 

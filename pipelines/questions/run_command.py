@@ -145,12 +145,10 @@ class RunCommand:
 
     def _try(self, run: _Run, options: PipelineOptions) -> None:
         """Run the pipeline for its counters alone, and tell what they say of the input; rows are let go unseen."""
-        letters = run.arguments.dead_letter
-        write_letters = WriteRows(letters, DeadLetter, option="--dead_letter", private=True) if letters else None
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
-                _build(run, pipeline, beam.FlatMap(_let_go), write_letters)
+                _build(run, pipeline, beam.FlatMap(_let_go), _letters(run.arguments.dead_letter))
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
@@ -184,7 +182,7 @@ class RunCommand:
             check_same_promise(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         sent = destination(self.spec, given_output, arguments.run_id, self.spec.row_type_of(transform))
-        if sent is not None:
+        if sent is not None and not arguments.dry_run:  # the check makes a table that is missing
             sent.check(first=not FileSystems.exists(guarantee_file))
         return _Run(
             arguments=arguments,
@@ -209,9 +207,8 @@ class RunCommand:
         row_type = self.spec.row_type_of(run.transform)
         if run.endless:
             return writers(self.spec, run.arguments, row_type, run.destination)
-        dead = run.arguments.dead_letter
         write = WriteRows(path, row_type, order=self.spec.order, option=files_option(run.arguments))
-        return write, WriteRows(dead, DeadLetter, option="--dead_letter", private=True) if dead else None
+        return write, _letters(run.arguments.dead_letter)
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return the guarantee, the accuracy and their public parameters, for machines and people.
@@ -301,6 +298,11 @@ def _build(run: _Run, pipeline: beam.Pipeline, write: Any, letters: Any) -> None
     if letters:
         dead = [each.dead_letters for each in inputs.values()] + [published.dead_letters]
         dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
+
+
+def _letters(path: str | None) -> WriteRows | None:
+    """Return what writes dead letters, if they are wanted."""
+    return WriteRows(path, DeadLetter, option="--dead_letter", private=True) if path else None
 
 
 def _let_go(row: Any) -> Iterator[Any]:

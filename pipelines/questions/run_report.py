@@ -108,7 +108,7 @@ class RunReport:
         """Say why nothing that was read could be used, the most frequent reason first; None if something could."""
         if not self.usable:
             reasons = _listed(self._faults + self._unusable) or "the input has no events"
-            return f"no event could be used, so the rows are noise alone: {reasons}"
+            return f"no event could be used, and of such input the rows are noise alone: {reasons}"
         if self._unanswered and not published:
             return f"no query could be answered: {_listed(self._unanswered)}"
         return None

@@ -73,7 +73,7 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     status, told = run(f"{command} {COMMANDS[command]}", capsys)
     assert status == 3
     why = f"153 {SYNTAX}, 1 record without a time in --time_field"
-    error = f"privstream {command}: error: no event could be used, so the rows are noise alone: {why}"
+    error = f"privstream {command}: error: no event could be used, and of such input the rows are noise alone: {why}"
     assert told.splitlines()[-1] == error
     assert f"\n154 records could not be used, --dead_letter PATH keeps them: 153 {SYNTAX}" in told
     assert "of the truth" not in told and "With probability" not in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from privstream.transforms.batches import CountBatch, Keyed, StepKey, seal_encoded, sealed_batch
@@ -18,15 +19,11 @@ def add_up(rows: StreamCounts) -> StreamCounts:
     order = np.lexsort((batch.items, codes)) if len(rows.streams) > 1 else np.argsort(batch.items)
     starts = np.flatnonzero(first_of_run(codes[order], batch.items[order]))
 
-    def total(column: np.ndarray | None) -> np.ndarray | None:
-        if column is None or not len(starts):
-            return column
-        added: np.ndarray = np.add.reduceat(column[order], starts)
-        return added
+    def total(column: Any) -> Any:
+        return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
 
     kept = order[starts]
-    counts = batch.counts if not len(starts) else np.add.reduceat(batch.counts[order], starts)
-    added = CountBatch(batch.items[kept], counts, batch.names, total(batch.new), total(batch.sums))
+    added = CountBatch(batch.items[kept], total(batch.counts), batch.names, total(batch.new), total(batch.sums))
     return InStreams(rows.streams, np.searchsorted(codes[kept], np.arange(len(rows.streams) + 1)), added)
 
 

@@ -56,9 +56,8 @@ class ItemCounts:
         sources = [noise.derive("stream", stream) for stream in self.streams]
         if monitor.domain_size is None and sources:
             return monitor.could_exceed(step, self.items, self.counts, SideBySide(sources, self.starts))
-        parts = zip(
-            sources, self.runs, strict=True
-        )  # each stream has its own items that are hits although nobody has them
+        # Each stream has its own items that are hits although nobody has them.
+        parts = zip(sources, self.runs, strict=True)
         tested = [monitor.could_exceed(step, self.items[some], self.counts[some], s) for s, (_, some) in parts]
         return np.concatenate([np.zeros(0, bool), *tested])
 
