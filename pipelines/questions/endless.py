@@ -31,7 +31,7 @@ GUARANTEE = "_guarantee.json"
 PROMISED = ("unit", "neighbouring", "epsilon", "delta", "horizon")
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
 KAFKA_ONLY = ((None, None), (None, "jsonl"), (ARRIVAL, None), (ARRIVAL, "jsonl"))
-KAFKA_SECONDS = 1.0
+KAFKA_SECONDS = 0.5
 INPUT = "input"
 """The option that is watched, where it is events that have no end."""
 

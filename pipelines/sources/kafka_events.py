@@ -30,7 +30,6 @@ from privstream.pipelines.sources.polled_source import Answer, PolledSource, pol
 from privstream.pipelines.sources.read_part import EVENTS, EventsRead
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
-MICROS = 1_000_000
 NOWHERE = -1  # no offset
 RECORDS = 20_000  # of one question
 RECORDS_AT_ONCE = 1000
@@ -39,8 +38,11 @@ QUESTION_BYTES = 1 << 26
 
 WAIT_SECONDS = 0.2
 LAUNCH_SECONDS = 10
-IDLE_SECONDS = 2
-"""A record gets its time from the broker and can be read so much later at most."""
+MARGIN = 1_000_000
+"""Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
+
+TICK = 250_000
+"""Microseconds: how exact the time is that a record gets. Records of one tick are one element."""
 
 KIND, VERSION = "kafka position", 1
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
@@ -54,10 +56,11 @@ class ReadKafka(beam.PTransform[Any, Any]):
     it had not finished, no matter what a consumer group says. Partitions are read side by side; those that are added
     to the topic while the run goes on are not read.
 
-    The watermark is the time of arrival: the greatest time, in whole seconds, at which the broker has appended a record
-    to a partition; where a partition has been read to its end, the time of day less two seconds. So an idle partition
-    holds nothing back. An event is in time if its record arrives before its window is decided: the allowed lateness of
-    a transform must cover the way of an event to the broker.
+    The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended a
+    record to a partition; where a partition has been read to its end, the time of day less one second. So an idle
+    partition holds nothing back. An event is in time if its record arrives before its window is decided: the allowed
+    lateness of a transform must cover the way of an event to the broker, and clocks of brokers must not be a second
+    behind those of workers.
 
     Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
     the settings of a topic may not be read, the run goes on: a record with the time of its producer, there or from
@@ -88,7 +91,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         fields: FieldMapping | None = None,
         settings: Mapping[str, str] | None = None,
         *,
-        seconds: float = 1.0,
+        seconds: float = 0.5,
     ) -> None:
         super().__init__()
         self.seconds = checks.positive("watch", seconds)
@@ -173,31 +176,31 @@ class AskKafka(PolledSource):
         first_after = self._end(consumer, part)
         messages, passed = self._consume(consumer, offset, first_after)
         found = []
-        for second, group in itertools.groupby(self._stamped(messages, reached), key=_second):
+        for arrived, group in itertools.groupby(self._stamped(messages, reached), key=_arrival):
             records = [message for message, _ in group]
             offsets = [int(message.offset() or 0) for message in records]
             values = [message.value() or b"" for message in records]
             place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
-            found.append((Records(place, offsets, values), second * MICROS))
-            reached = max(reached, second * MICROS)
+            found.append((Records(place, offsets, values), arrived))
+            reached = max(reached, arrived)
             offset = offsets[-1] + 1
         offset = max(offset, passed)
         self._consumers[part] = (consumer, offset)
         if first_after is not None and offset >= first_after:
-            reached = max(reached, began - IDLE_SECONDS * MICROS)
+            reached = max(reached, began - MARGIN)
         return Answer(found, snapshots.pack(KIND, VERSION, {"offset": offset, "reached": reached}), reached)
 
     def _stamped(self, messages: list[Message], reached: int) -> Iterator[tuple[Message, int]]:
-        """Give each record the second at which it arrived, by the broker; a partition's time never runs backwards.
+        """Give each record the tick at which it arrived, by the broker; a partition's time never runs backwards.
 
         A time that a producer has set says nothing: one record of the year 2100 would make all others late.
         """
-        second = reached // MICROS
+        arrived = reached // TICK * TICK
         for message in messages:
-            kind, stamp = message.timestamp()
+            kind, millis = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
-                second = max(second, stamp // 1000)
-            yield message, second
+                arrived = max(arrived, millis * 1000 // TICK * TICK)
+            yield message, arrived
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer | None, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is still there.
@@ -267,6 +270,6 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
         raise ValueError(f"kafka_setting must be one that librdkafka knows: {error.args[0].str()}") from None
 
 
-def _second(stamped: tuple[Message, int]) -> int:
-    """Return the second at which a record arrived."""
+def _arrival(stamped: tuple[Message, int]) -> int:
+    """Return when a record arrived."""
     return stamped[1]

@@ -26,7 +26,7 @@ class Message:
     """A record as librdkafka gives it."""
 
     def __init__(self, offset, value=GOOD, kind=TIMESTAMP_LOG_APPEND_TIME, second=NOW):
-        self._offset, self._value, self._stamp = offset, value, (kind, second * 1000)
+        self._offset, self._value, self._stamp = offset, value, (kind, int(second * 1000))
 
     def offset(self):
         return self._offset
@@ -92,6 +92,13 @@ def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
 def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
     answer = ask(monkeypatch, [Message(0, second=NOW), Message(1, second=NOW - 9), Message(2, second=NOW + 1)], end=10)
     assert arrivals(answer) == [NOW, NOW, NOW + 1]
+
+
+def test_arrivals_are_known_to_a_quarter_of_a_second(monkeypatch):
+    answer = ask(monkeypatch, [Message(number, second=NOW + number / 8) for number in range(9)], end=10)
+    assert [arrived / MICROS - NOW for _, arrived in answer.found] == [0, 0.25, 0.5, 0.75, 1]
+    assert [len(records.offsets) for records, _ in answer.found] == [2, 2, 2, 2, 1]
+    assert answer.watermark == (NOW + 1) * MICROS
 
 
 def test_a_question_ends_when_it_has_brought_many_bytes(monkeypatch):
