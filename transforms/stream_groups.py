@@ -23,7 +23,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 
-GROUPS = 8
+GROUPS = 4
 """Public, and the same in every run: a job that is restored finds its keys again. It changes no answer."""
 
 Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)

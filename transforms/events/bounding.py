@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.noise.routed import SourcesByName
+from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, seal_encoded, totals
 from privstream.transforms.events.domain import Domain
@@ -173,7 +175,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
-        self.noise = noise
+        self._sources = SourcesByName(partial(noise.derive, "item order"))
         self.items_per_step = items_per_step
         self.selection = selection
         self.item_shards = item_shards
@@ -210,12 +212,12 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
     def _lots(self, step: int, events: InStreams[EventBatch], rows: np.ndarray) -> np.ndarray:
         """Draw for rows, in the order of streams, what orders the items of a person."""
         labels = np.stack([events.users[rows], events.batch.items[rows]], axis=1)
-        lots = np.empty(len(rows), np.uint64)
         codes = events.codes[rows]
-        for start, end in itertools.pairwise([*np.flatnonzero(first_of_run(codes)).tolist(), len(rows)]):
-            noise = self.noise.derive("item order", events.streams[codes[start]], step)
-            lots[start:end] = noise.words(labels[start:end])[:, 0, 0]
-        return lots
+        starts = np.flatnonzero(first_of_run(codes)).tolist()
+        if not starts:
+            return np.empty(0, np.uint64)
+        sources = [self._sources[events.streams[code]].derive(step) for code in codes[starts].tolist()]
+        return SideBySide(sources, [*starts, len(rows)]).words(labels)[:, 0, 0]
 
 
 def split_by_item(key: StepKey, held: InStreams[HolderBatch], shards: int) -> Iterator[tuple[bytes, bytes]]:
