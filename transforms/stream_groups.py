@@ -150,6 +150,10 @@ class InStreams(Generic[Batch]):
         number[order] = np.cumsum(first) - 1
         return number
 
+    def with_rows(self) -> InStreams[Batch]:
+        """Leave out the streams without rows."""
+        return self.take(np.arange(len(self.codes))) if self.without_rows else self
+
     def take(self, rows: np.ndarray) -> InStreams[Batch]:
         """Keep some rows, in increasing order, the texts that they need, and the streams that they are in."""
         held = np.bincount(self.codes[rows], minlength=len(self.streams))

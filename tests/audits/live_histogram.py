@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
 from privstream.transforms.timing.keyed_state import Cells, KeyedState
-from privstream.transforms.timing.public_clock import SEED
+from privstream.transforms.timing.public_clock import SEED, by_clock
 
 
 class State(list):
@@ -60,8 +60,8 @@ class Live:
         self.publish.noise = transform._noise()
         for stage in (self.split, self.bound, self.limit, self.publish):
             stage.setup()
-        for stream in transform.categories.streams:
-            list(self.publish.keep((stream.encode(), SEED), self._cells_of("publish", stream)))
+        for clock in by_clock(transform.categories.streams):
+            list(self.publish.keep((clock.encode(), SEED), self._cells_of("publish", clock)))
 
     def window(self, number, users, items, streams):
         """Give the events of window 0, 1, ..; return what is published, estimates (streams, categories)."""
@@ -81,16 +81,19 @@ class Live:
             self.limit.keys = KeyedState(self.limit)
             time = steps.decision_time(step, 2)
             for element in self.limit.tick(key, time, self._cells_of("limit", key)):
-                stream, record = element.value
-                list(self.publish.keep((stream, record), self._cells_of("publish", stream.decode())))
-        return np.array([self._published(stream, step) for stream in self.transform.categories.streams])
+                clock, record = element.value
+                list(self.publish.keep((clock, record), self._cells_of("publish", clock.decode())))
+        return self._published(step)
 
-    def _published(self, stream, step):
-        self.publish.keys = KeyedState(self.publish)
-        time = self.transform.steps.decision_time(step, 3)
-        rows = list(self.publish.tick(stream.encode(), time, self._cells_of("publish", stream)))
-        assert all(isinstance(row, TimestampedValue) and not isinstance(row, TaggedOutput) for row in rows)
-        return [row.value.estimate for row in rows]
+    def _published(self, step):
+        self.publish.keys = KeyedState(self.publish.keys.stage)
+        time, found = self.transform.steps.decision_time(step, 3), defaultdict(list)
+        for clock in by_clock(self.transform.categories.streams):
+            for row in self.publish.tick(clock.encode(), time, self._cells_of("publish", clock)):
+                assert isinstance(row, TimestampedValue)
+                assert not isinstance(row, TaggedOutput)
+                found[row.value.stream].append(row.value.estimate)
+        return np.array([found[stream] for stream in self.transform.categories.streams])
 
     def _cells_of(self, stage, key):
         """Return the states of a key in a stage."""

@@ -13,7 +13,8 @@ from privstream.transforms import AlertRule, Measurement, MeasurementAlerts, Spa
 from privstream.transforms.alerts.counts import ONE_RUN, CountMeeting, MeetRules
 from privstream.transforms.alerts.measurements import KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.batches import EventBatch, Names, StepKey
+from privstream.transforms.stream_groups import InStreams
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,8 @@ def counts_of(made, people, meet=None):
     for window, number in enumerate(people):
         users = np.repeat(np.arange(number, dtype=np.uint64), 9)
         items = np.full(len(users), 7, np.uint64)
-        batch = encode(EventBatch(users, items, np.zeros(len(users), np.int64), Names.none()))
+        events = EventBatch(users, items, np.zeros(len(users), np.int64), Names.none())
+        batch = InStreams.of("", events).to_bytes()
         for element in fn.close(StepKey("", window, 0), [batch]):
             counted += [record[8:] for _, record in count.process(element)]
     assert len(counted) == len(people)

@@ -13,6 +13,7 @@ from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
 from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.timing.public_clock import parts_of
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,8 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
         item_shards=1,
         domain=made.domain,
     )
-    rank = RankItems(**common, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta)
+    released = {"mechanism": made.mechanism, "domain": made.domain, "beta": made.beta}
+    rank = RankItems(**common, **released, timer_offset=3, streams=("",))
     return bound, CountHolders(), rank
 
 
@@ -63,7 +65,8 @@ def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encod
     for step in range(windows):
         key = StepKey("", step, 0)
         closed = bound.close(key, [batch([*OTHERS, *held])])
-        records.append([data[8:] for element in closed for _, data in count.process(element)])
+        counted = [data[8:] for element in closed for _, data in count.process(element)]
+        records.append([part for data in counted for _, part in parts_of(data)])
     for run in range(runs):
         rank.noise = SeededNoise(1).derive(run)
         codes.append(

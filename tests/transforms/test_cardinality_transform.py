@@ -35,7 +35,7 @@ from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.membership_log import MembershipLog, Stays
 from privstream.transforms.cardinality.presence_rules import last_presence
-from privstream.transforms.timing.public_clock import StartClocks
+from privstream.transforms.timing.public_clock import StartClocks, by_clock
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -82,7 +82,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     fns = dofns_of(made)
     names = ("LastPresence", "TrackMembers", "PublishCardinality")
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-    stages[-1].feed(call_all(StartClocks(made.rules.streams), [b""]))
+    stages[-1].feed(call_all(StartClocks(tuple(by_clock(made.rules.streams))), [b""]))
     steps, markers = made.steps, {}
     waiting, watermark = list(events), START * SECOND
 

@@ -10,17 +10,27 @@ from apache_beam.coders import BytesCoder
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from privstream.mechanisms.errors import SnapshotError
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
-from privstream.transforms.timing import keyed_state
+from privstream.transforms.timing import clocked, keyed_state, public_clock
 from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
 from privstream.transforms.timing.on_time_markers import NO_TIME
-from privstream.transforms.timing.public_clock import MOST_WINDOWS, SEED, WithClock, stepped
+from privstream.transforms.timing.public_clock import (
+    MOST_WINDOWS,
+    SEED,
+    WithClock,
+    by_clock,
+    clock_of,
+    on_clocks,
+    stepped,
+)
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage
 
 STREAMS = ("", "b\x00\xff")
+MANY = (*STREAMS, *(f"stream {number}" for number in range(100)))
 WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
 streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
@@ -65,6 +75,16 @@ def random_records(chance: random.Random, steps: Steps, n: int, streams=STREAMS)
     ]
 
 
+def shared(records: list[Keyed]) -> list[Keyed]:
+    """The same records, for streams that share clocks; those that come together share a record too."""
+    pieces = [records[start : start + 7] for start in range(0, len(records), 7)]
+    return [
+        record
+        for some in pieces
+        for record in on_clocks((key.decode(), int.from_bytes(data[:8], "big"), data[8:]) for key, data in some)
+    ]
+
+
 def steps_of(number: int, *, first: int = 7, **others) -> Steps:
     return Steps(size=MICROS, period=MICROS, first=first, end=first + number, **others)
 
@@ -84,6 +104,20 @@ def test_every_step_once_in_order_on_every_runner(runner, windows):
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 1) * MICROS - 1 for step, stamp in stamps.items())
+
+
+@on_every_runner
+def test_streams_that_share_clocks_are_handled_each_by_itself(runner):
+    steps = steps_of(9, allowed_lateness=2 * MICROS)
+    records = random_records(random.Random(4), steps, 300, MANY)
+    fn = Tell(steps=steps, timer_offset=1, streams=MANY)
+
+    def build(pipeline):
+        made = pipeline | beam.Create(shared(records)).with_output_types(Keyed)
+        return made | "Clock" >> WithClock(steps, MANY, together=True) | beam.ParDo(fn)
+
+    results = runner_harness.run(runner, build, WHOLE)
+    assert sorted(results.elements()) == expected(Tell(steps=steps, timer_offset=1), records, MANY)
 
 
 @on_every_runner
@@ -184,19 +218,23 @@ def test_a_batch_outside_of_the_run_is_refused():
             Stage(Tell(steps=steps, timer_offset=0), random.Random(1)).feed([(b"", stepped(step, b""))])
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatch):
+def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, together, monkeypatch):
     chance = random.Random(seed)
+    monkeypatch.setattr(public_clock, "CLOCKS", 2)
+    monkeypatch.setattr(clocked, "SEGMENT_BYTES", chance.choice([1, 20, 1000]))
+    streams = MANY[: chance.randrange(1, 7)] if together else STREAMS
     monkeypatch.setattr(keyed_state, "PART_BYTES", chance.choice([1, 100, keyed_state.PART_BYTES]))
     steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
-    records = random_records(chance, steps, 60)
-    fn = Tell(steps=steps, timer_offset=2)
+    records = random_records(chance, steps, 60, streams)
+    fn = Tell(steps=steps, timer_offset=2, streams=streams if together else None)
     stage = Stage(fn, chance, crashes=0.3, workers=3)
-    waiting = list(records)
+    waiting = shared(records) if together else list(records)
     if chance.random() < 0.5:  # batches may overtake the seeds
         stage.feed(waiting[:5])
         waiting = waiting[5:]
-    stage.feed([(stream.encode(), SEED) for stream in STREAMS] * 2)
+    stage.feed([(name.encode(), SEED) for name in (by_clock(streams) if together else streams)] * 2)
     watermark = (steps.first + 1) * MICROS
     while watermark < (steps.end + 2) * MICROS:
         urgent = [r for r in waiting if int.from_bytes(r[1][:8], "big") * MICROS <= watermark]
@@ -208,7 +246,7 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatc
     stage.advance(2**62)
     rows = stage.take()
     assert not [row for row in rows if row[2] == "late"]
-    assert sorted(rows) == expected(fn, records)
+    assert sorted(rows) == expected(fn, records, streams)
     assert not stage.cells.timers
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
@@ -223,6 +261,30 @@ def test_a_step_that_was_handled_takes_nothing_more():
     rows = stage.take()
     assert (b"", 20, "late", b"x") in rows
     assert sorted(row for row in rows if row[2] != "late") == expected(stage.fn, [(b"", stepped(21, b"y"))], [""])
+
+
+def test_late_batches_of_streams_that_share_a_clock_are_set_aside_one_by_one(monkeypatch):
+    monkeypatch.setattr(public_clock, "CLOCKS", 1)
+    steps = steps_of(50)
+    stage = Stage(Tell(steps=steps, timer_offset=0, streams=("a", "b")), random.Random(5))
+    stage.feed([(clock_of("a").encode(), SEED)])
+    stage.advance(steps.decision_time(20).micros)
+    stage.feed(on_clocks([("a", 20, b"x"), ("b", 20, b"y"), ("a", 20, b"x")]))
+    late = [row for row in stage.take() if row[2] == "late"]
+    assert sorted(late) == [(b"a", 20, "late", b"x"), (b"a", 20, "late", b"x"), (b"b", 20, "late", b"y")]
+
+
+def test_state_of_an_earlier_version_or_of_other_streams_is_refused():
+    stage = Tell(steps=steps_of(5), timer_offset=0, streams=("a",))
+    with pytest.raises(SnapshotError, match="state must be of clocks that streams share"):
+        stage.keys.stage.decode(b"a", [])
+    with pytest.raises(SnapshotError):
+        stage.keys.stage.decode(clock_of("a").encode(), [stage.snapshot([3])])
+    (log,) = stage.keys.stage.encode({b"a": [3]})
+    assert stage.keys.stage.decode(clock_of("a").encode(), [log]) == {b"a": [3]}
+    name = next(name for name in MANY if name != "a" and clock_of(name) == clock_of("a"))
+    with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):
+        Tell(steps=steps_of(5), timer_offset=0, streams=(name,)).keys.stage.decode(clock_of("a").encode(), [log])
 
 
 def test_a_jump_over_many_windows_takes_few_calls():

@@ -31,7 +31,7 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import first_rows
 from privstream.transforms.timing.clocked import ClockedSteps
-from privstream.transforms.timing.public_clock import SEED, StartClocks
+from privstream.transforms.timing.public_clock import StartClocks, by_clock, clock_of
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -102,7 +102,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     fns = dofns_of(made)
     names = [name for name in ("BoundRows", "LimitRows", "PublishHistogram", "RaiseFlags") if name in fns]
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-    stages[-1].feed(call_all(StartClocks(made.categories.streams), [b""]))
+    stages[-1].feed(call_all(StartClocks(tuple(by_clock(made.categories.streams))), [b""]))
     steps, markers = made.steps, {}
     waiting, watermark = list(events), START * SECOND
 
@@ -164,7 +164,7 @@ def test_a_state_is_small_however_many_events_there_were():
     for n in (10, 3000):
         fns = dofns_of(made)
         stage = Stage(fns["PublishHistogram"], random.Random(1))
-        stage.feed([(b"", SEED)])
+        stage.feed(call_all(StartClocks((clock_of(""),)), [b""]))
         stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))

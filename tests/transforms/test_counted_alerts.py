@@ -43,7 +43,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(name, seed):
     for (step, stream, rule), count in true_counts(made, events).items():
         if made.steps.first <= step < made.steps.end:
             vector = np.array([count * (other.name == rule) for other in made.plan.rules])
-            records.append((ONE_RUN, stepped(step, encode_counts(stream.encode(), vector))))
+            records.append((ONE_RUN, stepped(step, encode_counts((stream,), vector))))
     stage.feed(records)
     stage.advance(made.steps.decision_time(made.steps.first + 3, 3).micros)
     stage.advance(2**62 // 1000 * 1000)
@@ -92,7 +92,7 @@ def test_the_margin_holds_for_all_tests_of_a_run_together(delta):
         for step in range(50):
             over = step % 2 == 0
             value = 5_000 + margin if over else 5_000 - margin - 1
-            _, rows = fn.advance(b"", step, [encode_counts(b"", np.array([value]))], state)
+            _, rows = fn.advance(b"", step, [encode_counts(("",), np.array([[value]]))], state)
             failures += bool(rows) != over
         wrong += bool(failures)
     assert wrong <= 14  # 2 are expected: half of beta, since a value may fail on one side only

@@ -17,12 +17,11 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
-from privstream.transforms.timing.public_clock import SEED as CLOCK_SEED
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import StartClocks, clock_of, on_clocks
 from privstream.transforms.top_k.ranking import RankItems
 from runner_harness import on_every_runner
 from slow_reference import bounded, hashed, limit_people
-from tiny_runner import Stage
+from tiny_runner import Stage, call_all
 from workloads import KEY, SECOND, START
 
 SEED = 5
@@ -221,26 +220,36 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
     assert outside.counters["privstream:events_outside_run"] >= len(before)
 
 
+def ranking(made, stream):
+    return RankItems(
+        steps=made.steps,
+        noise=made.noise,
+        timer_offset=3,
+        streams=(stream,),
+        mechanism=made.mechanism,
+        domain=made.domain,
+        beta=made.beta,
+    )
+
+
 @some_quick("seed", range(6), 0)
 def test_bundles_that_fail_and_batches_in_any_order(seed):
     chance, made = random.Random(seed), transform("streams")
-    fn = RankItems(
-        steps=made.steps, noise=made.noise, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
-    )
+    fn = ranking(made, "s")
     records = []
     for _ in range(60):
         step, size = chance.randrange(made.steps.first, made.steps.end), chance.randrange(1, 4)
         counts = {"items": np.array(sorted(chance.sample(range(7), size)), np.uint64)}
         counts["counts"] = np.array([chance.randrange(1, 900) for _ in range(size)])
-        records.append((b"s", stepped(step, pack("counts", 1, counts))))
+        records += on_clocks([("s", step, pack("counts", 1, counts))])
 
     def rows(chance, crashes, workers):
         stage = Stage(fn, chance, crashes=crashes, workers=workers)
-        stage.feed([(b"s", CLOCK_SEED)])
+        stage.feed(call_all(StartClocks((clock_of("s"),)), [b""]))
         stage.feed(records)
         stage.advance(2**62)
         assert not stage.dead
-        assert not stage.cells.states[b"s", "rank_items_waiting"]
+        assert not stage.cells.states[clock_of("s").encode(), "rank_items_waiting"]
         return sorted(stage.take())
 
     quiet = rows(random.Random(0), 0.0, 1)
@@ -250,14 +259,11 @@ def test_bundles_that_fail_and_batches_in_any_order(seed):
 
 def test_late_counts_are_set_aside_by_item():
     made = transform()
-    fn = RankItems(
-        steps=made.steps, noise=made.noise, timer_offset=3, mechanism=made.mechanism, domain=made.domain, beta=made.beta
-    )
-    stage = Stage(fn, random.Random(1))
-    stage.feed([(b"", CLOCK_SEED)])
+    stage = Stage(ranking(made, ""), random.Random(1))
+    stage.feed(call_all(StartClocks((clock_of(""),)), [b""]))
     stage.advance((START + 15) * SECOND)
     held = {"items": np.array([0, 2], np.uint64), "counts": np.array([5, 1])}
-    stage.feed([(b"", stepped(made.steps.first, pack("counts", 1, held)))])
+    stage.feed(on_clocks([("", made.steps.first, pack("counts", 1, held))]))
     assert [letter.record for letter in stage.dead] == [made.domain[0], made.domain[2]]
     assert stage.counters["late"] == 6
 

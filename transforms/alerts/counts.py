@@ -17,15 +17,14 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    decode,
     seal_encoded,
     string_buffers,
 )
 from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.events.late import late_events
+from privstream.transforms.events.late import late_in_streams
 from privstream.transforms.events.shards import people_key
 from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks, stepped
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -34,9 +33,9 @@ ONE_RUN = b""
 
 
 class MeetRules(OnTimeBatches, state="meet_rules"):
-    """Per stream, step and shard of people: events in, and out who meets which rule, as holdings of the rule's number.
+    """Per group of streams, step and shard of people: events in, out who meets which rule: holdings of its number.
 
-    They go on keyed by stream and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
+    They go on keyed by group of streams and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
     """
 
     def __init__(
@@ -59,35 +58,39 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
-        events = decode(EventBatch, batch)
+        events = InStreams.from_bytes(EventBatch, batch)
         self.late.inc(len(events.users))
-        yield from late_events(self.steps, key, events, None)
+        yield from late_in_streams(self.steps, key, events, None)
 
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         """Find who meets which rule in one step of one shard of people."""
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        users, rules = self.meet(events.users, events.items)
-        if not len(users):
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        rows, rules = self.meet(events.people(), events.batch.items)
+        if not len(rows):
             return
-        met = HolderBatch(users, rules.astype(np.uint64), np.zeros(len(users), np.uint16), Names.none())
+        met = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
+        held = InStreams.sort(events.streams, events.codes[rows], met).with_rows()
         if self.by_people:
-            yield people_key(key.shard), seal_encoded(key, InStreams.of(key.stream, met).to_bytes())
+            yield people_key(key.shard), seal_encoded(key, held.to_bytes())
         else:
-            yield StepKey(key.stream, key.step, 0).to_bytes(), InStreams.of(key.stream, met).to_bytes()
+            yield key._replace(shard=0).to_bytes(), held.to_bytes()
 
-    def meet(self, users: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct pairs of a person (uint64) and the number of a rule that one of their events meets."""
+    def meet(self, people: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct pairs of a person and the number of a rule that one of their events meets.
+
+        A person is given by the number of a row, int64. Pairs are in the order of `people`, and then of rules.
+        """
         first = np.searchsorted(self._items, items, "left")
         times = np.searchsorted(self._items, items, "right") - first
         rows = np.repeat(np.arange(len(items)), times)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(times) - times, times)
-        people = np.unique(users)
-        found_users = np.concatenate([users[rows], np.tile(people, len(self._for_all))])
-        found_rules = np.concatenate([self._rules[first[rows] + within], np.repeat(self._for_all, len(people))])
-        order = np.lexsort((found_rules, found_users))
-        found_users, found_rules = found_users[order], found_rules[order]
-        distinct = first_of_run(found_users, found_rules)
-        return found_users[distinct], found_rules[distinct]
+        _, each = np.unique(people, return_index=True)
+        found = np.concatenate([rows, np.tile(each, len(self._for_all))])
+        rules = np.concatenate([self._rules[first[rows] + within], np.repeat(self._for_all, len(each))])
+        order = np.lexsort((rules, people[found]))
+        found, rules = found[order], rules[order]
+        distinct = first_of_run(people[found], rules)
+        return found[distinct], rules[distinct]
 
 
 class CountMeeting(beam.DoFn):
@@ -99,19 +102,25 @@ class CountMeeting(beam.DoFn):
 
     def process(self, element: Keyed) -> Iterator[Keyed]:
         """Count one batch."""
-        key = StepKey.from_bytes(element[0])
-        for name, met in InStreams.from_bytes(HolderBatch, element[1]).each():
-            counts = np.bincount(met.items.astype(np.int64), minlength=self.rules)
-            stream = name.encode()
-            yield stream if self.by_stream else ONE_RUN, stepped(key.step, encode_counts(stream, counts))
+        step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
+        cells = met.codes * self.rules + met.batch.items.astype(np.int64)
+        counts = np.bincount(cells, minlength=len(met.streams) * self.rules).reshape(-1, self.rules)
+        if self.by_stream:
+            each = zip(met.streams, counts, strict=True)
+            yield from on_clocks((stream, step, encode_counts((stream,), row)) for stream, row in each)
+        else:
+            yield ONE_RUN, stepped(step, encode_counts(met.streams, counts))
 
 
-def encode_counts(stream: bytes, counts: np.ndarray) -> bytes:
-    """Encode how many people of a stream meet each rule."""
-    return pack("alert counts", 1, {"stream": stream, "counts": counts.astype(np.int64)})
+def encode_counts(streams: tuple[str, ...], counts: np.ndarray) -> bytes:
+    """Encode how many people meet each rule, (streams, rules)."""
+    offsets, text = string_buffers(pa.array(streams, pa.large_string()))
+    return pack("alert counts", 2, {"offsets": offsets, "text": text, "counts": counts.astype(np.int64).ravel()})
 
 
-def decode_counts(data: bytes) -> tuple[str, np.ndarray]:
-    """Decode stream and counts."""
-    fields = unpack("alert counts", 1, data)
-    return bytes(fields["stream"]).decode(), np.asarray(fields["counts"])  # type: ignore[arg-type]
+def decode_counts(data: bytes) -> tuple[list[str], np.ndarray]:
+    """Decode streams and counts."""
+    found: dict[str, Any] = unpack("alert counts", 2, data)
+    names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
+    streams: list[str] = names.to_arrow().to_pylist()
+    return streams, found["counts"].reshape(len(streams), -1)

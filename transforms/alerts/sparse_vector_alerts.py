@@ -325,6 +325,7 @@ class SparseVectorAlerts(AlertTransform):
             shards=self.shards,
             domain=None if everybody else Domain(items),
             streams=self.streams,
+            together=True,
         )
         meet = MeetRules(rules=plan.rules, steps=self.steps, timer_offset=1, noise=self.noise, by_people=plan.by_stream)
         keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
@@ -337,12 +338,12 @@ class SparseVectorAlerts(AlertTransform):
             met = apply_dofn(met, limit, Keyed)
         if isinstance(self.counted, StatusAlerts):
             ranked = met | "RankRules" >> beam.FlatMap(rank_rules).with_output_types(Keyed)
-            clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams)
+            clocked = ranked | "WithClock" >> WithClock(self.steps, plan.streams, together=True)
             decide = DecideRules(method=self.counted, steps=self.steps, timer_offset=3, noise=self.noise)
             return apply_dofn(clocked, decide, Alert)
         count = CountMeeting(len(plan.rules), by_stream=plan.by_stream)
         counts = met | "CountMeeting" >> beam.ParDo(count).with_output_types(Keyed)
-        clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys)
+        clocked = counts | "WithClock" >> WithClock(self.steps, plan.keys, together=plan.by_stream)
         last: dict[str, Any] = {"steps": self.steps, "timer_offset": 3, "noise": self.noise}
         if self.counted is not None:
             return apply_dofn(clocked, CompareCounts(**last, method=self.counted), Alert)

@@ -23,7 +23,7 @@ from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
 
 
@@ -79,11 +79,11 @@ def rank_rules(element: Keyed) -> Iterator[Keyed]:
 
     All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
     """
-
-    step = StepKey.from_bytes(element[0]).step
-    for stream, met in InStreams.from_bytes(HolderBatch, element[1]).each():
-        ranks = place_in_run(met.users, np.lexsort((met.items, met.users))).astype(np.uint16)
-        yield stream.encode(), stepped(step, encode(HolderBatch(met.users, met.items, ranks, met.names)))
+    step, met = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
+    people = met.people()
+    ranks = place_in_run(people, np.lexsort((met.batch.items, people))).astype(np.uint16)
+    ranked = replace(met, batch=replace(met.batch, ranks=ranks))
+    yield from on_clocks((stream, step, encode(batch)) for stream, batch in ranked.each())
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
     """Per stream, on a public clock: test every rule in every window, and publish those that are met or end."""
 
     def __init__(self, *, method: StatusAlerts, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=method.plan.streams)
         self.method = method
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")

@@ -107,7 +107,7 @@ class TestAlerts(SingleSteps):
     __test__ = False  # not a test case
 
     def __init__(self, *, plan: AlertPlan, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=plan.streams if plan.by_stream else None)
         self.plan = plan
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")
@@ -239,8 +239,9 @@ class TestCounts(TestAlerts, state="test_counts"):
     def read(self, streams: tuple[str, ...], batches: list[bytes]) -> Tests:
         """Add up the counts of all shards; who is not there counts as nobody."""
         counts = np.zeros((len(streams), len(self.plan.rules)), np.int64)
+        place = {stream: number for number, stream in enumerate(streams)}
         for batch in batches:
-            stream, some = decode_counts(batch)
-            counts[streams.index(stream)] += some
+            names, some = decode_counts(batch)
+            counts[[place[name] for name in names]] += some
         in_stream, rules = np.indices(counts.shape)
         return Tests(in_stream.ravel(), rules.ravel(), counts.ravel())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.noise.routed import SourcesByName
+from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
@@ -19,7 +22,7 @@ from privstream.transforms.cardinality.presence_rules import FOR_EVER, PresenceR
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 NEVER = 1 << 62
@@ -68,7 +71,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
-        self.noise = noise
+        self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.visits = visits
         self.streams_per_person = streams_per_person
         self.left_out = Metrics.counter("privstream", "entries_over_limit")
@@ -105,9 +108,12 @@ class TrackMembers(OrderedSteps, state="track_members"):
         if len(self.rules.streams) == 1:
             return users
         places = np.empty(len(users), np.uint64)
-        for number, name in enumerate(self.rules.streams):
-            rows = np.flatnonzero(streams == number)
-            places[rows] = self.noise.derive("person in stream", name).words(users[rows])[:, 0, 0]
+        order = np.argsort(streams, kind="stable")
+        starts = np.flatnonzero(first_of_run(streams[order])).tolist()
+        if starts:
+            sources = [self._sources[self.rules.streams[number]] for number in streams[order[starts]].tolist()]
+            together = SideBySide(sources, [*starts, len(order)])
+            places[order] = together.words(users[order])[:, 0, 0]
         return places
 
     def _admit(
@@ -137,7 +143,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         before: np.ndarray,
         until: np.ndarray,
     ) -> list[tuple[bytes, bytes]]:
-        """Return by how much each stream's size changes, at this step and at later ones, keyed by stream."""
+        """Return by how much each stream's size changes, at this step and at later ones."""
         now = np.full(len(streams), step)
         parts = [(now, -1, present), (before, 1, present), (now, 1, stays), (until, -1, stays)]
         chosen = [np.flatnonzero(rows & (at <= min(self._last, self.steps.last_alike(step)))) for at, _, rows in parts]
@@ -149,11 +155,12 @@ class TrackMembers(OrderedSteps, state="track_members"):
         if not len(starts):
             return []
         totals = np.add.reduceat(signs[order], starts)
-        return [
-            (self.rules.streams[names[order[start]]].encode(), stepped(int(ats[order[start]]), CHANGE.pack(total)))
+        changes = [
+            (self.rules.streams[names[order[start]]], int(ats[order[start]]), CHANGE.pack(total))
             for start, total in zip(starts, totals.tolist(), strict=True)
             if total
         ]
+        return list(on_clocks(changes))
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
         """Describe late batches, which no runner that keeps its watermark lets happen."""

@@ -22,8 +22,16 @@ NO_BOUND = -1
 class PublishCardinality(ClockedSteps, state="publish_cardinality"):
     """Per stream: run the mechanism through every window, and publish its estimates."""
 
-    def __init__(self, *, steps: Steps, timer_offset: int, mechanism: SetCardinality, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        timer_offset: int,
+        streams: tuple[str, ...],
+        mechanism: SetCardinality,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", "estimates_published")

@@ -242,8 +242,14 @@ class SetCardinality(PrivateTransform):
             streams_per_person=self.streams_per_person,
         )
         changes = apply_dofn(said, track, Keyed)
-        clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, apart=False)
-        publish = PublishCardinality(steps=self.steps, timer_offset=3, mechanism=self.mechanism, noise=self._noise())
+        clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
+        publish = PublishCardinality(
+            steps=self.steps,
+            timer_offset=3,
+            streams=self.rules.streams,
+            mechanism=self.mechanism,
+            noise=self._noise(),
+        )
         return apply_dofn(clocked, publish, CardinalityEstimate)
 
     def _noise(self) -> NoiseSource:

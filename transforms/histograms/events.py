@@ -14,7 +14,7 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.streams import stream_numbers
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
 
 LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
@@ -108,13 +108,13 @@ class CountEvents(ReadCategories):
     def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
         """Count one batch."""
         found = self.read(batch)
-        yield from count(self.categories, found.streams, found.steps, found.positions)
+        yield from on_clocks(count(self.categories, found.streams, found.steps, found.positions))
 
 
 def count(
     categories: Categories, streams: np.ndarray, steps: np.ndarray, positions: np.ndarray
-) -> Iterator[tuple[bytes, bytes]]:
-    """Count positions per stream and step: what `ClockedSteps` takes, keyed by stream."""
+) -> Iterator[tuple[str, int, bytes]]:
+    """Count positions: yield streams, steps and what was counted there."""
     if not len(positions):
         return
     first, size = int(steps.min()), len(categories.domain)
@@ -130,8 +130,7 @@ def count(
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
         stream, step = divmod(int(groups[start]), span)
-        counts = encode_counts(columns[start:end], totals[start:end])
-        yield categories.streams[stream].encode(), stepped(first + step, counts)
+        yield categories.streams[stream], first + step, encode_counts(columns[start:end], totals[start:end])
 
 
 def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:

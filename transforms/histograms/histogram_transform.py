@@ -170,7 +170,9 @@ class CategoryTransform(PrivateTransform):
             in_window = min(limit, self.max_per_window or limit)
             bounded = apply_dofn(marked, BoundRows(**common, timer_offset=1, limit=in_window), Keyed)
             counts, last = apply_dofn(bounded, LimitRows(**common, timer_offset=2, limit=limit), Keyed), 3
-        clocked = counts | "WithClock" >> WithClock(self.steps, self.categories.streams, apart=self.unit == "event")
+        clocked = counts | "WithClock" >> WithClock(
+            self.steps, self.categories.streams, together=True, apart=self.unit == "event"
+        )
         return apply_dofn(clocked, self.publisher(last, self._noise()), self.row_type)
 
     def _noise(self) -> NoiseSource:

@@ -26,6 +26,7 @@ from privstream.transforms.events.shards import people_key, split_by_shard
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
@@ -111,7 +112,7 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         self.left_out.inc(int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
-        counts = list(count(self.categories, streams, np.full(len(streams), step), positions))
+        counts = list(on_clocks(count(self.categories, streams, np.full(len(streams), step), positions)))
         return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
 
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:

@@ -25,7 +25,7 @@ class CountedSteps(ClockedSteps):
     """Counts of categories per stream, on a public clock."""
 
     def __init__(self, *, steps: Steps, timer_offset: int, categories: Categories) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=categories.streams)
         self.categories = categories
         self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 

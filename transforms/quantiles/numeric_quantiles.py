@@ -191,7 +191,7 @@ class NumericQuantiles(PrivateTransform):
         sort = SortIntoBins(self.mechanism.bins, names)
         in_bins = apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
         counts, last = self._count(in_bins, categories, apply_dofn)
-        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, apart=not self._by_person)
+        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, together=True, apart=not self._by_person)
         publish = PublishQuantiles(
             steps=self.steps,
             timer_offset=last,

@@ -1,8 +1,9 @@
-"""A stateful stage on a public clock: every step of every public stream is handled once, whatever the data."""
+"""A stateful stage on public clocks: every step of every public stream is handled once, whatever the data."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,23 +12,31 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, Decoded, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time_markers import NO_TIME
-from privstream.transforms.timing.public_clock import SEED, STEP
+from privstream.transforms.timing.public_clock import SEED, STEP, by_clock, join_parts, parts_of
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 Outputs = Iterable[tuple[int, Any]]
+Batches = dict[int, list[bytes]]
+States = dict[bytes, Any]
 
 CHUNK = 4096  # steps handled before their outputs are passed on
 BLOCKS = (1, 16, 256, 4096, 65_536)
 ENDLESS_BLOCKS = BLOCKS[:3]
 OVER = "over"
+SEGMENT_BYTES = 1 << 20  # of a log of streams that share a clock, and at least one stream
 
 
 class ClockedSteps(beam.DoFn, ABC):
-    """Handle every step of a key once and in order, empty ones too, when its decision time has come.
+    """Handle every step of a stream once and in order, empty ones too, when its decision time has come.
+
+    A key is a stream; or, where `streams` are given, a clock that several of them share, each with a state of its own
+    and handled by itself: methods get the name of a stream, and know nothing of others.
 
     A seed (see `WithClock`) starts the clock: event data neither start nor move it. So when a step is handled, and what
     is late, depends on the watermark alone. Late batches are set aside, never used.
@@ -52,12 +61,16 @@ class ClockedSteps(beam.DoFn, ABC):
         if state:
             declare_states(cls, state)
 
-    def __init__(self, *, steps: Steps, timer_offset: int) -> None:
+    def __init__(self, *, steps: Steps, timer_offset: int, streams: tuple[str, ...] | None = None) -> None:
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
-        self.keys = KeyedState(self)
+        self.clocks: dict[bytes, list[bytes]] | None = None
+        if streams is not None:
+            shared = by_clock(streams).items()
+            self.clocks = {name.encode(): [stream.encode() for stream in some] for name, some in shared}
+        self.keys = KeyedState(_StatesOfStreams(self))
         self.late = Metrics.counter("privstream", "events_late")
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._before = steps.first - 1
@@ -82,9 +95,7 @@ class ClockedSteps(beam.DoFn, ABC):
         """Count a late batch, and describe it in the dead-letter output."""
 
     @abstractmethod
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: Any
-    ) -> tuple[Any, Outputs]:
+    def walk(self, key: bytes, first: int, last: int, batches: Batches, state: Any) -> tuple[Any, Outputs]:
         """Handle steps `first` to `last`: return the state after them, and (step, output) pairs.
 
         A function of the arguments alone, the same whether steps come together or one by one. `batches` has those of
@@ -108,7 +119,7 @@ class ClockedSteps(beam.DoFn, ABC):
         """Return a snapshot."""
         return [self.snapshot(state)]
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: Any) -> list[bytes]:
+    def changes(self, first: int, last: int, batches: Batches, state: Any) -> list[bytes]:
         """Return what to append to the log after steps `first` to `last`, for `decode`; nothing, to write it anew."""
         return []
 
@@ -132,7 +143,8 @@ class ClockedSteps(beam.DoFn, ABC):
             raise ValueError("step of a batch must be in the run")
         came_late = stamp is not None and self.steps.decision_time(step, self.timer_offset) <= stamp < NO_TIME
         if came_late or step <= progress.handled:
-            yield from self.set_aside(key, step, record[STEP.size :])
+            for stream, batch in self._parts(key, record):
+                yield from self.set_aside(stream, step, batch)
         else:
             self.keys.wait(key, record, progress, cells)
 
@@ -150,25 +162,61 @@ class ClockedSteps(beam.DoFn, ABC):
         if due <= before:
             self.keys.cache(key, decoded)
             return
-        records = dict(decoded.take_until(due))
-        batches = {step: sorted(record[STEP.size :] for record in found) for step, found in records.items()}
+        batches = self._sorted(key, dict(decoded.take_until(due)))
+        states: States = decoded.state
         renewed = False
         for first, until in self._chunks(before + 1, due):
-            if self.steps.starts_afresh(first - 1, first):
-                decoded.state, renewed = self.initial(key), True
-            decoded.state, outputs = self.walk(key, first, until, batches, decoded.state)
-            for step, output in outputs:
-                yield TimestampedValue(output, self.steps.last_moment(step))
+            renewed |= self.steps.starts_afresh(first - 1, first)
+            for stream in states:
+                if self.steps.starts_afresh(first - 1, first):
+                    states[stream] = self.initial(stream)
+                states[stream], outputs = self.walk(stream, first, until, batches[stream], states[stream])
+                for step, output in outputs:
+                    yield TimestampedValue(output, self.steps.last_moment(step))
         decoded.progress = replace(decoded.progress, handled=due)
-        self.count(due - before)
+        self.count((due - before) * len(states))
         if due < last:
-            self._write(decoded, [] if renewed else self.changes(before + 1, due, batches, decoded.state), cells)
-            decoded.state = self.logged(decoded.state)
+            self._write(decoded, [] if renewed else self._changes(before + 1, due, batches, states), cells)
+            decoded.state = {stream: self.logged(state) for stream, state in states.items()}
             self._set_timers(cells.due, due, before)
         else:
             decoded.state = None
             cells.log.clear()
         self.keys.close(key, decoded, cells)
+
+    def streams_of(self, key: bytes) -> list[bytes]:
+        """Return the streams of a key."""
+        if self.clocks is None:
+            return [key]
+        if key not in self.clocks:
+            raise SnapshotError("state must be of clocks that streams share, and of a run with the same streams")
+        return self.clocks[key]
+
+    def _parts(self, key: bytes, record: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Return the streams of a record, each with its batch."""
+        batch = record[STEP.size :]
+        return [(key, batch)] if self.clocks is None else parts_of(batch)
+
+    def _sorted(self, key: bytes, records: dict[int, list[bytes]]) -> defaultdict[bytes, Batches]:
+        """Return the batches of each stream and step."""
+        found: defaultdict[bytes, Batches] = defaultdict(dict)
+        for step, some in records.items():
+            for record in some:
+                for stream, batch in self._parts(key, record):
+                    found[stream].setdefault(step, []).append(batch)
+        for batches in found.values():
+            for some in batches.values():
+                some.sort()
+        return found
+
+    def _changes(self, first: int, last: int, batches: defaultdict[bytes, Batches], states: States) -> list[bytes]:
+        """Return what to append to the log for all streams; nothing, to write it anew."""
+        found = [(stream, self.changes(first, last, batches[stream], state)) for stream, state in states.items()]
+        if not all(segments for _, segments in found):
+            return []
+        if self.clocks is None:
+            return [segment for _, segments in found for segment in segments]
+        return list(_shared_log((stream, segment) for stream, segments in found for segment in segments))
 
     def _chunks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Return the steps to handle, in runs that are short, and in which nothing starts afresh."""
@@ -220,6 +268,49 @@ class ClockedSteps(beam.DoFn, ABC):
         return min((handled + 1) // block * block + block - 1, self._last)
 
 
+class _StatesOfStreams:
+    """What a clock remembers: the state of each of its streams, by name."""
+
+    def __init__(self, stage: ClockedSteps) -> None:
+        self.stage = stage
+
+    def step_of(self, record: bytes) -> int:
+        """Return the step that a record belongs to."""
+        return self.stage.step_of(record)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> States:
+        """Return the states that a log describes."""
+        if self.stage.clocks is None:
+            return {key: self.stage.decode(key, segments)}
+        logs: dict[bytes, list[bytes]] = {stream: [] for stream in self.stage.streams_of(key)}
+        for segment in segments:
+            found: dict[str, Any] = unpack("streams of a clock", 1, segment)
+            for stream, part in parts_of(found["parts"]):
+                if stream not in logs:
+                    raise SnapshotError("state must be of a run with the same streams")
+                logs[stream].append(part)
+        return {stream: self.stage.decode(stream, log) for stream, log in logs.items()}
+
+    def encode(self, states: States) -> list[bytes]:
+        """Return a short log."""
+        parts = [(stream, part) for stream, state in states.items() for part in self.stage.encode(state)]
+        return [part for _, part in parts] if self.stage.clocks is None else list(_shared_log(parts))
+
+
+def _shared_log(parts: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """Put what belongs to streams into segments of some size."""
+    some: list[tuple[bytes, bytes]] = []
+    size = 0
+    for stream, part in parts:
+        some.append((stream, part))
+        size += len(part)
+        if size >= SEGMENT_BYTES:
+            yield pack("streams of a clock", 1, {"parts": join_parts(some)})
+            some, size = [], 0
+    if some:
+        yield pack("streams of a clock", 1, {"parts": join_parts(some)})
+
+
 class SingleSteps(ClockedSteps):
     """Handle steps one by one: for stages that gain nothing by a walk over many."""
 
@@ -227,9 +318,7 @@ class SingleSteps(ClockedSteps):
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
         """Handle one step: return the state after it, and its outputs."""
 
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: Any
-    ) -> tuple[Any, Outputs]:
+    def walk(self, key: bytes, first: int, last: int, batches: Batches, state: Any) -> tuple[Any, Outputs]:
         """Handle steps `first` to `last`."""
         outputs: list[tuple[int, Any]] = []
         for step in range(first, last + 1):

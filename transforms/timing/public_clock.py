@@ -1,9 +1,11 @@
-"""What starts the clock of each public stream: a seed, which goes before `ClockedSteps`."""
+"""What starts the clocks of public streams: seeds, which go before `ClockedSteps`; and how batches reach a clock."""
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import apache_beam as beam
@@ -15,8 +17,12 @@ from privstream.transforms.timing.steps import Steps
 MOST_WINDOWS = 1 << 20
 """Of a run whose input ends: a year of minutes has half as many."""
 
+CLOCKS = 64
+"""Streams share so many, whatever run it is: a job that is restored finds its keys again. It changes no row."""
+
 SEED = b""
 STEP = struct.Struct(">q")
+LENGTHS = struct.Struct(">II")
 
 
 class WithClock(beam.PTransform[Any, Any]):
@@ -24,7 +30,8 @@ class WithClock(beam.PTransform[Any, Any]):
 
     Args:
         steps: with a first step; they may do without an end if the input is unbounded.
-        streams: public names; keys are these names, encoded.
+        streams: public names; keys are these names, encoded, or those of clocks.
+        together: whether streams share clocks (see `on_clocks`).
         apart: whether to reshuffle, so that the stage cannot be fused with others that read the same input. It must not
             be done to what a stage with timers emits: not every runner groups what comes after the end of time.
 
@@ -33,12 +40,12 @@ class WithClock(beam.PTransform[Any, Any]):
             time, and every window up to then would be published; or there are too many windows until then.
     """
 
-    def __init__(self, steps: Steps, streams: tuple[str, ...], *, apart: bool = True) -> None:
+    def __init__(self, steps: Steps, streams: tuple[str, ...], *, together: bool = False, apart: bool = True) -> None:
         super().__init__()
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
-        self.streams = streams
+        self.names = tuple(by_clock(streams)) if together else streams
         self.apart = apart
 
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
@@ -53,23 +60,60 @@ class WithClock(beam.PTransform[Any, Any]):
                 "window, or take longer windows"
             )
         once = records.pipeline | "Once" >> beam.Impulse()
-        seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.streams)).with_output_types(Keyed)
+        seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.names)).with_output_types(Keyed)
         together = (records, seeds) | "WithSeeds" >> beam.Flatten()
         return cast(PCollection[Any], together | "ApartFromOthers" >> beam.Reshuffle() if self.apart else together)
 
 
 class StartClocks(beam.DoFn):
-    """One seed for each stream."""
+    """One seed for each clock."""
 
-    def __init__(self, streams: tuple[str, ...]) -> None:
-        self.streams = streams
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
 
     def process(self, _: bytes) -> Iterator[Keyed]:
         """Emit all seeds."""
-        for stream in self.streams:
-            yield stream.encode(), SEED
+        for name in self.names:
+            yield name.encode(), SEED
 
 
 def stepped(step: int, batch: bytes) -> bytes:
-    """Return what `ClockedSteps` takes under a stream's key: a batch of one step."""
+    """Return what `ClockedSteps` takes under a key: a batch of one step."""
     return STEP.pack(step) + batch
+
+
+def clock_of(stream: str) -> str:
+    """Return the name of the clock that a stream shares with others."""
+    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % CLOCKS)
+
+
+def by_clock(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the clocks that streams share, each with its streams in increasing order."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for stream in sorted(streams):
+        found[clock_of(stream)].append(stream)
+    return {name: tuple(shared) for name, shared in found.items()}
+
+
+def on_clocks(batches: Iterable[tuple[str, int, bytes]]) -> Iterator[Keyed]:
+    """Send batches, each with its stream and step, on to clocks that streams share: one record a clock and step."""
+    records: defaultdict[tuple[str, int], list[tuple[bytes, bytes]]] = defaultdict(list)
+    for stream, step, batch in batches:
+        records[clock_of(stream), step].append((stream.encode(), batch))
+    for (name, step), parts in records.items():
+        yield name.encode(), stepped(step, join_parts(parts))
+
+
+def join_parts(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode what belongs to streams, in one piece."""
+    return b"".join(LENGTHS.pack(len(name), len(data)) + name + data for name, data in parts)
+
+
+def parts_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Return the streams in what `join_parts` encoded, each with what belongs to it."""
+    place = 0
+    while place < len(data):
+        name, size = LENGTHS.unpack_from(data, place)
+        start = place + LENGTHS.size + name
+        place = start + size
+        yield data[start - name : start], data[start:place]

@@ -18,7 +18,7 @@ from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
 
 
@@ -31,11 +31,13 @@ class CountHolders(beam.DoFn):
     def process(self, element: Keyed) -> Iterator[Keyed]:
         """Count one batch."""
         key, data = element
-        step_key = StepKey.from_bytes(key)
-        for stream, held in InStreams.from_bytes(HolderBatch, data).each():
+        step, holders = StepKey.from_bytes(key).step, InStreams.from_bytes(HolderBatch, data)
+        self.counted.inc(len(holders.batch.items))
+        found = []
+        for stream, held in holders.each():
             items, counts = np.unique(held.items, return_counts=True)
-            self.counted.inc(len(held.items))
-            yield stream.encode(), stepped(step_key.step, pack("counts", 1, {"items": items, "counts": counts}))
+            found.append((stream, step, pack("counts", 1, {"items": items, "counts": counts})))
+        yield from on_clocks(found)
 
 
 def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -53,11 +55,12 @@ class RankItems(SingleSteps, state="rank_items"):
         steps: Steps,
         noise: NoiseSource,
         timer_offset: int,
+        streams: tuple[str, ...],
         mechanism: MeasuredTopK | CountedTopK,
         domain: Domain,
         beta: float,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain

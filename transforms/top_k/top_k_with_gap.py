@@ -298,11 +298,13 @@ class TopKWithGap(PrivateTransform):
             )
             held = apply_dofn(held, limit, Keyed)
         counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
-        clocked = counts | "WithClock" >> WithClock(self.steps, self.streams or ("",))
+        streams = self.streams or ("",)
+        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True)
         rank = RankItems(
             steps=self.steps,
             noise=self._ranking_noise,
             timer_offset=3,
+            streams=streams,
             mechanism=self.mechanism,
             domain=self.domain,
             beta=self.beta,
