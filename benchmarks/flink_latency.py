@@ -157,7 +157,11 @@ def main() -> None:
             for interval in options.checkpoints:
                 topic = f"events-{interval}"
                 for source, send, reading in (
-                    ("folder", into_folder(folder / str(interval)), [f"--input={folder / str(interval)}", "--watch=0.5"]),
+                    (
+                        "folder",
+                        into_folder(folder / str(interval)),
+                        [f"--input={folder / str(interval)}", "--watch=0.5"],
+                    ),
                     ("Kafka", into_topic(address, topic), [f"--input=kafka://{address}/{topic}"]),
                 ):
                     with every_second(send):

@@ -2,8 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -95,12 +97,19 @@ def _write(
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
     """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
+    found = list(rows)
+    for name in reversed(order):  # each keeps the order of those after it
+        found.sort(key=partial(_place, attrgetter(name.removeprefix("-")), name.startswith("-")))
+    return found
 
-    def place(row: Any, name: str) -> tuple[Any, ...]:
-        value = getattr(row, name.removeprefix("-"))
-        return (value is None, value if value is None or not name.startswith("-") else -value)
 
-    return sorted(rows, key=lambda row: [place(row, name) for name in order])
+def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool, Any]:
+    """Return what sorts rows by a value, times by their microseconds: comparing these is fast."""
+    value = value_of(row)
+    if value is None:
+        return True, 0
+    number = value.micros if isinstance(value, Timestamp) else value
+    return False, -number if falls else number
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import apache_beam as beam
@@ -164,7 +165,7 @@ class ClockedSteps(beam.DoFn, ABC):
             return
         batches = self._sorted(key, dict(decoded.take_until(due)))
         states: States = decoded.state
-        renewed = False
+        renewed, last_moment = False, cache(self.steps.last_moment)
         for first, until in self._chunks(before + 1, due):
             renewed |= self.steps.starts_afresh(first - 1, first)
             for stream in states:
@@ -172,7 +173,7 @@ class ClockedSteps(beam.DoFn, ABC):
                     states[stream] = self.initial(stream)
                 states[stream], outputs = self.walk(stream, first, until, batches[stream], states[stream])
                 for step, output in outputs:
-                    yield TimestampedValue(output, self.steps.last_moment(step))
+                    yield TimestampedValue(output, last_moment(step))
         decoded.progress = replace(decoded.progress, handled=due)
         self.count((due - before) * len(states))
         if due < last:
