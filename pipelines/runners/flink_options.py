@@ -14,7 +14,7 @@ CHECKPOINT_PAUSE_MILLIS = 1_000
 the last one is complete; an incremental checkpoint of RocksDB then refers to files that are deleted by now ("Attempt to
 reference unknown state" in the job manager's log), and hangs."""
 
-BUNDLE_MILLIS = 50
+BUNDLE_MILLIS = 100
 """A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
 
 
