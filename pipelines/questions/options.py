@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from privstream.pipelines.durations import seconds
@@ -51,15 +52,30 @@ class Kind(NamedTuple):
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the texts of a list.
+    """Return the texts of a list, or, of `@FILE`, the lines of a file.
 
     Raises:
-        ValueError: one of them is empty.
+        ValueError: one of them is empty, or the file cannot be read.
     """
+    if text.startswith("@"):
+        return _lines(text[1:])
     parts = text.split(",")
     if "" in parts:
         raise ValueError("must be texts with commas between them, none of them empty")
     return parts
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file, at least one."""
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("must be a file in UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"must be a file that can be read ({error.strerror})") from None
+    if not lines or "" in lines:
+        raise ValueError("must be a file with a text on each line, and no line empty")
+    return lines
 
 
 def span(text: str) -> str | float:
@@ -109,7 +125,9 @@ KINDS: Mapping[str, Kind] = {
     "Thresholds": Kind(
         "N|PATH", number_or_path, "one for each by its name", "a file with a JSON object that has one for each"
     ),
-    "tuple[str, ...]": Kind("A,B,..", comma_separated),
+    "tuple[str, ...]": Kind(
+        "A,B,..", comma_separated, "public names", "public names (or @FILE, with one on each line)"
+    ),
     "tuple[str | Monotone, ...]": Kind("A,B,..", comma_separated),
     "tuple[float, ...]": Kind("X,Y,..", numbers),
     "epsilons": Kind("X[,X..]", numbers),

@@ -73,7 +73,7 @@ class Normaliser:
         number = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         return {
             MISSING: "must be present and not empty",
-            TYPE: {"time": "must be a number or text", "value": "must be a number"}.get(
+            TYPE: {"time": "must be a number or text", "value": "must be a number, with a point before decimals"}.get(
                 name, "must be text or an integer"
             ),
             ENCODING: "must be valid UTF-8",

@@ -97,6 +97,11 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
     assert np.all(found[1].lower <= found[1].estimates)
     assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")
     assert caption([], [], "") == "There are no rows."
+    assert not any(line.unknown.any() for line in found)
+    narrow = lines(rows, truth, each=True, low=float(found[0].lower[2]), high=float(found[0].upper[2]))
+    assert narrow[0].unknown[2]
+    assert "too few values to say anything" in [said for _, _, said in narrow[0].notes][2]
+    assert f"of {3 * WINDOWS}: too few values to say anything between --low and --high" in caption(rows, narrow, "")
     for of, row_file in (("rows", rows), ("none", [])):
         picture = tmp_path / f"{of}.png"
         source = tmp_path / "rows.avro" if row_file else tmp_path / "none.jsonl"

@@ -147,6 +147,7 @@ OWN = {
         "--unit event": "max_contributions must not be given when the unit is an event",
         "--over 90m": "over must be a multiple of window, got 90 minutes with windows of 1 hour",
         "--value_field ''": "value_field must not be empty",
+        "--streams @nowhere": "--streams: must be a file that can be read (No such file or directory), got '@nowhere'",
     },
     "flags": {
         "--thresholds 0": "thresholds must be >= 1, got 0",

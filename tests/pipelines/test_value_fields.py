@@ -47,7 +47,7 @@ def test_what_is_no_number_is_refused_row_by_row(make):
     told = {1: "type", 2: "missing", 3: "finite", 4: "whole"}
     assert [(one.row, one.code) for one in refusals] == [(row, f"value_{rule}") for row, rule in told.items()]
     assert [one.reason for one in refusals] == [
-        "value must be a number",
+        "value must be a number, with a point before decimals",
         "value must be present and not empty",
         "value must be finite",
         "value must be a whole number",

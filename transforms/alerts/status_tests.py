@@ -44,12 +44,12 @@ class StatusAlerts:
     def claim(self, margin: int) -> str:
         """Say what is true of all tests together, but with the plan's beta."""
         dry = (
-            " The end of an alert with `at_most` charges everybody who is counted again: after "
+            " The end of an alert with at_most charges everybody who is counted again: after "
             f"{self.monitor.max_hits:,} such ends nobody may be left, and these rules are met from then on."
         )
         return (
             f"an alert starts where a number of people passes its threshold by more than {margin:,}, and nowhere where "
-            f"the number misses it by more; it ends where the number misses `until` (without one, the threshold) by "
+            f"the number misses it by more; it ends where the number misses until (without one, the threshold) by "
             f"more than {margin:,}, and nowhere where the number passes that by more. Who has been charged "
             f"{self.monitor.max_hits:,} times is not counted.{dry if self.runs_dry else ''}"
         )

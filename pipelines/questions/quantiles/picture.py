@@ -14,6 +14,7 @@ from privstream.pipelines.plot.bands import MARKS
 from privstream.pipelines.plot.chart import (
     COLOURS,
     DAY,
+    GREY,
     INK,
     MARKERS,
     chart,
@@ -33,7 +34,10 @@ WIDE = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known."""
+    """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known.
+
+    An interval from end to end of what values can be says nothing: `unknown` marks these rows, bool, shape (n,).
+    """
 
     name: str
     days: np.ndarray
@@ -42,33 +46,55 @@ class Line:
     lower: np.ndarray
     upper: np.ndarray
     truth: np.ndarray
+    unknown: np.ndarray
 
     @property
     def notes(self) -> Iterator[tuple[float, float, str]]:
         """What its points mean."""
-        columns = (column.tolist() for column in (self.days, self.starts, self.estimates, self.lower, self.upper))
-        for day, start, value, low, high in zip(*columns, strict=True):
-            yield day, value, f"{moment(start * DAY)}: {value:,.6g} (between {low:,.6g} and {high:,.6g})"
+        columns = (self.days, self.starts, self.estimates, self.lower, self.upper, self.unknown)
+        for day, start, value, low, high, unknown in zip(*(column.tolist() for column in columns), strict=True):
+            said = "too few values to say anything" if unknown else f"{value:,.6g} (between {low:,.6g} and {high:,.6g})"
+            yield day, value, f"{moment(start * DAY)}: {said}"
 
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
-    found = lines(given.rows, given.truth or [], each=given.of_windows)
+    low, high = (None if given.promise is None else given.promise.maybe("parameters", end) for end in ("low", "high"))
+    found = lines(given.rows, given.truth or [], each=given.of_windows, low=low, high=high)
     text = caption(given.rows, found, given.sure("Bands", together=True)) + given.when
     if given.promise is not None and given.promise.maybe("parameters", "unit") != "event":
         text += " Each person counts with one value in a window, chosen at random."
     return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
 
 
-def lines(rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile], *, each: bool) -> list[Line]:
-    """Return a line for each quantile, the largest first; `each` says whether values are those of each window."""
+def lines(
+    rows: Sequence[QuantileEstimate],
+    truth: Sequence[TrueQuantile],
+    *,
+    each: bool,
+    low: float | None = None,
+    high: float | None = None,
+) -> list[Line]:
+    """Return a line for each quantile, the largest first.
+
+    Args:
+        rows: what was published.
+        truth: what is known of true quantiles.
+        each: whether values are those of each window.
+        low, high: least and largest value that there can be, if they are known.
+    """
     true = {(row.window_end, row.quantile): row.value for row in truth}
     points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.window_end):
         known = true.get((row.window_end, row.quantile), np.nan)
         start, end = ((row.window_start if each else row.window_end).micros / DAY, row.window_end.micros / DAY)
         points[row.quantile].append(((start + end) / 2, start, row.estimate, row.lower, row.upper, known))
-    return [Line(f"{100 * q:g}%", *np.array(points[q], np.float64).T) for q in sorted(points, reverse=True)]
+    found = []
+    for quantile in sorted(points, reverse=True):
+        days, starts, estimates, lower, upper, known = np.array(points[quantile], np.float64).T
+        unknown = (lower <= (-np.inf if low is None else low)) & (upper >= (np.inf if high is None else high))
+        found.append(Line(f"{100 * quantile:g}%", days, starts, estimates, lower, upper, known, unknown))
+    return found
 
 
 def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: str, caption: str) -> None:
@@ -77,15 +103,21 @@ def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: s
         labels = []
         for rank, line in enumerate(found):
             colour = COLOURS[rank % len(COLOURS)]
-            axes.fill_between(line.days, line.lower, line.upper, color=colour, alpha=0.15, linewidth=0)
+            lower, upper = (np.where(line.unknown, np.nan, column) for column in (line.lower, line.upper))
+            axes.fill_between(line.days, lower, upper, color=colour, alpha=0.15, linewidth=0)
             style: dict[str, Any] = {
                 "marker": MARKERS[rank % len(MARKERS)],
                 "markevery": max(1, len(line.days) // MARKS),
             }
-            axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, markersize=4, **style)
+            known = np.where(line.unknown, np.nan, line.estimates)
+            axes.plot(line.days, known, color=colour, linewidth=1.5, markersize=4, **style)
+            nothing = np.flatnonzero(line.unknown)
+            axes.plot(line.days[nothing], line.estimates[nothing], color=GREY, marker="x", markersize=4, linewidth=0)
             note(axes, line.name, line.notes)
             axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
-            labels.append(Label(line.name, list(zip(line.days.tolist(), line.estimates.tolist(), strict=True)), colour))
+            some = slice(None) if line.unknown.all() else ~line.unknown
+            points = zip(line.days[some].tolist(), line.estimates[some].tolist(), strict=True)
+            labels.append(Label(line.name, list(points), colour))
         ends = [day for line in found for day in (*line.starts, *(2 * line.days - line.starts))]
         moments = [round(day * DAY) for day in ends]
         span = (min(moments), max(moments)) if moments else None
@@ -113,6 +145,9 @@ def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: st
     if not rows:
         return "There are no rows."
     text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. {meaning}"
+    if unknown := sum(int(line.unknown.sum()) for line in found):
+        points = sum(len(line.days) for line in found)
+        text += f" Grey crosses, {unknown:,} of {points:,}: too few values to say anything between --low and --high."
     known = [line for line in found if np.isfinite(line.truth).any()]
     if not known:
         return text
