@@ -7,7 +7,9 @@ mini-batches of 50,000 rows, state on the heap, and Java's second compiler, whic
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from _flink import DEPLOY
@@ -51,15 +53,22 @@ def missing() -> str | None:
     return f"{' and '.join(lacking)} not found" if lacking else None
 
 
-def command(mode: str, question: str, events: str, output: str) -> list[str]:
-    """Return the command that runs a query in the mode `streaming` or `batch`; `output` becomes a folder."""
+def command(
+    mode: str, question: str, events: str, output: str, others: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Return the command that runs a query in the mode `streaming` or `batch`; `output` becomes a folder.
+
+    With other settings it may run on a cluster, which then gets what it needs to read Parquet.
+    """
     from flink_distribution import JAVA_OPTIONS  # noqa: PLC0415
 
-    settings = SETTINGS | {"execution.runtime-mode": mode}
+    classes = _classpath()
+    jars = {"pipeline.jars": ";".join(jar.as_uri() for jar in sorted((CACHE / "lib").glob("*.jar")))} if others else {}
+    settings = SETTINGS | {"execution.runtime-mode": mode} | jars | others
     java = [option for option in JAVA_OPTIONS if not option.startswith("-XX:")]
     given = [f"{name}={value}" for name, value in settings.items()]
     statements = [EVENTS.format(events), COUNTS.format(output), QUERIES[question]]
-    return ["java", "-Xmx4g", *java, "-cp", _classpath(), "FlinkSql", *given, "--", *statements]
+    return ["java", "-Xmx4g", *java, "-cp", classes, "FlinkSql", *given, "--", *statements]
 
 
 def _classpath() -> str:
