@@ -22,7 +22,7 @@ from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts, error_bound, error_bounds
 from privstream.transforms.points.updates import Actions, PackUpdates, PointBatch
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
-from privstream.transforms.timing.public_clock import StartClocks
+from privstream.transforms.timing.public_clock import StartClocks, by_clock, clock_of
 from privstream.transforms.timing.steps import Steps
 from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
@@ -205,7 +205,7 @@ def drive(made, events, queries, chance, *, crashes):
         crashes=crashes,
         workers=2,
     )
-    stage.feed(call_all(StartClocks(made.streams), [b""]))
+    stage.feed(call_all(StartClocks(tuple(by_clock(made.streams))), [b""]))
     waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
 
     def arrive(most_events, now, early):
@@ -360,7 +360,7 @@ class TestPacking:
         records = call_all(
             pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND, ""), *others]))
         )
-        assert alone[b""] in [record for _, record in records if isinstance(record, bytes)]
+        assert alone[clock_of("").encode()] in [record for _, record in records if isinstance(record, bytes)]
 
 
 class TestArguments:

@@ -121,7 +121,7 @@ class PointTransform(PrivateTransform):
             queries = given["queries"] | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
             asked = apply_dofn(queries, PackQueries(**common, fields=self.query_fields), Keyed)
             records = (records, asked) | "UpdatesAndQueries" >> beam.Flatten()
-        clocked = records | "WithClock" >> WithClock(self.steps, self.streams)
+        clocked = records | "WithClock" >> WithClock(self.steps, self.streams, together=True)
         actions = f"{self.actions.insert} {self.actions.delete}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
         return apply_dofn(clocked, self.answering(noise), self.row_type)

@@ -178,7 +178,9 @@ class PredecessorQueries(PointTransform):
 
     def answering(self, noise: NoiseSource) -> beam.DoFn:
         """Return the last stage."""
-        return AnswerPredecessors(steps=self.steps, mechanism=self.mechanism, standing=self.standing, noise=noise)
+        return AnswerPredecessors(
+            steps=self.steps, streams=self.streams, mechanism=self.mechanism, standing=self.standing, noise=noise
+        )
 
 
 class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):

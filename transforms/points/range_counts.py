@@ -172,6 +172,7 @@ class RangeCounts(PointTransform):
         """Return the last stage."""
         return CountRanges(
             steps=self.steps,
+            streams=self.streams,
             mechanism=self.mechanism,
             standing=self.standing,
             queries=self.queries,

@@ -19,7 +19,7 @@ from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.timing.public_clock import stepped
+from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
 
 UPDATES, QUERIES = b"u", b"q"
@@ -126,11 +126,13 @@ class PackUpdates(beam.DoFn):
         self.other_actions.inc(int((~meant).sum()))
         keep = np.flatnonzero((steps >= 0) & (streams >= 0) & within & meant)
         self.usable.inc(len(keep))
+        packed = []
         for stream, step, group in grouped(streams[keep], steps[keep]):
             chosen = keep[group]
             updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
             updates = updates.last_of_each() if self.reduce else updates
-            yield self.streams[stream].encode(), stepped(step, updates.to_bytes())
+            packed.append((self.streams[stream], step, updates.to_bytes()))
+        yield from on_clocks(packed)
 
     def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows insert, and which mean anything."""
@@ -167,7 +169,7 @@ class PackQueries(beam.DoFn):
             return
         steps = self.steps.assign(np.array([micros]))[1]
         if len(steps):
-            yield stream.encode(), stepped(int(steps[0]), encode_query(numbers))
+            yield from on_clocks([(stream, int(steps[0]), encode_query(numbers))])
         else:
             self.outside.inc()
 

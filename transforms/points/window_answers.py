@@ -26,9 +26,15 @@ class AnswerWindows(SingleSteps):
     counter: str
 
     def __init__(
-        self, *, steps: Steps, mechanism: Any, standing: tuple[tuple[int, ...], ...], noise: NoiseSource
+        self,
+        *,
+        steps: Steps,
+        streams: tuple[str, ...],
+        mechanism: Any,
+        standing: tuple[tuple[int, ...], ...],
+        noise: NoiseSource,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=1)
+        super().__init__(steps=steps, timer_offset=1, streams=streams)
         self.mechanism = mechanism
         self.standing = standing
         self.noise = noise
