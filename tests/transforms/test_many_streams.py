@@ -55,6 +55,25 @@ def test_each_stream_is_counted_as_it_would_be_alone(name, monkeypatch):
     assert sorted(drive(made, given, random.Random(3), crashes=0.1, workers=2).rows) == rows
 
 
+@pytest.mark.parametrize("name", ["start", "trailing"])
+def test_the_order_of_rows_says_nothing_of_who_was_first(name):
+    """One event, in a window of which nothing is published, would move its item before or behind the others."""
+    made = counts(name, max_contributions=20, shards=1, streams=("s", "t"), epsilon=200.0)
+    crowd = [
+        (f"u{person}", item, (START + 31) * SECOND, stream)
+        for person, (item, stream) in itertools.product(range(60), itertools.product("abcd", ("s", "t")))
+    ]
+    orders = set()
+    for item, stream in itertools.product("abcd", ("s", "t")):
+        early = ("one", item, (START + 11) * SECOND, stream)
+        rows = drive_at_once(made, [early, *crowd], random.Random(1)).rows
+        assert not [row for row in rows if int(row.window_end) <= START + 30]
+        orders.add(tuple((row.stream, row.item) for row in rows if int(row.window_end) == START + 40))
+    streams = {stream_groups.group_of(stream) for stream in ("s", "t")}
+    assert len(streams) == 1 and len(orders) == 1
+    assert len(orders.pop()) == 8
+
+
 @SHARED
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_number_of_groups_changes_no_count(name, groups, monkeypatch):

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
 import apache_beam as beam
@@ -271,7 +272,9 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         """Publish one window."""
         state, found = self._counted(key, step, _join(batches), state)
         held = KeysOfStreams(self._streams(key), state.pairs)
-        return state, self.publisher.publish(step, held, found, state.names)
+        rows = self.publisher.publish(step, held, found, state.names)
+        # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
+        return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
 
     def _counted(self, key: bytes, step: int, counted: StreamCounts, state: NamedState) -> tuple[NamedState, KeyedRows]:
         """Return the state after a step, and what is published about it."""
