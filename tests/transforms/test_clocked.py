@@ -285,6 +285,10 @@ def test_state_of_an_earlier_version_or_of_other_streams_is_refused():
     name = next(name for name in MANY if name != "a" and clock_of(name) == clock_of("a"))
     with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):
         Tell(steps=steps_of(5), timer_offset=0, streams=(name,)).keys.stage.decode(clock_of("a").encode(), [log])
+    more = Tell(steps=steps_of(5), timer_offset=0, streams=("a", name)).keys.stage
+    assert set(more.decode(clock_of("a").encode(), [])) == {b"a", name.encode()}
+    with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):
+        more.decode(clock_of("a").encode(), [log])
 
 
 def test_a_jump_over_many_windows_takes_few_calls():

@@ -290,6 +290,8 @@ class _StatesOfStreams:
                 if stream not in logs:
                     raise SnapshotError("state must be of a run with the same streams")
                 logs[stream].append(part)
+        if segments and not all(logs.values()):
+            raise SnapshotError("state must be of a run with the same streams")
         return {stream: self.stage.decode(stream, log) for stream, log in logs.items()}
 
     def encode(self, states: States) -> list[bytes]:
