@@ -68,12 +68,12 @@ def comma_separated(text: str) -> list[str]:
 def _lines(path: str) -> list[str]:
     """Return the lines of a file, at least one."""
     try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
+        lines = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
         raise ValueError("must be a file in UTF-8") from None
     except OSError as error:
         raise ValueError(f"must be a file that can be read ({error.strerror})") from None
-    if not lines or "" in lines:
+    if "" in lines:
         raise ValueError("must be a file with a text on each line, and no line empty")
     return lines
 

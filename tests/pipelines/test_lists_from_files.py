@@ -13,6 +13,13 @@ def test_a_list_is_texts_with_commas_or_the_lines_of_a_file(tmp_path: Path) -> N
     assert comma_separated(f"@{names}") == ["München", "a,b", "@x"]
 
 
+def test_nothing_but_the_end_of_a_line_parts_names(tmp_path: Path) -> None:
+    names = tmp_path / "names"
+    kept = ["a\u2028b", "\x0cc", "d\x85", "e\rf", "\0"]
+    names.write_bytes("\n".join(kept).encode())
+    assert comma_separated(f"@{names}") == kept
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
