@@ -370,7 +370,11 @@ class TestArguments:
             ("ranges", {"standing": [(5, 2)]}, "high must be >= low"),
             ("ranges", {"standing": [(0, 2)]}, "low must be in 1 .. 300"),
             ("ranges", {"universe": 0}, "universe must be >= 1, got 0"),
-            ("ranges", {"streams": ("a", "a")}, "streams must be distinct names, at least one, got ('a', 'a')"),
+            (
+                "ranges",
+                {"streams": ("a", "a")},
+                "streams must be distinct names, at least one, got 2, 1 of them distinct",
+            ),
             ("ranges", {"insert_values": ("out",)}, "insert_values and delete_values must have no text in common"),
             ("ranges", {"queries": -1}, "queries must be >= 0, got -1"),
             ("predecessors", {"standing": [301]}, "point must be in 1 .. 300"),

@@ -25,7 +25,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.events.bounding import first_of_run
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.shards import people_key, split_by_shard
-from privstream.transforms.events.streams import stream_numbers
+from privstream.transforms.events.streams import check_texts, stream_numbers
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.step_batches import OnTimeBatches
 from privstream.transforms.timing.steps import Steps, to_micros
@@ -63,7 +63,7 @@ class PresenceRules:
         """Make them from arguments of a transform."""
         for name, values in {"enter_values": enter_values, "leave_values": leave_values, "streams": streams}.items():
             if values is not None:
-                _check_texts(name, values)
+                check_texts(name, values)
         if set(enter_values or ()) & set(leave_values or ()):
             raise ValueError("enter_values and leave_values must have nothing in common")
         if leave_values is None and timeout is None:
@@ -89,13 +89,6 @@ class PresenceRules:
         else:
             present = -(-(times - steps.origin + self.timeout) // steps.size) - 1 - step
         return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
-
-
-def _check_texts(name: str, values: Any) -> None:
-    if isinstance(values, str) or not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} must be distinct texts, at least one, got {values!r}")
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} must be texts, got {values!r}")
 
 
 def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:

@@ -21,6 +21,7 @@ from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
 from privstream.transforms.events.event_rows import Event, ReadRows
 from privstream.transforms.events.set_aside_log import LogSetAside
+from privstream.transforms.events.streams import check_texts
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.renewal import of_period
 from privstream.transforms.timing.runner_check import check_runner
@@ -163,10 +164,7 @@ def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
     """Return public names of streams; without them there is one, without a name."""
     if streams is None:
         return ("",)
-    if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
-        raise ValueError(f"streams must be distinct names, at least one, got {streams!r}")
-    if not all(isinstance(stream, str) for stream in streams):
-        raise TypeError("streams must be texts")
+    check_texts("streams", streams, "names")
     return tuple(streams)
 
 
