@@ -24,6 +24,7 @@ from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, TrackMembers
 from privstream.transforms.cardinality.presence_rules import SplitPresence, last_presence
 from privstream.transforms.events.record_batches import read_batch
+from privstream.transforms.timing.public_clock import STEP, parts_of
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
 STEPS, UPDATES = 1024, 100_000
@@ -149,7 +150,8 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         handled = track.handle(b"", step, [(StepKey("", step, 0), said)], ledger)
         ledger = handled.state
         marks.append(clock())
-        change = sum(CHANGE.unpack(record[8:])[0] for _, record in handled.outputs)
+        parts = [part for _, record in handled.outputs for _, part in parts_of(record[STEP.size :])]
+        change = sum(CHANGE.unpack(part)[0] for part in parts)
         state, _ = made.mechanism.step(state, change, noise)
         marks.append(clock())
         for stage, took in zip(seconds, np.diff(marks).tolist(), strict=True):

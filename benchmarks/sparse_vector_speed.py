@@ -66,7 +66,7 @@ def alerts(tests: int) -> Iterator[Row]:
     windows = min(CALLS, max(1, tests // SEVERAL))
     made = SparseVectorAlerts(epsilon=1.0, rules=rules, window=1, start=0, end=windows, noise=KeyedNoise.random())
     fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
-    batch = [encode_counts(b"", np.arange(SEVERAL))]
+    batch = [encode_counts(("",), np.arange(SEVERAL)[None])]
 
     def run() -> None:
         state = fn.initial(ONE_RUN)
