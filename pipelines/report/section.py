@@ -13,6 +13,7 @@ from typing import Any
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.ledger import Entry
 from privstream.pipelines.plot.chart import PAGE, moment
+from privstream.pipelines.plot.schemes import in_both
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
@@ -71,7 +72,7 @@ def picture(result: Result, given: Any) -> dict[str, Any]:
     drawn = io.BytesIO()
     result.picture_spec.prepare(given)(drawn, PAGE)
     found = json.loads(drawn.getvalue())
-    svg = re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S)
+    svg = in_both(re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S))
     found["notes"] = [note | {"name": printable(note["name"])} for note in found["notes"]]
     notes = found["notes"][:: 1 + len(found["notes"]) // MOST_NOTES]
     names = list(dict.fromkeys(note["name"] for note in notes))
