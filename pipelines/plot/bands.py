@@ -132,8 +132,7 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
-        alone = _alone(band.estimates)
-        axes.vlines(days[alone], low[alone], high[alone], color=colour, alpha=0.25, linewidth=5, zorder=layer - 1)
+        draw_alone(axes, days, low, high, colour, layer=layer - 1)
     step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
     style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
@@ -147,11 +146,11 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
         axes.plot(days, band.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)), zorder=layer)
 
 
-def _alone(estimates: np.ndarray) -> np.ndarray:
-    """Mark the estimates that have no neighbour, so that no band can be drawn between them."""
-    known = np.concatenate([[False], np.isfinite(estimates), [False]])
-    marked: np.ndarray = known[1:-1] & ~known[:-2] & ~known[2:]
-    return marked
+def draw_alone(axes: Axes, days: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, *, layer: int) -> None:
+    """Draw the bands of points that have no neighbour, which no area can show."""
+    known = np.concatenate([[False], np.isfinite(low), [False]])
+    alone = known[1:-1] & ~known[:-2] & ~known[2:]
+    axes.vlines(days[alone], low[alone], high[alone], color=colour, alpha=0.25, linewidth=5, zorder=layer)
 
 
 def _places(bands: Sequence[Band]) -> list[tuple[float, float]]:

@@ -41,6 +41,7 @@ different. Each has a marker of its own, so that no line is told by its colour a
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 SETTINGS: Any = {
     "font.size": 9,
+    "text.color": INK,
     "axes.edgecolor": GREY,
     "axes.labelcolor": INK,
     "xtick.color": INK,

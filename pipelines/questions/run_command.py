@@ -29,6 +29,7 @@ from privstream.pipelines.questions.endless import (
     reader,
     writers,
 )
+from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.questions.sending import destination, files_option, send, sent, with_files
@@ -113,7 +114,8 @@ class RunCommand:
         if run.arguments.dry_run:
             return self._try(run, options)
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
-        with file_or_terminal(arguments.output, row_type, title=self.spec.title) as path:
+        shown = partial(in_words, parameters=vars(arguments))
+        with file_or_terminal(arguments.output, row_type, self.spec.title, shown) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:

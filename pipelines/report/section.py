@@ -13,6 +13,8 @@ from typing import Any
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.ledger import Entry
 from privstream.pipelines.plot.chart import PAGE, moment
+from privstream.pipelines.plot.schemes import in_both
+from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.plain_words import left_out, not_covered, promise_in_words
@@ -56,7 +58,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": _columns(result),
-        "rows": [[cell(value) for value in row] for row in result.rows[:MOST_ROWS]],
+        "rows": [list(map(cell, in_words(row, result.parameters))) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
@@ -70,7 +72,7 @@ def picture(result: Result, given: Any) -> dict[str, Any]:
     drawn = io.BytesIO()
     result.picture_spec.prepare(given)(drawn, PAGE)
     found = json.loads(drawn.getvalue())
-    svg = re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S)
+    svg = in_both(re.sub(r"<!--.*?-->", "", found.pop("svg"), flags=re.S))
     found["notes"] = [note | {"name": printable(note["name"])} for note in found["notes"]]
     notes = found["notes"][:: 1 + len(found["notes"]) // MOST_NOTES]
     names = list(dict.fromkeys(note["name"] for note in notes))

@@ -8,6 +8,7 @@ from typing import Any
 
 from privstream.pipelines.plot.chart import moment
 from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell
@@ -32,7 +33,7 @@ def newest(result: Result) -> dict[str, Any]:
     """Return a table for each of the newest windows, the newest first; without windows, one of the newest answers."""
     windows: dict[Any, list[Any]] = {}
     for row in newest_first(result):
-        windows.setdefault(_window(row), []).append(row)
+        windows.setdefault(_window(row), []).append(in_words(row, result.parameters))
     shown = list(windows.items())[:MOST_WINDOWS]
     fields = _fields(result)
     return {

@@ -113,8 +113,12 @@ def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool,
 
 
 @contextmanager
-def file_or_terminal(path: str, row_type: type, title: str = "") -> Iterator[str]:
+def file_or_terminal(
+    path: str, row_type: type, title: str = "", shown: Callable[[Any], Any] | None = None
+) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
+
+    `shown` makes of each row what is printed in its place.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -126,7 +130,8 @@ def file_or_terminal(path: str, row_type: type, title: str = "") -> Iterator[str
     with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         file = os.path.join(folder, "rows.avro")
         yield file
-        print_rows(read_row_file(file, row_type), row_type, title=title)
+        rows = read_row_file(file, row_type)
+        print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title)
 
 
 def print_rows(

@@ -92,16 +92,12 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
     assert command(requests, tmp_path / "rows.avro", "--max_contributions", "8") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), QuantileEstimate)
     truth = read_row_file(str(requests / "truth.jsonl"), TrueQuantile)
-    found = lines(rows, truth, each=True)
+    found = lines(rows, truth, each=True, parameters={})
     assert [line.name for line in found] == ["90%", "50%", "10%"]
     assert np.all(found[1].lower <= found[1].estimates)
     assert f"3 quantiles in {WINDOWS} windows" in caption(rows, found, "")
     assert caption([], [], "") == "There are no rows."
     assert not any(line.unknown.any() for line in found)
-    narrow = lines(rows, truth, each=True, low=float(found[0].lower[2]), high=float(found[0].upper[2]))
-    assert narrow[0].unknown[2]
-    assert "too few values to say anything" in [said for _, _, said in narrow[0].notes][2]
-    assert f"of {3 * WINDOWS}: too few values to say anything between --low and --high" in caption(rows, narrow, "")
     for of, row_file in (("rows", rows), ("none", [])):
         picture = tmp_path / f"{of}.png"
         source = tmp_path / "rows.avro" if row_file else tmp_path / "none.jsonl"
@@ -109,6 +105,15 @@ def test_pictures_show_intervals_and_the_truth(requests: Path, tmp_path: Path) -
         shown = ["--input", str(source), "--truth", str(requests / "truth.jsonl"), "--output", str(picture)]
         assert cli.main(["plot", "quantiles", *shown]) == 0
         assert imread(picture).std() > 0.01
+
+
+def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--input", str(requests / "events.parquet"), "--output", "-"]
+    asked = [*RUN, *LATENCY, "--max_contributions", "8"]
+    assert cli.main(["quantiles", *files, *asked, "--epsilon", "1e-4"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("nothing is known here") == 3 * WINDOWS
+    assert "10,000" in table
 
 
 def test_simulated_requests_are_repeatable_and_slow_once() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import AutoLocator, FuncFormatter
-from privstream.pipelines.plot.bands import MARKS
+from privstream.pipelines.plot.bands import MARKS, draw_alone
 from privstream.pipelines.plot.chart import (
     COLOURS,
     DAY,
-    GREY,
     INK,
     MARKERS,
     chart,
@@ -25,18 +25,23 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.questions.nothing_known import NOTHING_KNOWN, covers_all
 from privstream.pipelines.questions.quantiles.simulation import TrueQuantile
 from privstream.transforms.rows import QuantileEstimate
 
 WIDE = 20.0
 """Values that span a larger ratio are drawn on a logarithmic axis."""
+FOOT = 0.035
+"""Height of a row of crosses, as a part of the picture's."""
+MOST_FEET = 0.3
+"""All rows have at most so much of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known.
 
-    An interval from end to end of what values can be says nothing: `unknown` marks these rows, bool, shape (n,).
+    `unknown` marks the rows whose interval says nothing, bool, shape (n,).
     """
 
     name: str
@@ -48,19 +53,26 @@ class Line:
     truth: np.ndarray
     unknown: np.ndarray
 
+    def notes(self, heights: np.ndarray) -> Iterator[tuple[float, float, str]]:
+        """What its points mean, which stand at these heights."""
+        columns = (self.days, heights, self.starts, self.estimates, self.lower, self.upper, self.unknown)
+        for day, y, start, value, low, high, unknown in zip(*(column.tolist() for column in columns), strict=True):
+            said = NOTHING_KNOWN if unknown else f"{value:,.6g}"
+            yield day, y, f"{moment(start * DAY)}: {said} (between {low:,.6g} and {high:,.6g})"
+
     @property
-    def notes(self) -> Iterator[tuple[float, float, str]]:
-        """What its points mean."""
-        columns = (self.days, self.starts, self.estimates, self.lower, self.upper, self.unknown)
-        for day, start, value, low, high, unknown in zip(*(column.tolist() for column in columns), strict=True):
-            said = "too few values to say anything" if unknown else f"{value:,.6g} (between {low:,.6g} and {high:,.6g})"
-            yield day, value, f"{moment(start * DAY)}: {said}"
+    def seen(self) -> Line:
+        """The line as it is drawn: with a gap where nothing is known."""
+        estimates, lower, upper = (
+            np.where(self.unknown, np.nan, column) for column in (self.estimates, self.lower, self.upper)
+        )
+        return replace(self, estimates=estimates, lower=lower, upper=upper)
 
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
-    low, high = (None if given.promise is None else given.promise.maybe("parameters", end) for end in ("low", "high"))
-    found = lines(given.rows, given.truth or [], each=given.of_windows, low=low, high=high)
+    parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
+    found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
     text = caption(given.rows, found, given.sure("Bands", together=True)) + given.when
     if given.promise is not None and given.promise.maybe("parameters", "unit") != "event":
         text += " Each person counts with one value in a window, chosen at random."
@@ -68,12 +80,7 @@ def prepare(given: Given) -> Drawing:
 
 
 def lines(
-    rows: Sequence[QuantileEstimate],
-    truth: Sequence[TrueQuantile],
-    *,
-    each: bool,
-    low: float | None = None,
-    high: float | None = None,
+    rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile], *, each: bool, parameters: Mapping[str, Any]
 ) -> list[Line]:
     """Return a line for each quantile, the largest first.
 
@@ -81,7 +88,7 @@ def lines(
         rows: what was published.
         truth: what is known of true quantiles.
         each: whether values are those of each window.
-        low, high: least and largest value that there can be, if they are known.
+        parameters: of the run, as far as they are known.
     """
     true = {(row.window_end, row.quantile): row.value for row in truth}
     points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
@@ -92,7 +99,7 @@ def lines(
     found = []
     for quantile in sorted(points, reverse=True):
         days, starts, estimates, lower, upper, known = np.array(points[quantile], np.float64).T
-        unknown = (lower <= (-np.inf if low is None else low)) & (upper >= (np.inf if high is None else high))
+        unknown = covers_all(lower, upper, parameters)
         found.append(Line(f"{100 * quantile:g}%", days, starts, estimates, lower, upper, known, unknown))
     return found
 
@@ -100,24 +107,8 @@ def lines(
 def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: str, caption: str) -> None:
     """Draw lines with their intervals."""
     with chart(stream, format) as (figure, axes):
-        labels = []
         for rank, line in enumerate(found):
-            colour = COLOURS[rank % len(COLOURS)]
-            lower, upper = (np.where(line.unknown, np.nan, column) for column in (line.lower, line.upper))
-            axes.fill_between(line.days, lower, upper, color=colour, alpha=0.15, linewidth=0)
-            style: dict[str, Any] = {
-                "marker": MARKERS[rank % len(MARKERS)],
-                "markevery": max(1, len(line.days) // MARKS),
-            }
-            known = np.where(line.unknown, np.nan, line.estimates)
-            axes.plot(line.days, known, color=colour, linewidth=1.5, markersize=4, **style)
-            nothing = np.flatnonzero(line.unknown)
-            axes.plot(line.days[nothing], line.estimates[nothing], color=GREY, marker="x", markersize=4, linewidth=0)
-            note(axes, line.name, line.notes)
-            axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
-            some = slice(None) if line.unknown.all() else ~line.unknown
-            points = zip(line.days[some].tolist(), line.estimates[some].tolist(), strict=True)
-            labels.append(Label(line.name, list(points), colour))
+            _draw(axes, line.seen, COLOURS[rank % len(COLOURS)], MARKERS[rank % len(MARKERS)])
         ends = [day for line in found for day in (*line.starts, *(2 * line.days - line.starts))]
         moments = [round(day * DAY) for day in ends]
         span = (min(moments), max(moments)) if moments else None
@@ -128,15 +119,61 @@ def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: s
         if _is_wide(found):
             axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        labels = [
+            _mark(axes, line, foot, COLOURS[rank % len(COLOURS)])
+            for rank, (line, foot) in enumerate(zip(found, _feet(axes, found), strict=True))
+        ]
         freeze_layout(figure)
         place(axes, labels)
 
 
+def _draw(axes: Axes, line: Line, colour: str, marker: str) -> None:
+    """Draw a line with its intervals, and the truth, dashed."""
+    axes.fill_between(line.days, line.lower, line.upper, color=colour, alpha=0.15, linewidth=0)
+    draw_alone(axes, line.days, line.lower, line.upper, colour, layer=1)
+    step = 1 if line.unknown.any() else max(1, len(line.days) // MARKS)
+    style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4}
+    axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, **style)
+    axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
+
+
+def _feet(axes: Axes, found: Sequence[Line]) -> list[float]:
+    """Return a height below all lines for the crosses of each, for which room is made if there are any."""
+    unknown = [line.unknown for line in found]
+    if not np.any(unknown):
+        return [0.0] * len(found)
+    if np.all(unknown):
+        axes.set_ylim(min(line.lower.min() for line in found), max(line.upper.max() for line in found))
+    row = min(FOOT, MOST_FEET / len(found))
+    room = row * len(found)
+    axes.get_ylim()  # from here on the limits stay
+    axes.set_ylim(bottom=_height(axes, -room / (1 - room)))
+    return [_height(axes, row * (rank + 0.5)) for rank in reversed(range(len(found)))]
+
+
+def _height(axes: Axes, part: float) -> float:
+    """Return the value at a part of the height of the picture."""
+    return float(axes.transData.inverted().transform(axes.transAxes.transform((0.0, part)))[1])
+
+
+def _mark(axes: Axes, line: Line, foot: float, colour: str) -> Label:
+    """Draw crosses where nothing is known of a line, note what its points mean, and return its name."""
+    axes.plot(line.days[line.unknown], np.full(line.unknown.sum(), foot), "x", color=colour, markersize=4)
+    heights = np.where(line.unknown, foot, line.estimates)
+    note(axes, line.name, line.notes(heights))
+    named = ~line.unknown | line.unknown.all()
+    return Label(line.name, list(zip(line.days[named].tolist(), heights[named].tolist(), strict=True)), colour)
+
+
 def _is_wide(found: Sequence[Line]) -> bool:
-    """Tell whether values are > 0 and span several orders of magnitude."""
+    """Tell whether values that are known are > 0 and span several orders of magnitude."""
     if not found:
         return False
-    least, most = min(line.lower.min() for line in found), max(line.upper.max() for line in found)
+    lower, upper, unknown = (
+        np.concatenate([getattr(x, name) for x in found]) for name in ("lower", "upper", "unknown")
+    )
+    known = ~unknown | unknown.all()
+    least, most = lower[known].min(), upper[known].max()
     return bool(least > 0 and most > WIDE * least)
 
 
@@ -147,7 +184,10 @@ def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: st
     text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. {meaning}"
     if unknown := sum(int(line.unknown.sum()) for line in found):
         points = sum(len(line.days) for line in found)
-        text += f" Grey crosses, {unknown:,} of {points:,}: too few values to say anything between --low and --high."
+        text += (
+            f" Crosses at the foot, in the order of the lines, {unknown:,} of {points:,}: {NOTHING_KNOWN}, since there "
+            "are too few values: the interval covers all that a value may be, or nearly."
+        )
     known = [line for line in found if np.isfinite(line.truth).any()]
     if not known:
         return text
