@@ -17,6 +17,7 @@ Flink comes from the Python package apache-flink-libraries, which holds the dist
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -25,7 +26,6 @@ import socket
 import sys
 import time
 import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 
 import processes
@@ -162,13 +162,25 @@ def _beam_libraries(job_server: Path) -> str:
 
 
 def repair(run: Path) -> list[str]:
-    """Start what does not run, wait until every slot is there, and return the names of what was started."""
-    started = [name for name in _parts(run) if not _runs(run, name)]
-    for name in started:
-        start_process(run, name)
+    """Start what does not run, wait until every slot is there, and return the names of what was started.
+
+    What was killed a moment ago may still be seen to run, and to have ended only later.
+    """
     slots = about(run)["task_managers"] * about(run)["slots"]
-    wait_for(run, lambda: jobs(run).rest("/overview")["slots-total"] == slots, "the task managers to report")
-    return started
+    started: list[str] = []
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        for name in _parts(run):
+            if not _runs(run, name):
+                if name in started:
+                    raise ClusterError(f"{name} ended at once; see {run}/{name}.out")
+                start_process(run, name)
+                started.append(name)
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, KeyError):
+            if jobs(run).rest("/overview")["slots-total"] == slots:
+                return started
+        time.sleep(0.3)
+    raise ClusterError(f"waited {START_SECONDS} s in vain for the task managers to report; see the .out files in {run}")
 
 
 def start_process(run: Path, name: str) -> None:
@@ -213,22 +225,6 @@ def _start_java(run: Path, name: str, main: str, jvm: list[str], arguments: list
     classes = os.pathsep.join(filter(None, [f"{install()}/lib/*", about(run)["beam"]]))
     command = [java(), *jvm, *JAVA_OPTIONS, *more, logging, "-cp", classes, main, *arguments, *settings]
     processes.start(run, name, command, {"FLINK_PLUGINS_DIR": f"{install()}/plugins"})
-
-
-def wait_for(run: Path, condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition on the REST answers holds; stop early when a process of ours has died."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if condition():
-                return
-        except (urllib.error.URLError, ConnectionError, KeyError):
-            pass
-        dead = [file.stem for file in run.glob("*.pid") if not processes.alive(file)]
-        if dead:
-            raise ClusterError(f"{', '.join(dead)} ended at once; see {run}/{dead[0]}.out")
-        time.sleep(0.3)
-    raise ClusterError(f"waited {START_SECONDS} s in vain for {what}; see the .out files in {run}")
 
 
 def about(run: Path) -> dict:

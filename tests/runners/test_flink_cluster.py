@@ -1,5 +1,6 @@
 """The cluster script ends only what it started, says what is missing, and brings up a real Flink cluster."""
 
+import importlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -173,6 +175,52 @@ def test_commands_without_a_cluster_say_so(cluster):
         answer = cluster(command)
         assert answer.returncode == 1
         assert "start one first" in answer.stderr
+
+
+def _repaired(monkeypatch, run, dies, survives):
+    """Repair a cluster of which `dies` is still seen to run twice; return the names of what was started, in order."""
+    monkeypatch.syspath_prepend(str(DEPLOY))
+    script = importlib.import_module("flink_cluster")
+    size = {"task_managers": 2, "slots": 1, "rest_port": 1}
+    run.mkdir()
+    (run / "cluster.json").write_text(json.dumps(size))
+    running, seen, started = {"zookeeper", "job-manager", "task-manager-0", dies}, [], []
+
+    def runs(_, name):
+        if name == dies and not started.count(name):
+            seen.append(name)
+            return len(seen) <= 2
+        return name in running
+
+    def start(_, name):
+        started.append(name)
+        running.discard(name)
+        if name in survives:
+            running.add(name)
+
+    def jobs(_):
+        if dies not in started:
+            raise ConnectionError("the job manager waits for it")
+        return SimpleNamespace(rest=lambda _: {"slots-total": 2})
+
+    for name, fake in {"_runs": runs, "start_process": start, "jobs": jobs}.items():
+        monkeypatch.setattr(script, name, fake)
+    monkeypatch.setattr(script.time, "sleep", lambda _: None)
+    try:
+        assert script.repair(run) == started
+    except script.ClusterError as error:
+        return str(error)
+    return started
+
+
+def test_what_dies_while_it_is_looked_at_is_started_again(monkeypatch, tmp_path):
+    survives = {"worker-pool", "task-manager-1"}
+    assert _repaired(monkeypatch, tmp_path / "run", "task-manager-1", survives) == ["worker-pool", "task-manager-1"]
+
+
+def test_what_ends_at_once_is_not_started_for_ever(monkeypatch, tmp_path):
+    told = _repaired(monkeypatch, tmp_path / "run", "task-manager-1", {"task-manager-1"})
+    assert told == f"worker-pool ended at once; see {tmp_path}/run/worker-pool.out"
 
 
 @pytest.mark.slow
