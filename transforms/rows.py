@@ -221,8 +221,7 @@ class QuantileEstimate(NamedTuple):
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
         lower, upper: an interval that contains the true quantile, with probability 1 - beta for all rows of the stream
-            together; where there are too few values, from the least value that is possible to the largest, or nearly,
-            and tables and pictures for people say "nothing is known here".
+            together. Where it covers (nearly) all values, tables and pictures say "nothing is known here".
     """
 
     stream: str
