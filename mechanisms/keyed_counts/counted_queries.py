@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,9 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sums import NoiseSum
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
@@ -84,7 +87,7 @@ class CountedQueries(Mechanism[ReleasedCounts]):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the counts, and so of all answers."""
-        proof = "docs/proofs/private_queries.md; docs/proofs/keyed_counts.md, Theorem 1"
+        proof = "docs/proofs/keyed_counts.md, Theorem 1"
         return replace(self.counts.guarantee, proof=proof, caveats=(KEYED_NOISE,))
 
     def initial_state(self) -> ReleasedCounts:
@@ -109,7 +112,7 @@ class CountedQueries(Mechanism[ReleasedCounts]):
         _, rows = self.counts.step(self.counts.initial_state(keys), given, self._source(noise))
         return ReleasedCounts(rows.counts)
 
-    def errors(self, weights: Sequence[ArrayLike], *, queries: int, beta: float) -> Floats:
+    def errors(self, weights: Sequence[Sequence[float] | Floats], *, queries: int, beta: float) -> Floats:
         """Return by how much each answer is off at most, with probability 1 - beta for so many queries together.
 
         Args:
@@ -121,9 +124,14 @@ class CountedQueries(Mechanism[ReleasedCounts]):
             float64, shape (number of queries given,).
         """
         tail = checks.probability("beta", beta) / (2 * checks.integer("queries", queries, minimum=1))
-        sums = np.array([[np.square(each).sum(), np.sum(each)] for each in weights]).reshape(-1, 2)
         (noise,) = self.counts.law.noises
-        return noise.sums_exceeded(1, tail, np.sqrt(sums[:, 0]), sums[:, 1])
+        sums = np.array([(np.square(each).sum(), np.sum(each)) for each in weights]).reshape(-1, 2)
+        bounds = noise.sums_exceeded(1, tail, np.sqrt(sums[:, 0]), sums[:, 1])
+        if isinstance(noise.law, DiscreteLaplace):  # of sums without weights, exactly
+            for row in np.flatnonzero([np.all(np.asarray(each) == 1) for each in weights]).tolist():
+                parts = [(noise.law.scale, len(weights[row]))]
+                bounds[row] = NoiseSum.laplace(parts).quantile(math.log(tail))
+        return bounds
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the error of the class docstring for a query of all kinds of records, which has the largest."""

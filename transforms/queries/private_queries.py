@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -43,7 +43,6 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch
 
 SELECTIONS = ("last", "first")
 WEIGHTS = "multiplicative_weights"
-PROOF = "docs/proofs/private_queries.md"
 
 
 class PrivateQueries(PrivateTransform):
@@ -87,7 +86,8 @@ class PrivateQueries(PrivateTransform):
         records: public number of people, exact or estimated, which "multiplicative_weights" needs. A wrong number costs
             accuracy, not privacy.
         alpha: part of `records` by which an answer of the hypothesis may be wrong before the hypothesis is corrected,
-            in (0, 1). Without it, the value with the smallest error bound is taken. With "multiplicative_weights" only.
+            in (0, 1). Without it, the value with the smallest error bound is taken. The method "counts" has no such
+            part.
         delta: probability with which the answers may show more than `epsilon` allows, in [0, 1). Choose it far below 1
             / (number of people).
         queries: number of queries for which the accuracy is stated.
@@ -139,8 +139,10 @@ class PrivateQueries(PrivateTransform):
         self.beta = checks.probability("beta", beta)
         self.selection = checks.one_of("selection", selection, SELECTIONS)
         self.shards = check_shards(shards)
-        if alpha is not None and method != WEIGHTS:
-            raise ValueError(f"alpha must be given with method {WEIGHTS} only")
+        if records is not None:
+            checks.integer("records", records, minimum=1)
+        if alpha is not None:
+            checks.probability("alpha", alpha)
         common: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
@@ -148,7 +150,10 @@ class PrivateQueries(PrivateTransform):
             "neighbouring": neighbouring,
         }
         learning = {**common, "records": records, "integer": not real_weights}
-        makers = {COUNTS: partial(CountedQueries, **common), WEIGHTS: partial(self._hypotheses, alpha, learning)}
+        makers: dict[str, Callable[[], CountedQueries | OnlineMultiplicativeWeights]] = {
+            COUNTS: partial(CountedQueries, **common),
+            WEIGHTS: partial(self._hypotheses, alpha, learning),
+        }
         self.method, self.mechanism = choose_method(method, makers, lambda made: made.accuracy(self.queries, self.beta))
 
     def _hypotheses(self, alpha: float | None, parameters: Mapping[str, Any]) -> OnlineMultiplicativeWeights:
@@ -176,7 +181,7 @@ class PrivateQueries(PrivateTransform):
             unit=PERSON,
             limits=(*limits, "It covers one data set."),
             public=(*public, "the queries and their number"),
-            proof=f"docs/proofs/private_queries.md; {found.proof}".replace(f"{PROOF}; {PROOF}", PROOF),
+            proof=f"docs/proofs/private_queries.md; {found.proof}",
             caveats=(*caveats, people_hashed(found.neighbouring)) if hashed else tuple(caveats),
         )
 
@@ -194,7 +199,7 @@ class PrivateQueries(PrivateTransform):
                 f"{math.ceil(bound):,} for one of all {made.domain_size:,}. None is refused."
             )
         else:
-            records, needed = made.records, self.records_needed
+            records, needed = made.records, made.records_needed(self.queries, self.beta)
             numbers |= {"records_needed": needed, "max_measurements": made.max_updates, "alpha": made.alpha}
             refused = (
                 f"Some may be refused; with {needed:,} people none would be."
@@ -207,15 +212,8 @@ class PrivateQueries(PrivateTransform):
 
     @property
     def error_bound(self) -> float:
-        """The error, in people, of a query of all items at most, which is measured nowhere."""
+        """The error, in people, of any answer that is not refused, at most."""
         return self.mechanism.accuracy(self.queries, self.beta)
-
-    @property
-    def records_needed(self) -> int:
-        """The number of records from which `queries` queries are answered, with probability 1 - beta."""
-        if isinstance(self.mechanism, CountedQueries):
-            return 0
-        return self.mechanism.records_needed(self.queries, self.beta)
 
     @property
     def event_fields(self) -> EventFields:
