@@ -87,8 +87,13 @@ class CountedQueries(Mechanism[ReleasedCounts]):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the counts, and so of all answers."""
-        proof = "docs/proofs/keyed_counts.md, Theorem 1"
-        return replace(self.counts.guarantee, proof=proof, caveats=(KEYED_NOISE,))
+        return replace(
+            self.counts.guarantee,
+            limits=("It covers one data set.",),
+            public=("all parameters", "the queries and their number"),
+            adaptivity="Queries may depend on all earlier answers.",
+            caveats=(KEYED_NOISE,),
+        )
 
     def initial_state(self) -> ReleasedCounts:
         """Raise: there is no state before the counts are released."""

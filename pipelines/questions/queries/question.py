@@ -64,4 +64,5 @@ numbers in the answer:
     },
     picture="answers with their error bounds, or their errors",
     simulation="region and age of people, and questions about them",
+    audit="noise of answers, several records of a person",
 )
