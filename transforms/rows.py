@@ -117,9 +117,9 @@ class QueryAnswer(NamedTuple):
         estimate: the answer, in people, rounded where it is no whole number.
         error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all of the first
             `queries` answers together; -1, for none, if the query is refused.
-        source: "hypothesis": the hypothesis has been tested and was good enough; "measured": the answer comes from the
-            data, with noise; "refused": the budget is spent, and the estimate is that of the hypothesis, not tested.
-        measurements_left: how many more answers may be measured.
+        source: "counts", a sum of counts with noise; or, with multiplicative weights, "hypothesis", tested and found
+            good enough; "measured", from the data with noise; "refused", the budget is spent and nothing was tested.
+        measurements_left: how many more answers may be measured; None where nothing is used up.
     """
 
     query: str
@@ -127,7 +127,7 @@ class QueryAnswer(NamedTuple):
     estimate: float
     error_bound: float
     source: str
-    measurements_left: int
+    measurements_left: Optional[int]
 
 
 class RankedItem(NamedTuple):

@@ -1,4 +1,7 @@
-"""Many trials of an attack in one run of a pipeline: each stream is a trial, with noise and people of its own."""
+"""Many trials of an attack in one run of a pipeline, each with noise and people of its own.
+
+A trial is a stream; where the question has no streams, it is items that no other trial has, and queries about them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -21,43 +25,51 @@ from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
+from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER
 from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.rows import LinearQuery
 
 SECONDS = 60
 MICROS = 1_000_000
 ROWS_PER_BATCH = 50_000
 DIGITS = 7
-SHARDS = "shards"
+SHARDS, DOMAIN = "shards", "domain"
 
 
 class Trials:
-    """The trials of one attack on one transform: every second stream gets D, the others D'.
+    """The trials of one attack on one transform: every second one gets D, the others D'.
 
     Args:
         spec: the question.
         attack: the attack.
         options: arguments of the transform beside its windows, streams and noise.
         number: of trials, even.
-        noise: of the whole run; streams derive theirs from it.
+        noise: of the whole run; trials derive theirs from it.
 
     Attributes:
         transform: what is attacked.
-        guarantee: what it promises to one unit, who is in one stream.
+        guarantee: what it promises to one unit, who is in one trial.
     """
 
     def __init__(
         self, spec: QuestionSpec, attack: Attack, options: Mapping[str, Any], number: int, noise: NoiseSource
     ) -> None:
         self.spec, self.attack = spec, attack
-        self.streams = tuple(f"{i:0{DIGITS}}" for i in range(number))
+        self.names = tuple(f"{i:0{DIGITS}}" for i in range(number))
         known = spec.signature.arguments
-        given: dict[str, Any] = {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.streams}
+        self.streams = STREAMS in known
+        given: dict[str, Any] = dict(options)
+        if self.streams:
+            given |= {"window": SECONDS, "start": 0, "end": SECONDS * attack.windows, STREAMS: self.names}
+        else:
+            items = options[DOMAIN].texts.to_pylist()
+            given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
         if STREAMS_PER_PERSON in known and options.get("unit") not in ("event", "person_in_window"):
             given[STREAMS_PER_PERSON] = 1
         if SHARDS in known:
-            given[SHARDS] = 1  # streams are parts enough
-        self.transform: PrivateTransform = spec.transform_class(**given, **options, **{NOISE: noise})
+            given[SHARDS] = 1  # trials are parts enough
+        self.transform: PrivateTransform = spec.transform_class(**given, **{NOISE: noise})
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -74,36 +86,38 @@ class Trials:
         rows: dict[str, list[Any]] = defaultdict(list)
         rounds = [[window] for window in range(attack.windows)] if attack.adaptive else [list(range(attack.windows))]
         for windows in rounds:
-            before = {stream: self._decided(rows[stream], windows[0]) for stream in self.streams}
+            before = {name: self._decided(rows[name], windows[0]) for name in self.names}
             batches += [batch for window in windows for batch in self._batches(window, before)]
             rows = self._publish(batches)
-            for stream, found in before.items():
-                if found != self._decided(rows[stream], windows[0]):
+            for name, found in before.items():
+                if found != self._decided(rows[name], windows[0]):
                     raise RunError("a run with the same noise and the same events has not repeated its rows")
-        scores = np.array([attack.score(self.transform, rows[stream]) for stream in self.streams], np.float64)
+        scores = np.array([attack.score(self.transform, rows[name]) for name in self.names], np.float64)
         return scores[0::2], scores[1::2]
 
     def _decided(self, rows: Sequence[Any], window: int) -> list[Any]:
-        """Return the rows of earlier windows."""
+        """Return the rows of earlier windows: none before the first one."""
+        if not window:
+            return []
         return [row for row in rows if row.window_start.micros < window * SECONDS * MICROS]
 
     def _batches(self, window: int, before: Mapping[str, Sequence[Any]]) -> Iterator[pa.RecordBatch]:
         """Return the events of a window, of all trials."""
         attack = self.attack
         sent: list[Sent] = []
-        streams: list[str] = []
+        names: list[str] = []
         known: dict[bool, list[Sent]] = {}
-        for number, stream in enumerate(self.streams):
+        for number, name in enumerate(self.names):
             with_suspect = number % 2 == 0
             if attack.adaptive or with_suspect not in known:
-                known[with_suspect] = self._events(Seen(self.transform, window, before[stream]), with_suspect)
+                known[with_suspect] = self._events(Seen(self.transform, window, before[name]), with_suspect)
             sent += known[with_suspect]
-            streams += [stream] * len(known[with_suspect])
+            names += [name] * len(known[with_suspect])
             if len(sent) >= ROWS_PER_BATCH:
-                yield self._batch(window, sent, streams)
-                sent, streams = [], []
+                yield self._batch(window, sent, names)
+                sent, names = [], []
         if sent:
-            yield self._batch(window, sent, streams)
+            yield self._batch(window, sent, names)
 
     def _events(self, seen: Seen, with_suspect: bool) -> list[Sent]:
         """Return the events of one trial in a window: those of others, and with D those of the suspect."""
@@ -126,34 +140,45 @@ class Trials:
         elif any(one.user == SUSPECT for one in others) or any(one.user != SUSPECT for one in suspect):
             raise ValueError(f"{self.attack.name}: D must have the events of one person more, and no others")
 
-    def _batch(self, window: int, sent: Sequence[Sent], streams: Sequence[str]) -> pa.RecordBatch:
-        """Return events as columns. Nobody is in two streams."""
+    def _batch(self, window: int, sent: Sequence[Sent], names: Sequence[str]) -> pa.RecordBatch:
+        """Return events as columns, with the trial of each. Nobody is in two trials."""
         points = self.transform.event_fields.user == NUMBER
-        users = [one.user if points else f"{stream} {one.user}" for one, stream in zip(sent, streams, strict=True)]
+        users = [one.user if points else f"{name} {one.user}" for one, name in zip(sent, names, strict=True)]
+        items = [one.item if self.streams else f"{name} {one.item}" for one, name in zip(sent, names, strict=True)]
         times = np.full(len(sent), window * SECONDS * MICROS) + np.arange(len(sent)) % (SECONDS * MICROS)
         columns = {
             "user": pa.array(users),
-            "item": pa.array([one.item for one in sent]),
+            "item": pa.array(items),
             "time": pa.array(times, pa.timestamp("us", "UTC")),
-            "stream": pa.array(streams),
             "value": pa.array([one.value for one in sent]),
         }
+        if self.streams:
+            columns["stream"] = pa.array(names)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _publish(self, batches: Sequence[pa.RecordBatch]) -> dict[str, list[Any]]:
-        """Run the pipeline; return its rows by stream."""
-        row_type = self.spec.row_type_of(self.transform)
+        """Run the pipeline; return its rows by trial."""
+        row_type, asked = self.spec.row_type_of(self.transform), self._queries()
         with tempfile.TemporaryDirectory(prefix="privstream-") as folder:
             path = os.path.join(folder, "rows.avro")
 
             def build(pipeline: beam.Pipeline) -> None:
                 """Build it."""
                 events = pipeline | "Events" >> beam.Create(batches).with_output_types(pa.RecordBatch)
-                rows = events | type(self.transform).__name__ >> self.transform
+                given = {"events": events, "queries": pipeline | "Queries" >> beam.Create(asked)} if asked else events
+                rows = given | type(self.transform).__name__ >> self.transform
                 rows | "Write" >> WriteRows(path, row_type, order=self.spec.order)
 
             launch.run(launch.parse_beam_options([]), build)
             found: dict[str, list[Any]] = defaultdict(list)
             for row in read_row_file(path, row_type):
-                found[row.stream].append(row)
+                found[row.stream if self.streams else row.query.partition(" ")[0]].append(row)
         return found
+
+    def _queries(self) -> list[LinearQuery]:
+        """Return what is asked in each trial."""
+        return [
+            LinearQuery(f"{name} {number}", Timestamp(micros=number), tuple(f"{name} {item}" for item in items))
+            for name in self.names
+            for number, items in enumerate(self.attack.asked)
+        ]

@@ -60,6 +60,7 @@ class Attack:
         score: of all rows of a trial; the more they look like D, the larger.
         windows: number of windows.
         adaptive: whether `others` and `suspect` depend on what was published before.
+        asked: the items of each query, where queries are asked.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Attack:
     score: Callable[[Any, Sequence[Any]], float]
     windows: int = 1
     adaptive: bool = False
+    asked: tuple[tuple[str, ...], ...] = ()
 
 
 def nobody(seen: Seen) -> Iterable[Sent]:

@@ -6,7 +6,7 @@ from empirical_privacy import lower_epsilon
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, PrivateQueries
 from privstream.transforms.batches import EventBatch, Names, encode
-from privstream.transforms.queries.answering import AnswerQueries, SparseQuery
+from privstream.transforms.queries.answering import SparseQuery
 from privstream.transforms.queries.counting import CountRecords, decode_counts
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,13 @@ CLAIMED = 2.0
 
 def make():
     return PrivateQueries(
-        epsilon=CLAIMED, domain=Domain(["a", "b"]), records=10, alpha=0.85, queries=QUERIES, noise=SeededNoise(1)
+        epsilon=CLAIMED,
+        domain=Domain(["a", "b"]),
+        method="multiplicative_weights",
+        records=10,
+        alpha=0.85,
+        queries=QUERIES,
+        noise=SeededNoise(1),
     )
 
 
@@ -35,12 +41,11 @@ def counts_of(people, choose=None):
 def outcomes(counts, seed):
     """Code how many answers were measured, and what they said in sum, in many runs."""
     made = make()
-    fn = AnswerQueries(mechanism=made.mechanism, noise=made.noise, queries=QUERIES, beta=0.05)
     queries = [SparseQuery(f"q{i}", i, np.array([0]), np.array([1.0])) for i in range(QUERIES)]
     codes = np.zeros(RUNS, np.int64)
     for run in range(RUNS):
-        fn.noise = SeededNoise(seed).derive(run)
-        _, rows = fn._answer(made.mechanism.initial_state(), counts, queries, 0)
+        answers = made.answers(SeededNoise(seed).derive(run))
+        _, rows = answers.answer(counts, answers.initial(), queries, 0)
         measured = [row for row in rows if row.source == "measured"]
         total = int(np.clip(sum(row.estimate for row in measured) // 20, -5, 40)) + 6 if measured else 0
         codes[run] = len(measured) * 64 + total

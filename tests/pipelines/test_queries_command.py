@@ -16,7 +16,8 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 
 USERS, NUMBER = 20_000, 60
-OPTIONS = ["--records", str(USERS), "--alpha", "0.2", "--epsilon", "20", "--planned", str(NUMBER)]
+OPTIONS = ["--epsilon", "20", "--planned", str(NUMBER)]
+LEARNT = ["--method", "multiplicative_weights", "--records", str(USERS), "--alpha", "0.2"]
 
 
 class Country(NamedTuple):
@@ -45,21 +46,30 @@ def ask(country, output, *options, events="events.parquet"):
     )
 
 
-def test_answers_keep_their_promise(country, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "sources"), [([], {"counts"}), (LEARNT, {"measured", "hypothesis"})], ids=["counts", "hypothesis"]
+)
+def test_answers_keep_their_promise(country, tmp_path, method, sources):
     output = tmp_path / "answers.jsonl"
-    same = ["--run_id", "three", "--ledger", "none"]
+    same = ["--run_id", "three", "--ledger", "none", *method]
     assert ask(country, output, *same) == 0
     rows = read_row_file(str(output), QueryAnswer)
     truth = {row.query: row.people for row in read_row_file(country["truth.jsonl"], QueryTruth)}
     assert [row.query for row in rows] == list(truth)
     for row in rows:
         assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS
-    assert {row.source for row in rows} == {"measured", "hypothesis"}
+    assert {row.source for row in rows} == sources
+    assert {row.measurements_left is None for row in rows} == {not method}
     promise = json.loads(Path(f"{output}.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
-    assert promise["accuracy"]["records_needed"] == 1
     assert "of no use" not in promise["accuracy"]["sentence"]
-    assert max(row.error_bound for row in rows) == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
+    assert promise["accuracy"]["sentence"].endswith("None is refused.")
+    largest = max(row.error_bound for row in rows)
+    if method:
+        assert promise["accuracy"]["records_needed"] == 1
+        assert largest == pytest.approx(promise["accuracy"]["error_bound"], abs=1)
+    else:
+        assert promise["accuracy"]["item_error_bound"] <= largest <= promise["accuracy"]["error_bound"] < 20
     other = tmp_path / "other.parquet"
     assert ask(country, other, "--shards", "1", *same, events="events.jsonl") == 0
     assert read_row_file(str(other), QueryAnswer) == rows
@@ -67,7 +77,7 @@ def test_answers_keep_their_promise(country, tmp_path):
 
 def test_refusals_say_so(country, tmp_path, capsys):
     output = tmp_path / "answers.jsonl"
-    assert ask(country, output, "--alpha", "0.99", "--epsilon", "0.001") == 0
+    assert ask(country, output, *LEARNT, "--alpha", "0.99", "--epsilon", "0.001") == 0
     rows = read_row_file(str(output), QueryAnswer)
     refused = [row for row in rows if row.source == "refused"]
     assert 0 < len(refused) < len(rows)
@@ -162,9 +172,10 @@ def test_a_field_called_stream_is_ignored(country, tmp_path):
 
 @some_quick("truth", [True, False], True)
 @pytest.mark.slow
-def test_the_plot(country, tmp_path, truth):
+@pytest.mark.parametrize("method", [[], LEARNT], ids=["counts", "hypothesis"])
+def test_the_plot(country, tmp_path, truth, method):
     output = tmp_path / "answers.jsonl"
-    assert ask(country, output) == 0
+    assert ask(country, output, *method) == 0
     given = ["--input", str(output), *(["--truth", country["truth.jsonl"]] if truth else [])]
     for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         assert cli.main(["plot", "queries", *given, "--output", str(tmp_path / f"p.{ending}")]) == 0
@@ -190,9 +201,11 @@ class TestPlan:
         assert cli.main(["plan", "queries", *self.GIVEN, *options, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    def accuracy(self, capsys, *options):
-        (found,) = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]["methods"].values()
-        return found
+    def accuracy(self, capsys, *options, method="multiplicative_weights"):
+        found = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]
+        assert found["taken"] == "counts"
+        assert set(found["methods"]) == {"counts", "multiplicative_weights"}
+        return found["methods"][method]
 
     def test_says_what_the_mechanism_says(self, capsys):
         made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2, integer=True)
@@ -205,8 +218,10 @@ class TestPlan:
         output = tmp_path / "answers.jsonl"
         files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
         size = ["--records", "1000000", "--planned", "500", "--domain", country["domain"]]
-        assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
+        method = ["--method", "multiplicative_weights"]
+        assert cli.main(["queries", *files, *size, *method, "--epsilon", "1"]) == 0
         known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
+        assert known.pop("method") == "multiplicative_weights"
         assert known == self.accuracy(capsys, "--items", str(len(DOMAIN)))
         assert (
             known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
@@ -214,19 +229,30 @@ class TestPlan:
 
     @pytest.mark.slow
     def test_finds_the_epsilon_for_an_error(self, capsys):
-        (epsilon,) = self.plan(capsys, "--error", "150000")["epsilons"].values()
-        found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
-        more, less = (next(iter(budget["methods"].values()))["error_bound"] for budget in found)
-        assert less <= 150_000 < more
+        for method, error in (("counts", 150), ("multiplicative_weights", 150_000)):
+            epsilon = self.plan(capsys, "--error", str(error))["epsilons"][method]
+            found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
+            more, less = (budget["methods"][method]["error_bound"] for budget in found)
+            assert less <= error < more
 
     def test_for_people(self, capsys):
         assert cli.main(["plan", "queries", *self.GIVEN, "--epsilon", "1"]) == 0
-        assert "the first 500 answers are all within" in " ".join(capsys.readouterr().out.split())
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "the first 500 answers are all within their error bounds" in shown
+        assert "counts (taken)" in shown
+
+    def test_without_a_number_of_people_only_counts_answer(self, capsys):
+        assert cli.main(["plan", "queries", "--items", "1", "--epsilon", "1", "--json"]) == 0
+        methods = json.loads(capsys.readouterr().out)["budgets"][0]["methods"]
+        assert methods["counts"]["item_error_bound"] == methods["counts"]["error_bound"]
+        assert (
+            methods["multiplicative_weights"]["reason"] == "--records must be given with method multiplicative_weights"
+        )
 
     @pytest.mark.parametrize(
         ("option", "value", "message"),
         [
-            ("--items", "1", "domain_size must be >= 2, got 1"),
+            ("--items", "0", "--items must be >= 1, got 0"),
             ("--epsilon", "-1", "epsilon must be finite and > 0, got -1.0"),
             ("--alpha", "1", "alpha must be in (0, 1), got 1.0"),
             ("--beta", "0", "beta must be in (0, 1), got 0.0"),

@@ -171,7 +171,12 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
     for folder in (incoming, answers, letters):
         folder.mkdir()
     command = ["queries", f"--input={tmp_path}/people.parquet", f"--domain={tmp_path}/domain", f"--records={USERS}"]
-    command += ["--alpha=0.1", "--epsilon=100", f"--noise_key_file={tmp_path}/noise.key"]
+    command += [
+        "--method=multiplicative_weights",
+        "--alpha=0.1",
+        "--epsilon=100",
+        f"--noise_key_file={tmp_path}/noise.key",
+    ]
     command += ["--run_id=same", "--ledger=none"]  # the same queries, in other files
     assert cli.main([*command, f"--queries={tmp_path}/queries", f"--output={tmp_path}/expected.jsonl"]) == 0
     expected = [json.loads(text) for text in (tmp_path / "expected.jsonl").read_text().splitlines()]
@@ -230,7 +235,7 @@ def test_queries_that_come_before_the_data_wait_for_it(tmp_path, runner):
         time.sleep(COARSE_SECONDS)
     put(incoming, "_END", Path.touch)
     domain = Domain(("a", "b"))
-    ask = PrivateQueries(epsilon=20, domain=domain, records=10, alpha=0.2, noise=KeyedNoise(bytes(range(32))))
+    ask = PrivateQueries(epsilon=20, domain=domain, noise=KeyedNoise(bytes(range(32))))
 
     def build(pipeline):
         people = pipeline | "People" >> beam.Create([0]) | beam.Map(late_person)

@@ -32,7 +32,8 @@ TWO = {"streams": ("x", "y")}
 ONE_OF_TWO = TWO | {"streams_per_person": 1}
 PERSON = {"unit": "user", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
-ABOUT = LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}
+ABOUT = LIST | {"epsilon": 1.0}
+LEARNT = {"method": "multiplicative_weights", "records": 1000, "alpha": 0.1}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
 NUMERIC = {"low": 0, "high": 10, "resolution": 8}
 PUBLISHED = {"method": "henzinger_sricharan_steiner"}
@@ -107,8 +108,9 @@ EXAMPLES = {
     "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
     "PrivateQueries": [
-        (ABOUT, ((), (people_hashed,))),
-        (ABOUT | {"real_weights": True}, ((ROUNDED_FLOATS,), (ROUNDED_FLOATS, people_hashed))),
+        (ABOUT, (people_hashed,)),
+        (ABOUT | LEARNT, ((), (people_hashed,))),
+        (ABOUT | LEARNT | {"real_weights": True}, ((ROUNDED_FLOATS,), (ROUNDED_FLOATS, people_hashed))),
     ],
 }
 CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]

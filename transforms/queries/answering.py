@@ -1,11 +1,10 @@
-"""Answers linear queries in order of event time: the stage that keeps the data set and the hypothesis."""
+"""Answers linear queries in order of event time: the stage that keeps the data set, and what was learnt of it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import apache_beam as beam
 import numpy as np
@@ -14,27 +13,20 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import MAGIC, pack, unpack
-from privstream.mechanisms.sparse_vector.multiplicative_weights import (
-    Hypothesis,
-    LinearQueries,
-    OnlineMultiplicativeWeights,
-)
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.broken_rule import MISSING, RANGE, TYPE, BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, set_aside, text_of
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.queries.counting import ONE_KEY, decode_counts, encode_counts
+from privstream.transforms.queries.counting import ONE_KEY, decode_counts
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time_markers import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 
 QUERY = b"q"
-ENTRIES = 2**22  # of queries that are answered at once
-NO_BOUND = -1.0
+REFUSED = "refused"
 LATE = "time must not be before that at which the query came, or of a query that has been answered"
 
 
@@ -138,18 +130,43 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+class Answers(Protocol):
+    """A method: what is kept of the data set, what is learnt from answers, and how queries are answered."""
+
+    def take(self, counts: np.ndarray) -> Any:
+        """Return what is kept of a data set: of the counts of its records, int64, by position in the domain."""
+
+    def pack(self, data: Any) -> bytes:
+        """Encode what is kept."""
+
+    def unpack(self, packed: bytes) -> Any:
+        """Decode what is kept."""
+
+    def initial(self) -> Any:
+        """Return what is learnt before the first answer."""
+
+    def snapshot(self, learnt: Any) -> bytes:
+        """Encode what is learnt."""
+
+    def restore(self, snapshot: bytes) -> Any:
+        """Decode what is learnt."""
+
+    def answer(self, data: Any, learnt: Any, queries: list[SparseQuery], before: int) -> tuple[Any, list[QueryAnswer]]:
+        """Answer queries in order, after so many before; return what is learnt then, and the rows."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answering:
     """What is remembered.
 
     Attributes:
-        counts: the data set, int64, or None before it has come.
-        hypothesis: what the answers have taught so far.
+        data: what is kept of the data set, or None before it has come.
+        learnt: what the answers have taught so far.
         answered: number of queries answered.
     """
 
-    counts: np.ndarray | None
-    hypothesis: Hypothesis
+    data: Any
+    learnt: Any
     answered: int = 0
 
 
@@ -159,13 +176,8 @@ class AnswerQueries(beam.DoFn):
     Queries that come before the data wait for it.
     """
 
-    def __init__(
-        self, *, mechanism: OnlineMultiplicativeWeights, noise: NoiseSource, queries: int, beta: float
-    ) -> None:
-        self.mechanism = mechanism
-        self.noise = noise
-        self.queries = queries
-        self.beta = beta
+    def __init__(self, method: Answers) -> None:
+        self.method = method
         self.keys = KeyedState(self)
         self.late = Metrics.counter("privstream", "queries_late")
         self.answered = Metrics.counter("privstream", "queries_answered")
@@ -176,16 +188,16 @@ class AnswerQueries(beam.DoFn):
         return SparseQuery.from_bytes(record).due // MILLISECOND
 
     def decode(self, key: bytes, segments: list[bytes]) -> Answering:
-        """Read the data set, and the newest hypothesis after it."""
-        counts = decode_counts(segments[0]) if segments else None
+        """Read the data set, and the newest of what was learnt after it."""
+        data = self.method.unpack(segments[0]) if segments else None
         if len(segments) < 2:
-            return Answering(counts, self.mechanism.initial_state())
+            return Answering(data, self.method.initial())
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
-        return Answering(counts, self.mechanism.restore(fields["hypothesis"]), fields["answered"])
+        return Answering(data, self.method.restore(fields["hypothesis"]), fields["answered"])
 
     def encode(self, state: Answering) -> list[bytes]:
-        """Write the data set and the hypothesis."""
-        return [] if state.counts is None else [encode_counts(state.counts), self._learnt(state)]
+        """Write the data set and what was learnt."""
+        return [] if state.data is None else [self.method.pack(state.data), self._learnt(state)]
 
     def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
         """Keep the data set, or a query until its time has come."""
@@ -201,13 +213,13 @@ class AnswerQueries(beam.DoFn):
             self.keys.wait(key, data[1:], progress, cells)
             cells.due.set(Timestamp(micros=query.due), dynamic_timer_tag=str(query.due))
 
-    def _keep_data(self, key: bytes, data: bytes, cells: Cells) -> None:
+    def _keep_data(self, key: bytes, counts: bytes, cells: Cells) -> None:
         """Keep the data set, and set the timers of queries that wait for it anew."""
         decoded = self.keys.open(key, cells)
-        if decoded.state.counts is not None:
+        if decoded.state.data is not None:
             raise ValueError("data must come once")
-        decoded.state = replace(decoded.state, counts=decode_counts(data))
-        self.keys.append(decoded, data, cells)
+        decoded.state = replace(decoded.state, data=self.method.take(decode_counts(counts)))
+        self.keys.append(decoded, self.method.pack(decoded.state.data), cells)
         self.keys.close(key, decoded, cells)
         for step in decoded.steps:
             due = step * MILLISECOND
@@ -216,7 +228,7 @@ class AnswerQueries(beam.DoFn):
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Answer the queries that are due, in order of time, name and content."""
         decoded = self.keys.open(key, cells)
-        last = time.micros // MILLISECOND if decoded.state.counts is not None else NOTHING
+        last = time.micros // MILLISECOND if decoded.state.data is not None else NOTHING
         records = [record for _, found in decoded.take_until(last) for record in found]
         if not records:
             self.keys.cache(key, decoded)
@@ -224,80 +236,20 @@ class AnswerQueries(beam.DoFn):
         pairs = [(SparseQuery.from_bytes(record), record) for record in records]
         queries = [query for query, _ in sorted(pairs, key=lambda pair: (pair[0].time, pair[0].name, pair[1]))]
         before = decoded.state
-        hypothesis, rows = self._answer(before.hypothesis, before.counts, queries, before.answered)
+        learnt, rows = self.method.answer(before.data, before.learnt, queries, before.answered)
+        self.answered.inc(len(rows))
+        self.refused.inc(sum(row.source == REFUSED for row in rows))
         yield from (
             TimestampedValue(row, Timestamp(micros=query.due)) for row, query in zip(rows, queries, strict=True)
         )
-        decoded.state = replace(before, hypothesis=hypothesis, answered=before.answered + len(queries))
+        decoded.state = replace(before, learnt=learnt, answered=before.answered + len(queries))
         self.keys.append(decoded, self._learnt(decoded.state), cells)
         self.keys.close(key, decoded, cells)
 
     def _learnt(self, state: Answering) -> bytes:
         """Encode what changes with answers."""
-        fields: dict[str, Any] = {"hypothesis": self.mechanism.snapshot(state.hypothesis), "answered": state.answered}
+        fields: dict[str, Any] = {"hypothesis": self.method.snapshot(state.learnt), "answered": state.answered}
         return pack("answering", 1, fields)
-
-    def _answer(
-        self, hypothesis: Hypothesis, counts: Any, queries: list[SparseQuery], before: int
-    ) -> tuple[Hypothesis, list[QueryAnswer]]:
-        """Answer queries in order; the hypothesis changes on the way."""
-        rows: list[QueryAnswer] = []
-        size = max(1, ENTRIES // self.mechanism.domain_size)
-        for start in range(0, len(queries), size):
-            some = queries[start : start + size]
-            while some and (left := self._left(hypothesis)):
-                table = self._table(some)
-                used = left
-                hypothesis, answers = self.mechanism.step(hypothesis, LinearQueries(counts, table), self.noise)
-                for query, value, measured in zip(
-                    some, answers.values.tolist(), answers.measured.tolist(), strict=False
-                ):
-                    used -= measured
-                    rows.append(
-                        self._row(query, value, "measured" if measured else "hypothesis", used, before + len(rows))
-                    )
-                some = some[answers.answered :]
-            if some:
-                law = np.exp(hypothesis.log_law)
-                for query in some:
-                    value = self.mechanism.records * float(query.weights @ law[query.positions])
-                    rows.append(self._row(query, value, "refused", 0, before + len(rows)))
-                self.refused.inc(len(some))
-        self.answered.inc(len(queries))
-        return hypothesis, rows
-
-    def _left(self, hypothesis: Hypothesis) -> int:
-        """Return how many more answers may be measured."""
-        return self.mechanism.max_updates - self.mechanism.updates(hypothesis)
-
-    def _table(self, queries: list[SparseQuery]) -> np.ndarray:
-        """Write queries out over the whole domain."""
-        table = np.zeros((len(queries), self.mechanism.domain_size), np.int64 if self.mechanism.integer else np.float64)
-        for row, query in zip(table, queries, strict=True):
-            row[query.positions] = query.weights
-        return table
-
-    def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
-        """Return a row that is published; a real number is rounded to about a hundredth of its noise."""
-        whole = source == "measured" and self.mechanism.integer
-        digits = 2 - math.floor(math.log10(self.mechanism.tests.value_scale)) if source == "measured" else 1
-        return QueryAnswer(
-            query=query.name,
-            time=Timestamp(micros=query.time),
-            estimate=value if whole else round(value, digits),
-            error_bound=self._error_bound(source, before, 0.0 if whole else 10.0**-digits / 2),
-            source=source,
-            measurements_left=left,
-        )
-
-    def _error_bound(self, source: str, before: int, rounding: float) -> float:
-        """Return how wrong an answer is at most, or that there is no bound: of a refused one nothing was tested."""
-        if source == "refused":
-            return NO_BOUND
-        bound = self.mechanism.accuracy(max(self.queries, before + 1), self.beta) + rounding
-        if source == "measured":
-            bound -= self.mechanism.alpha * self.mechanism.records
-        return float(math.ceil(bound))
 
 
 declare_states(AnswerQueries, "answer_queries")

@@ -14,7 +14,12 @@ from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.questions.queries.simulation import QueryTruth
 from privstream.transforms import QueryAnswer
 
-STYLES = {"hypothesis": (COLOURS[0], "o"), "measured": (COLOURS[1], "D"), "refused": (ALARM, "x")}
+STYLES = {
+    "counts": (COLOURS[0], "o"),
+    "hypothesis": (COLOURS[0], "o"),
+    "measured": (COLOURS[1], "D"),
+    "refused": (ALARM, "x"),
+}
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,13 @@ def _caption(picture: QueryPicture) -> str:
     """Say what is seen."""
     rows = picture.rows
     count = {source: sum(row.source == source for row in rows) for source in STYLES}
-    text = (
-        f"{len(rows):,} answers: {count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
-        f"{count['refused']:,} refused. {picture.meaning}"
+    sources = (
+        "sums of counts with noise"
+        if count["counts"]
+        else f"{count['hypothesis']:,} from the hypothesis, {count['measured']:,} measured, "
+        f"{count['refused']:,} refused"
     )
+    text = f"{len(rows):,} answers: {sources}. {picture.meaning}"
     if picture.truth and rows:
         within = sum(abs(row.estimate - picture.truth[row.query]) <= row.error_bound for row in rows)
         worst = max(abs(row.estimate - picture.truth[row.query]) for row in rows)

@@ -9,7 +9,7 @@ SPEC = QuestionSpec(
     word="queries",
     summary="answer many counting queries about one data set, one after the other",
     description="Answers linear queries about how many people have which items, in the order in which they are "
-    "asked, from a public hypothesis that learns from its errors.",
+    "asked: from counts of all items with noise, or from a public hypothesis that learns from its errors.",
     protected="a person, over all queries together",
     known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
     transform="queries.private_queries.PrivateQueries",
@@ -49,6 +49,7 @@ query has a time. A file named _END ends the run.
     plan_epilog="""\
 numbers in the answer:
   error bound       with probability 1 - beta, all answers together are within so many people of the truth
+  of one item       the same where each query is about one item; a query of n items has up to sqrt(n) times this bound
   alpha             as given, or the value with the smallest error bound
   measurements      number of answers that may be taken from the data before queries are refused
   people needed     with at least so many people no query is refused, with probability 1 - beta; 1 if every query could
@@ -56,10 +57,12 @@ numbers in the answer:
 """,
     columns={
         "error_bound": "error bound (people)",
+        "item_error_bound": "of one item",
         "alpha": "alpha",
         "max_measurements": "measurements",
         "records_needed": "people needed",
     },
     picture="answers with their error bounds, or their errors",
     simulation="region and age of people, and questions about them",
+    audit="noise of answers, several records of a person",
 )
