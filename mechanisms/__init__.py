@@ -17,6 +17,7 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.counted_flags import CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import (
     Histogram,
@@ -56,6 +57,7 @@ __all__ = [
     "BufferedToeplitzCounter",
     "ColumnFlags",
     "ContinualCounter",
+    "CountedFlags",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
     "Histogram",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,33 @@ LARGEST_THRESHOLD = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnFlags(HistogramMechanism):
+class FlagMechanism(HistogramMechanism):
+    """What mechanisms share that publish after every step which column sums have passed their thresholds.
+
+    A flag that is up is an infinite `base` in the state.
+    """
+
+    thresholds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.thresholds, tuple) or len(self.thresholds) != self.columns:
+            raise ValueError(f"thresholds must be a tuple of {self.columns} integers")
+        for threshold in self.thresholds:
+            if checks.integer("thresholds", threshold, minimum=1) > LARGEST_THRESHOLD:
+                raise ValueError(f"thresholds must be <= 2**53, got {threshold}")
+
+    def initial_state(self) -> PartitionState:
+        """Return the state before the first step: all flags are down."""
+        return self._start(np.array(self.thresholds, dtype=np.float64))
+
+    @abstractmethod
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring, for steps 1 .. `step`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags(FlagMechanism):
     """Publishes after every step for every column whether its sum has passed its threshold; flags stay up.
 
     This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
@@ -60,15 +87,8 @@ class ColumnFlags(HistogramMechanism):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 9; docs/proofs/anchored.md, section 5.
     """
 
-    thresholds: tuple[int, ...]
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.thresholds, tuple) or len(self.thresholds) != self.columns:
-            raise ValueError(f"thresholds must be a tuple of {self.columns} integers")
-        for threshold in self.thresholds:
-            if checks.integer("thresholds", threshold, minimum=1) > LARGEST_THRESHOLD:
-                raise ValueError(f"thresholds must be <= 2**53, got {threshold}")
         paper_delta(self.epsilon, self.delta)
 
     def error(self, step: int) -> int:
@@ -101,10 +121,6 @@ class ColumnFlags(HistogramMechanism):
             counter=self.counter,
             thresholds=self.thresholds,
         )
-
-    def initial_state(self) -> PartitionState:
-        """Return the state before the first step: all flags are down."""
-        return self._start(np.array(self.thresholds, dtype=np.float64))
 
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource

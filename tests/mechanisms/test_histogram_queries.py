@@ -12,6 +12,7 @@ from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.histograms.anchored_partition import early_bound
 from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.counted_flags import CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.partition import bound_labels
 from privstream.mechanisms.histograms.query import (
@@ -444,12 +445,44 @@ class TestFlags:
         assert np.array_equal(np.concatenate(parts), whole)
         assert whole[-1].any()
 
-    @some_quick("delta", [0.0, 1e-6])
+    @some_quick("horizon", [None, 600])
     @pytest.mark.slow
-    def test_errors_hold(self, delta):
+    def test_counted_flags_are_what_counts_with_noise_have_reached(self, horizon):
+        tested = CountedFlags(epsilon=0.3, columns=2, thresholds=(300, 500), delta=1e-6, horizon=horizon)
+        rows, noise = np.ones((600, 2), np.int64), SeededNoise(1)
+        _, sums = tested.counter.run(tested.counter.initial_state(), rows, tested._source(noise))
+        state, whole = tested.run(tested.initial_state(), rows, noise)
+        for column, threshold in enumerate(tested.thresholds):
+            first = int(np.argmax(sums[:, column] >= threshold))
+            assert whole[:, column].tolist() == [False] * first + [True] * (600 - first)
+        assert (sums[:, 0] < 300)[np.argmax(sums[:, 0] >= 300) :].any()  # a flag stays up where a count falls again
+        assert np.isinf(state.base).tolist() == whole[-1].tolist() == [True, True]
+        assert state.step == 600
+
+    def test_counted_flags_in_pieces_are_the_same_and_their_error_is_that_of_counts(self):
+        tested = CountedFlags(epsilon=0.3, columns=2, thresholds=(300, 500), horizon=600)
+        rows = np.ones((600, 2), np.int64)
+        _, whole = tested.run(tested.initial_state(), rows, SeededNoise(1))
+        state, parts = tested.initial_state(), []
+        for piece in np.split(rows, [1, 100, 250, 251, 400]):
+            state, flags = tested.run(tested.restore(tested.snapshot(state)), piece, SeededNoise(1))
+            parts.append(flags)
+        assert np.array_equal(np.concatenate(parts), whole)
+        live = HistogramQueries(epsilon=0.3, columns=2, horizon=600, mode="direct")
+        assert tested.error(1) == tested.error(600) == live.error_bound(1, 1)
+        endless, live = (
+            CountedFlags(epsilon=0.3, columns=1, thresholds=(5,)),
+            HistogramQueries(epsilon=0.3, columns=1, mode="direct"),
+        )
+        assert endless.error(9) == live.error_bound(9, 9) < endless.error(999)
+
+    @some_quick("delta", [0.0, 1e-6])
+    @pytest.mark.parametrize("kind", [ColumnFlags, CountedFlags])
+    @pytest.mark.slow
+    def test_errors_hold(self, delta, kind):
         runs, failures = 20, 0
         for seed in range(runs):
-            tested = ColumnFlags(epsilon=2.0, delta=delta, columns=3, thresholds=(2000, 2500, 3500), horizon=5000)
+            tested = kind(epsilon=2.0, delta=delta, columns=3, thresholds=(2000, 2500, 3500), horizon=5000)
             rows = np.random.default_rng(seed).integers(0, 2, (5000, 3))
             rows[:, 0] = 1
             sums = np.cumsum(rows, axis=0)

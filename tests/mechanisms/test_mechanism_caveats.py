@@ -53,6 +53,7 @@ EXAMPLES = {
         (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*COMPARED, caveats.GIVEN_FUNCTIONS)),
     ],
     "ColumnFlags": [(FLAGS, COMPARED)],
+    "CountedFlags": [(FLAGS, EXACT)],
     "SetCardinality": [({"mode": "sparse"}, EXACT), ({"unit": "event"}, EXACT)],
     "KeyedCounts": [
         ({"delta": 1e-6}, NUMBERS),

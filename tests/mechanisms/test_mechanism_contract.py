@@ -20,6 +20,7 @@ from privstream.mechanisms import (
     BottomUpTreeCounter,
     BufferedToeplitzCounter,
     ColumnFlags,
+    CountedFlags,
     DynamicPredecessor,
     HistogramQueries,
     Holdings,
@@ -173,6 +174,7 @@ EXAMPLES = {
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
+    CountedFlags: Example(CountedFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
     NumericQuantiles: Example(
         NumericQuantiles(epsilon=1.0, delta=1e-3, low=0, high=5, resolution=20, over="start", horizon=5), binned_steps
     ),

@@ -177,10 +177,13 @@ def test_plan_finds_the_least_epsilon_for_an_error(capsys: pytest.CaptureFixture
 
 
 def test_plan_of_flags_is_what_a_run_promises(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (planned,) = plan(capsys, "flags", "--categories", "12", "--windows", "30")["methods"].values()
+    found = plan(capsys, "flags", "--categories", "12", "--windows", "30")
+    assert found["taken"] == "direct_counters"
+    published, planned = (found["methods"][name] for name in ("henzinger_sricharan_steiner", "direct_counters"))
+    assert planned["error_bound"] < published["error_bound"] / 10
     assert command(trips, "flags", tmp_path / "f.jsonl", "--thresholds", "7") == 0
     promised = json.loads((tmp_path / "f.jsonl.guarantee.json").read_text())
-    assert promised["accuracy"] == planned
+    assert promised["accuracy"] == planned | {"method": "direct_counters"}
     assert promised["parameters"]["thresholds"] == 7
 
 

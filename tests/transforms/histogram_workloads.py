@@ -34,6 +34,7 @@ CONFIGURATIONS = {
 }  # fmt: skip
 FLAGS = {
     "flags": {"thresholds": 30, "epsilon": 50.0},
+    "published flags": {"thresholds": 30, "epsilon": 50.0, "method": "henzinger_sricharan_steiner"},
     "flags of people": {
         "thresholds": dict(zip(NAMES, (5, 10, 20, 40, 80, 160), strict=True)),
         "unit": "user", "max_contributions": 9, "epsilon": 300.0, "streams": STREAMS,

@@ -88,12 +88,13 @@ def test_interesting_configurations_are_interesting():
         if name in FLAGS:
             raised = [row.raised for row in rows]
             assert 0.1 < np.mean(raised) < 0.9
+            assert made.method == FLAGS[name].get("method", "direct_counters")
         else:
             assert made.method == CONFIGURATIONS[name].get("method", "direct_counters")
             estimates = {row.estimate for row in rows if row.query == made.questions[0].name}
             assert len(estimates) > 3
         if made.unit == "user":
-            free = transform(name, max_contributions=60_000, **({"max_per_window": None} if name != "flags" else {}))
+            free = transform(name, max_contributions=60_000, **({"max_per_window": None} if name not in FLAGS else {}))
             assert len(slow_histogram.counted(made, events)) < len(slow_histogram.counted(free, events))
 
 
@@ -171,10 +172,10 @@ def test_a_state_is_small_however_many_events_there_were():
     assert sizes[0] == sizes[1] < 1500
 
 
-@pytest.mark.parametrize("name", ["several categories", "people", "flags"])
+@pytest.mark.parametrize("name", ["several categories", "people", "flags", "published flags"])
 @streaming
 def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
-    made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name == "flags" else {}))
+    made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name in FLAGS else {}))
     chance = random.Random(3)
     waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
     stream = made.categories.streams[0]

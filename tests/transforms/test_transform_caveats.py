@@ -92,8 +92,9 @@ EXAMPLES = {
         (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
     ],
     "ThresholdFlags": [
-        (WINDOWS | LIST | {"thresholds": 50}, (COMPARED_FLOATS,)),
-        (WINDOWS | LIST | {"thresholds": 50} | PERSON, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | {"thresholds": 50}, ()),
+        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED, (COMPARED_FLOATS,)),
+        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED | PERSON, (COMPARED_FLOATS, people_hashed)),
     ],
     "SetCardinality": [
         (WINDOWS | MOVES, (people_hashed,)),

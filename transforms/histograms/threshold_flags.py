@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.column_flags import ColumnFlags, FlagMechanism
+from privstream.mechanisms.histograms.counted_flags import CountedFlags
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.publishing import CountedSteps
+from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import CategoryFlag
 from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
@@ -35,16 +38,20 @@ class ThresholdFlags(CategoryTransform):
 
     Privacy:
         Unit: one event, or one person over the whole run and all streams. Neighbours: `neighbouring`. (epsilon, delta):
-        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published. As `ColumnFlags` compares
-        with floating-point noise, the guarantee holds up to rounding.
+        `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published. The method
+        "henzinger_sricharan_steiner" compares with floating-point noise, and its guarantee holds up to rounding.
 
     Accuracy:
         With probability 1 - beta, all flags of a stream are within their `error_bound`, in all windows together.
 
     Args:
-        epsilon: limit on what all rows together show about one event or one person, > 0, and below 3 if delta > 0. A
-            smaller value protects better and needs more noise.
+        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
+            better and needs more noise.
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
+        method: method that finds flags; "auto" takes the one with the smallest error bound at the end.
+            "direct_counters" counts with noise in every window, as a histogram does. "henzinger_sricharan_steiner" is
+            the published algorithm: its error hardly grows with the run, and is large from the start; with a delta
+            above 0 it needs an epsilon below 3.
         domain, window, start, end, renew_every: see `histograms.continual_histogram.ContinualHistogram`.
         allowed_lateness, delta, unit, max_contributions: see `histograms.continual_histogram.ContinualHistogram`.
         max_per_window, categories_per_row, separator, streams: see `histograms.continual_histogram.ContinualHistogram`.
@@ -53,7 +60,8 @@ class ThresholdFlags(CategoryTransform):
     Raises:
         ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
 
-    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 9; docs/proofs/anchored.md, live_histograms.md.
+    Source: docs/proofs/live_histograms.md, counters.md; Henzinger, Sricharan, Steiner (2023), Algorithm 9, and
+    docs/proofs/anchored.md.
     """
 
     row_type = CategoryFlag
@@ -69,6 +77,7 @@ class ThresholdFlags(CategoryTransform):
         noise: NoiseSource,
         end: Moment | None = None,
         delta: float = 0.0,
+        method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
         renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
         unit: Literal["event", "user"] = "event",
@@ -107,10 +116,15 @@ class ThresholdFlags(CategoryTransform):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        self._mechanism = ColumnFlags(epsilon=epsilon, delta=delta, beta=beta, thresholds=each, **self.shape)
+        given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": beta, "thresholds": each, **self.shape}
+        makers: dict[str, Callable[[], CountedFlags | ColumnFlags]] = {
+            "direct_counters": partial(CountedFlags, **given),
+            "henzinger_sricharan_steiner": partial(ColumnFlags, **given),
+        }
+        self.method, self._mechanism = choose_method(method, makers, lambda made: made.error(self.windows or MANY))
 
     @property
-    def mechanism(self) -> ColumnFlags:
+    def mechanism(self) -> CountedFlags | ColumnFlags:
         """The mechanism of one stream."""
         return self._mechanism
 
@@ -124,7 +138,8 @@ class ThresholdFlags(CategoryTransform):
             failure_probability=beta,
             sentence=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
             f"of a stream together, the flag of every category whose count is {error:,} above its "
-            f"threshold is up, and that of every category whose count is {error:,} below it is down.",
+            f"threshold is up, and that of every category whose count is more than {error:,} below it is down "
+            f"(method {self.method}).",
             numbers={"error_bound": error, "windows": windows},
         )
 
@@ -147,7 +162,7 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     """Per stream: run the mechanism through every window, and publish all flags."""
 
     def __init__(
-        self, *, steps: Steps, timer_offset: int, categories: Categories, mechanism: ColumnFlags, noise: NoiseSource
+        self, *, steps: Steps, timer_offset: int, categories: Categories, mechanism: FlagMechanism, noise: NoiseSource
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
         self.mechanism = mechanism
