@@ -29,7 +29,10 @@ def people_hashed(neighbouring: str) -> str:
 
 def items_hashed(neighbouring: str) -> str:
     """Return the caveat where items that are not on a list are published by their hashes."""
-    return f"So are items: with m of them in all, add {_twice(neighbouring)}m / 2^64 for each one that a person sends."
+    return (
+        "Items are told apart by keyed 64-bit hashes: with m of them in all, "
+        f"add {_twice(neighbouring)}m / 2^64 to delta for each one that a person sends."
+    )
 
 
 def streams_hashed(neighbouring: str) -> str:

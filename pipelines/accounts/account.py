@@ -73,7 +73,7 @@ class Account:
         noise: KeyedNoise,
         guarantee: PrivacyGuarantee,
     ) -> str:
-        """Write a run into the ledger; return a line that says so, with the public name of the run.
+        """Write a run into the ledger, unless it is a dry run; return a line that says so, with the run's public name.
 
         Raises:
             ValueError: the ledger, or the limit, refuses it.
@@ -93,10 +93,13 @@ class Account:
             guarantee=guarantee,
             output=arguments.output,
         )
-        new = not os.path.exists(self.path)
-        repeats = Ledger(self.path).append(entry, partial(self._accept, entry))
+        new, ledger = not os.path.exists(self.path), Ledger(self.path)
+        write = ledger.foresee if arguments.dry_run else ledger.append
+        repeats = write(entry, partial(self._accept, entry))
         how = "a repetition, which costs nothing more" if repeats else f"a release about data set {self.dataset!r}"
         line = f"run id: {arguments.run_id}; ledger: {self.path}: {how}"
+        if arguments.dry_run:
+            line += " (foreseen, not recorded)"
         return f"{line}\n{NEW}" if new else line
 
     def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:

@@ -131,17 +131,25 @@ class Ledger:
                 parameters, or `accept`, which gets the earlier entries unless this one repeats one, raised it.
         """
         with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
-            earlier = self._entries(file)
-            for other in earlier:
-                if other.run_id == entry.run_id and (names := entry.differs_from(other)):
-                    self._refuse_run_id(entry, other, names)
-            repeats = any(other.release == entry.release and other.dataset == entry.dataset for other in earlier)
-            if not repeats:
-                accept(earlier)
+            repeats = self._agrees(entry, self._entries(file), accept)
             line = entry.to_line()
             if os.write(file, line) != len(line):
                 raise ValueError(f"ledger must be a file that can be written, got {self.path} (the disk is full)")
             os.fsync(file)
+        return repeats
+
+    def foresee(self, entry: Entry, accept: Callable[[Sequence[Entry]], None]) -> bool:
+        """Do what `append` does, but write nothing; a file that is not there has no entries."""
+        return self._agrees(entry, self.read() if os.path.exists(self.path) else [], accept)
+
+    def _agrees(self, entry: Entry, earlier: Sequence[Entry], accept: Callable[[Sequence[Entry]], None]) -> bool:
+        """Return whether an entry repeats an earlier one, if it agrees with all and they are accepted."""
+        for other in earlier:
+            if other.run_id == entry.run_id and (names := entry.differs_from(other)):
+                self._refuse_run_id(entry, other, names)
+        repeats = any(other.release == entry.release and other.dataset == entry.dataset for other in earlier)
+        if not repeats:
+            accept(earlier)
         return repeats
 
     def _entries(self, file: int) -> list[Entry]:

@@ -146,15 +146,22 @@ class RunCommand:
         self._report(run, counters)
 
     def _try(self, run: _Run, options: PipelineOptions) -> None:
-        """Run the pipeline for its counters alone, and tell what they say of the input; rows are let go unseen."""
+        """Run the pipeline for its counters alone, and tell what they say of the input; rows are let go unseen.
+
+        What the ledger or the limit would refuse is refused.
+        """
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
+                foreseen.append(run.charge())
                 _build(run, pipeline, beam.FlatMap(_let_go), _letters(run.arguments.dead_letter))
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
+        foreseen: list[str] = []
         counters = launch.run(options, build, end_path(run.arguments), None)
+        for line in foreseen:
+            say(line)
         self._report(run, {COMPLETE: 1, **counters} if counters else counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:

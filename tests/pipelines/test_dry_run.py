@@ -44,7 +44,9 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
     assert "2 events outside of the windows of the run" in told
     assert "1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in --time_field" in told
     assert "dry run: nothing was published, recorded or spent." in told
-    assert "rows.jsonl" not in told and "ledger" not in told
+    assert "ledger: key.ledger.jsonl: a release about data set 'default' (foreseen, not recorded)\n" in told
+    assert "this ledger is new" in told
+    assert "rows.jsonl" not in told
     assert sorted(file.name for file in folder.iterdir()) == before
 
 
@@ -58,6 +60,27 @@ def test_the_run_itself_is_as_if_there_had_been_none(folder: Path, capsys: pytes
     assert "dry_run" not in (folder / "rows.jsonl.guarantee.json").read_text()
     assert run("histogram", "--overwrite") == 0
     assert (folder / "rows.jsonl").read_bytes() == rows
+
+
+def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = ["--budget_limit=1.5,0"]
+    assert run("histogram", "--dry_run", *limit) == 0
+    assert run("histogram", *limit) == 0
+    assert run("histogram", "--dry_run", "--overwrite", *limit) == 0
+    assert "a repetition, which costs nothing more (foreseen, not recorded)" in capsys.readouterr().err
+    before = (folder / "key.ledger.jsonl").read_bytes()
+    assert run("top-k", "--dry_run", "--overwrite", *limit) == 2
+    assert "budget_limit" in capsys.readouterr().err
+    assert run("top-k", "--dry_run", "--overwrite") == 0
+    assert (folder / "key.ledger.jsonl").read_bytes() == before
+
+
+def test_a_damaged_ledger_is_refused_as_by_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "key.ledger.jsonl").write_text("{}\n")
+    assert run("histogram", "--dry_run") == 2
+    assert "ledger key.ledger.jsonl: line 1 must be an entry as privstream writes it" in capsys.readouterr().err
 
 
 def test_input_of_which_nothing_can_be_used_ends_with_status_3(

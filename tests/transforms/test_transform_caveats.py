@@ -8,7 +8,6 @@ from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.caveats import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
-    GIVEN_NUMBERS,
     KEYED_NOISE,
     ROUNDED_FLOATS,
     contributions_hashed,
@@ -53,15 +52,15 @@ EXAMPLES = {
         (HITTERS | TWO | {"streams_per_person": 2}, (people_hashed, items_hashed)),
     ],
     "KeyedCounts": [
-        (COUNTS, (GIVEN_NUMBERS, people_hashed, items_hashed)),
-        (COUNTS | WINDOWS | {"over": "start"}, (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed)),
-        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (GIVEN_NUMBERS, people_hashed, items_hashed)),
+        (COUNTS, (people_hashed, items_hashed)),
+        (COUNTS | WINDOWS | {"over": "start"}, (people_hashed, items_hashed, contributions_hashed)),
+        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (people_hashed, items_hashed)),
         (
             COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9},
-            (GIVEN_NUMBERS, people_hashed, items_hashed, contributions_hashed),
+            (people_hashed, items_hashed, contributions_hashed),
         ),
-        (COUNTS | WINDOWS | LIST, (GIVEN_NUMBERS, people_hashed)),
-        (COUNTS | {"unit": "event", "max_contributions": None}, (GIVEN_NUMBERS, items_hashed)),
+        (COUNTS | WINDOWS | LIST, (people_hashed,)),
+        (COUNTS | {"unit": "event", "max_contributions": None}, (items_hashed,)),
     ],
     "TopKWithGap": [
         (WINDOWS | LIST | {"top": 1}, (people_hashed,)),

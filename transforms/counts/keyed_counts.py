@@ -11,7 +11,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import contributions_hashed, items_hashed, people_hashed
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
@@ -172,7 +172,7 @@ class KeyedCounts(PrivateTransform):
     def promise(self) -> PrivacyGuarantee:
         """What one person is promised, over the whole run and all streams."""
         found = self.mechanism.guarantee
-        caveats = list(found.caveats)
+        caveats = [KEYED_NOISE]  # who and what has which number is said of hashes below
         if self._by_person:
             caveats.append(people_hashed(self.mechanism.neighbouring))
         if self.domain is None:
