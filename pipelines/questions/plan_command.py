@@ -108,7 +108,7 @@ class PlanCommand:
         return {"question": self.spec.word, "budgets": budgets}
 
     def _without_delta(self, arguments: argparse.Namespace, epsilon: float) -> float | None:
-        """Return the error of such a run with a delta of 0, if that is smaller; a run keeps to the delta it is given."""
+        """Return the error of such a run with a delta of 0, if that is smaller; a run takes the delta it is given."""
         if not arguments.delta:
             return None
         given = self._attempt(arguments, epsilon, None)
@@ -185,8 +185,8 @@ class PlanCommand:
             taken = budget["methods"][budget["taken"]]
             guarantee = budget["guarantee"]
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
-            pure = budget["error_without_delta"]
-            better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {self.spec.error_unit}."]
+            pure, unit = budget["error_without_delta"], self.spec.error_unit
+            better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
             show(title, table, [*reasons, taken["sentence"], *better])
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
