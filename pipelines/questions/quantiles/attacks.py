@@ -30,8 +30,8 @@ ATTACKS = (
     Attack(
         name="too many values",
         text=f"of 4 people, half have a low value and half a high one. With D, one person more has a high one in each "
-        f"of {WINDOWS} windows, of which one may count. The adversary adds up the quantiles of all windows. The control "
-        "has the same noise, and all of them count.",
+        f"of {WINDOWS} windows, of which one may count. The adversary adds up the quantiles of all windows. The "
+        "control has the same noise, and all of them count.",
         options={"epsilon": EPSILON, "low": 0, "high": 2, "resolution": 2, "max_contributions": 1, "quantiles": FEW},
         control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
         others=all_windows(*OTHERS[:4]),
