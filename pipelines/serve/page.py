@@ -17,6 +17,7 @@ from privstream.pipelines.report.section import picture, words_of
 from privstream.pipelines.serve.folder import Found, WatchedFolder, stamp_of
 from privstream.pipelines.serve.health import Health
 from privstream.pipelines.serve.newest import newest, newest_first
+from privstream.pipelines.terminal import printable
 
 ROOM = "privstream.pipelines.serve"
 MOST_PICTURES = 6
@@ -74,7 +75,7 @@ class Page:
                 "version": one.version + ledger,
                 "pictures": _pictures(one),
                 "running": one.running,
-                "title": one.name if one.result is None else f"{one.result.spec.word}: {one.name}",
+                "title": printable(one.name if one.result is None else f"{one.result.spec.word}: {one.name}"),
             }
             for one in found
         ]

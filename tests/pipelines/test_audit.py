@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise
+from privstream.mechanisms.free_gap.gap_tests import GapTests
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
@@ -17,6 +18,7 @@ from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.questions.attack import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.spec import resolve
+from privstream.transforms.counts.contributions import CountContributions
 from scipy import stats
 
 AUDITED = [word for word in WORDS if question(word).audit]
@@ -134,6 +136,31 @@ class TestTrials:
         assert len(np.unique(one)) > 60
         correlation = np.corrcoef(one - 1, other)[0, 1]
         assert abs(correlation) < 6.5 / math.sqrt(200)
+
+
+def count_all(monkeypatch):
+    """Let people count as often as they come."""
+    monkeypatch.setattr(CountContributions, "_within_limit", lambda self, held, rows, times: np.arange(len(rows)))
+
+
+def never_halt(monkeypatch):
+    """Let alerts go on when their budget is spent."""
+    monkeypatch.setattr(GapTests, "budget", 1 << 40)
+
+
+class TestLimits:
+    """A transform without its limit over the run is refuted: attacks in one window, or in few, do not see that."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("word", "name", "broken"),
+        [("counts", "too many contributions", count_all), ("alerts", "a budget that is spent", never_halt)],
+    )
+    def test_a_run_without_its_limit_is_refuted(self, word, name, broken, monkeypatch):
+        (attack,) = (attack for attack in attacks(word) if attack.name == name)
+        broken(monkeypatch)
+        trials = Trials(question(word), attack, attack.options, 1600, SeededNoise(6))
+        assert measure(*trials.run(), trials.guarantee, WRONG).violated
 
 
 def finding(verdict):

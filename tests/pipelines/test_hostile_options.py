@@ -10,6 +10,7 @@ import pytest
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import Parser
+from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
 
@@ -129,6 +130,33 @@ def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.Cap
     line = shlex.split(COMMANDS["heavy-hitters"])
     _, told = call(["heavy-hitters", *line, "--kafka_setting", "sasl.password=secret\udcff"], capsys)
     assert told == "privstream heavy-hitters: error: --kafka_setting must be valid UTF-8 text without a NUL character\n"
+
+
+@pytest.mark.parametrize("option", ["output", "input", "copy", "dead_letter", "ledger"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://me:secret@h/d/t",
+        "POSTGRESQL://me:sec/ret@h/d/t",
+        "postgresql:/me:secret@h/d/t",
+        " postgresql://me:secret@h/d/t",
+        "postgres://me@h/d/t?sslmode=require&password=secret",
+        "kafka://me:secret@h:9092/t",
+        "s3://me:secret@bucket/rows.csv",
+    ],
+)
+def test_a_password_in_an_address_is_not_quoted(
+    option: str, url: str, folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, told = call(["counts", *shlex.split(COMMANDS["counts"]), f"--{option}={url}"], capsys)
+    assert status == 2
+    assert f"--{option} must be without a password" in told
+    assert "ret" not in told  # of the password
+
+
+@pytest.mark.parametrize("path", ["a:b@c.jsonl", "s3://bucket/a:b@c.jsonl", "gs://b/d?x=1", "kafka://me@h:9092/t"])
+def test_an_address_without_a_password_is_one(path: str) -> None:
+    check_texts(argparse.Namespace(output=path, kafka_setting=["sasl.password=secret"]), [])
 
 
 def test_what_cannot_be_written_after_a_run_is_one_line(

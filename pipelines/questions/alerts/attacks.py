@@ -1,4 +1,4 @@
-"""Attacks on alerts: a person who meets a rule that is nearly passed, or who is in the number of an alert."""
+"""Attacks on alerts: a person who meets a rule that is nearly passed, in one window or many, or is in its number."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,9 @@ from privstream.pipelines.questions.attack import (
 from privstream.transforms.alerts.rules import AlertRule
 
 EPSILON, DELTA = 2.0, 0.05
-WINDOWS = 2
+WINDOWS, MANY_WINDOWS = 2, 16
 MOST_EXPONENT = 100.0
-LOW, HIGH = (AlertRule(name="low", at_least=5),), (AlertRule(name="high", at_least=60),)
+ONE, LOW, HIGH = ((AlertRule(name=f"at least {least}", at_least=least),) for least in (1, 5, 60))
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
@@ -38,6 +38,11 @@ def on_the_edge(seen: Seen) -> Iterable[Sent]:
 def passed_by(transform: Any, rows: Sequence[Any]) -> float:
     """Return by how much the rule is passed, with noise; -1 where there is no alert."""
     return float(rows[0].gap) if rows else -1.0
+
+
+def passed_in_all(transform: Any, rows: Sequence[Any]) -> float:
+    """Return by how much the rule is passed in all windows together, with noise; 0 where there is no alert."""
+    return math.fsum(1 + row.gap for row in rows)
 
 
 ATTACKS = (
@@ -61,6 +66,18 @@ ATTACKS = (
         others=all_windows(*crowd(5, "a")),
         suspect=SUSPECT_ALWAYS,
         score=passed_by,
+    ),
+    Attack(
+        name="a budget that is spent",
+        text=f"one person meets a rule for one in each of {MANY_WINDOWS} windows, and the budget pays for one alert. "
+        "With D, one person more meets it in all of them. The adversary adds up by how much it is passed. The control "
+        "pays for all alerts.",
+        options={"epsilon": EPSILON, "rules": ONE, "min_alerts": 1, "branches": 1, "method": "sparse_vector"},
+        control={"epsilon": MANY_WINDOWS * EPSILON, "min_alerts": MANY_WINDOWS},
+        others=all_windows(*crowd(1, "a")),
+        suspect=SUSPECT_ALWAYS,
+        score=passed_in_all,
+        windows=MANY_WINDOWS,
     ),
     Attack(
         name="the number of an alert",

@@ -9,7 +9,7 @@ SPEC = QuestionSpec(
     "every window, from events of people who enter and leave, or from sessions with a time-out. People may come "
     "and go as often as they like.",
     protected="a person over the whole run, or an event",
-    known_as="unique users online, occupancy, active subscriptions",
+    known_as="daily active users, unique users online, occupancy",
     transform="cardinality.set_cardinality.SetCardinality",
     row="CardinalityEstimate",
     order=("stream", "window_start"),

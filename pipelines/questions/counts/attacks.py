@@ -6,6 +6,7 @@ from privstream.transforms.events.domain import Domain
 EPSILON = 2.0
 ONE = Domain(["a"])
 TWICE = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a"))
+WINDOWS = 6
 
 ATTACKS = (
     Attack(
@@ -19,14 +20,14 @@ ATTACKS = (
     ),
     Attack(
         name="too many contributions",
-        text="with D, one person has an item in each of 3 windows, of which 2 may count. The adversary adds up the "
-        "counts of all windows.",
-        options={"epsilon": EPSILON, "domain": ONE, "max_contributions": 2},
-        control={"epsilon": 4 * EPSILON},
+        text=f"with D, one person has an item in each of {WINDOWS} windows, of which one may count. The adversary adds "
+        "up the counts of all windows. The control has the same noise, and all of them count.",
+        options={"epsilon": EPSILON, "domain": ONE, "max_contributions": 1},
+        control={"epsilon": WINDOWS * EPSILON, "max_contributions": WINDOWS},
         others=nobody,
         suspect=TWICE,
         score=total("count"),
-        windows=3,
+        windows=WINDOWS,
     ),
     Attack(
         name="a person alone with an item",
