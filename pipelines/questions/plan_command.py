@@ -101,10 +101,21 @@ class PlanCommand:
                     "methods": {
                         name: {"reason": one} if isinstance(one, str) else one.to_dict() for name, one in found.items()
                     },
+                    "error_without_delta": self._without_delta(arguments, epsilon),
                     "guarantee": taken.guarantee.to_dict(),
                 }
             )
         return {"question": self.spec.word, "budgets": budgets}
+
+    def _without_delta(self, arguments: argparse.Namespace, epsilon: float) -> float | None:
+        """Return the error of such a run with a delta of 0, if that is smaller; a run takes the delta it is given."""
+        if not arguments.delta:
+            return None
+        given = self._attempt(arguments, epsilon, None)
+        pure = self._attempt(argparse.Namespace(**{**vars(arguments), "delta": 0.0}), epsilon, None)
+        if isinstance(given, str) or isinstance(pure, str) or pure.error >= given.error:
+            return None
+        return pure.error
 
     def _budgets(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return the least epsilon with which every method has the error that is asked for."""
@@ -174,7 +185,9 @@ class PlanCommand:
             taken = budget["methods"][budget["taken"]]
             guarantee = budget["guarantee"]
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
-            show(title, table, [*reasons, taken["sentence"]])
+            pure, unit = budget["error_without_delta"], self.spec.error_unit
+            better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
+            show(title, table, [*reasons, taken["sentence"], *better])
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""

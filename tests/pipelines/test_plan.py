@@ -166,3 +166,23 @@ def test_numbers_out_of_range_are_refused(options: list[str], message: str, caps
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")
+
+
+def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.CaptureFixture[str]) -> None:
+    def least(*options: str) -> tuple[float, float | None]:
+        asked = ["plan", "cardinality", "--epsilon", "1", *options]
+        assert cli.main([*asked, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["budgets"]
+        return found["methods"][found["taken"]]["error_bound"], found["error_without_delta"]
+
+    pure, nothing = least("--windows", "4")
+    assert nothing is None
+    noisy, better = least("--windows", "4", "--delta", "1e-6")
+    assert noisy > pure == better
+    assert least("--windows", "40", "--delta", "1e-6")[1] is None
+    assert cli.main(["plan", "cardinality", "--epsilon", "1", "--windows", "4", "--delta", "1e-6"]) == 0
+    assert f"Without --delta the error is smaller: {pure} people." in printed(capsys)
+
+
+def test_a_plan_keeps_silent_about_a_delta_that_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert budget(capsys, "--horizon", "1")["error_without_delta"] is None

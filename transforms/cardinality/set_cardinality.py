@@ -77,7 +77,7 @@ class SetCardinality(PrivateTransform):
             one. `end` must be given unless the input has no end.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
-            some hundred windows: compare plans with and without it.
+            some hundred windows: `privstream plan` says where it does.
         unit: what is protected: all that one "user" does in the whole run, or one "event".
         enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
             means that.

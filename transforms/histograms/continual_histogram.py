@@ -58,7 +58,7 @@ class ContinualHistogram(CategoryTransform):
             better and needs more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
-            some hundred windows: compare plans with and without it.
+            some hundred windows: `privstream plan` says where it does.
         domain: public list of items: the categories. Events of other items count in no answer.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
