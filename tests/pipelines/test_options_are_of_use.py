@@ -71,6 +71,7 @@ VALUES = {
     "quantiles": "0.5",
     "queries": "max",
     "quiet": "2",
+    "records": "200",
     "renew_every": "1h",
     "resolution": "20",
     "run_id": "another",
