@@ -21,7 +21,7 @@ from privstream.transforms.alerts.rules import AlertRule
 EPSILON, DELTA = 2.0, 0.05
 WINDOWS, MANY_WINDOWS = 2, 16
 MOST_EXPONENT = 100.0
-ONE, LOW, HIGH = ((AlertRule(name=f"at least {least}", at_least=least),) for least in (1, 5, 60))
+ONE, LOW, HIGH = ((AlertRule(name=f"at least {least}", at_least=least, items=("a", "b")),) for least in (1, 5, 60))
 SUSPECT_ALWAYS = all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "b"))
 
 
