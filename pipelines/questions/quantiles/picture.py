@@ -181,7 +181,8 @@ def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: st
     """Say what is seen."""
     if not rows:
         return "There are no rows."
-    text = f"{len(found):,} quantiles in {len(found[0].days):,} windows. {meaning}"
+    number = "1 quantile" if len(found) == 1 else f"{len(found):,} quantiles"
+    text = f"{number} in {len(found[0].days):,} windows. {meaning}"
     if unknown := sum(int(line.unknown.sum()) for line in found):
         points = sum(len(line.days) for line in found)
         text += (
