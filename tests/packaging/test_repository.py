@@ -15,7 +15,7 @@ FOLDERS = (*PACKAGES, "tests", "benchmarks", "deploy", "docs", ".ci")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 BINARY = {".avro", ".bz2", ".gz", ".parquet", ".pdf", ".png", ".pyc", ".zst"}
 
-MAX_LINES = 400
+MAX_LINES = 800
 README_MAX_LINES = 150
 
 # Where documents may point. Packages come from wherever the machine is set up to fetch them: no file names a registry.
