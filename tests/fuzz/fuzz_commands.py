@@ -28,12 +28,10 @@ class Question:
     Attributes:
         options: all but those of input, output, key, run and streams.
         files: further files that it needs, by option.
-        streams: whether it takes `--streams`.
     """
 
     options: list[str]
     files: dict[str, str] = field(default_factory=dict)
-    streams: bool = True
 
 
 DOMAIN = {"domain": "".join(f"{item}\n" for item in ITEMS)}
@@ -61,7 +59,7 @@ QUESTIONS = {
     "high": 60}])}),
     "predecessor": Question([*WINDOWS, "--epsilon", "9", *POINTS], {"queries": lines([{"point": 9}, {"point": 40}])}),
     "queries": Question(["--epsilon", "5", "--records", "100", "--alpha", "0.3"], {**DOMAIN,
-    "queries": lines(ASKED)}, streams=False),
+    "queries": lines(ASKED)}),
 }  # fmt: skip
 
 

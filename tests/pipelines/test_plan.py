@@ -146,23 +146,14 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--epsilon", "nan"], "--epsilon must be finite and > 0, got nan"),
-        (["--epsilon", "1,-1"], "--epsilon must be finite and > 0, got -1.0"),
         (["--error", "0"], "--error must be finite and > 0, got 0.0"),
         (["--error", "5", "--epsilon", "1"], "one of --epsilon and --error must be given"),
         ([], "one of --epsilon and --error must be given"),
-        (["--epsilon", "1", "--delta", "0"], "--delta must be in (0, 1), got 0.0"),
-        (["--epsilon", "1", "--delta", "1"], "--delta must be in (0, 1), got 1.0"),
-        (["--epsilon", "1", "--max_hits", "0"], "--max_hits must be >= 1, got 0"),
-        (["--epsilon", "1", "--beta", "1"], "--beta must be in (0, 1), got 1.0"),
-        (["--epsilon", "1", "--items", "0"], "--items must be >= 1, got 0"),
-        (["--epsilon", "1", "--windows", "0"], "--windows must be >= 1, got 0"),
-        (["--epsilon", "1", "--horizon", "0"], "--horizon must be >= 1, got 0"),
-        (["--epsilon", "1", "--items_per_step", "0", "--horizon", "3"], "--items_per_step must be >= 1, got 0"),
-        (["--epsilon", "1", "--count_share", "1"], "--count_share must be in [0, 1), got 1.0"),
     ],
 )
-def test_numbers_out_of_range_are_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_of_a_plan_is_one_thing(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")
