@@ -46,7 +46,7 @@ DOORS = ["--enter_values", ",".join(ITEMS[:2]), "--leave_values", ",".join(ITEMS
 POINTS = ["--universe", "64", "--delete_values", ITEMS[3]]
 QUESTIONS = {
     "heavy-hitters": Question([*WINDOWS[:2], "--epsilon", "20", "--delta", "1e-3", "--max_hits", "3", "--horizon",
-    "9"]),
+    "9", "--method", "clock"]),
     "counts": Question([*WINDOWS, "--epsilon", "20", "--delta", "1e-3", "--max_contributions", "3", "--over", "start"]),
     "quantiles": Question([*WINDOWS, "--epsilon", "5", "--value_field", "item", "--low", "0", "--high", "4",
     "--quantiles", "0.5,0.9", "--max_contributions", "3"]),

@@ -250,7 +250,7 @@ def test_there_must_be_a_horizon_or_something_instead(
 @pytest.mark.slow
 def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert watch(city, output, "--start", "2024-01-01", common=ENDLESS) == 0
+    assert watch(city, output, "--start", "2024-01-01", "--method", "clock", common=ENDLESS) == 0
     accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
     later = re.search(r"rises to (\d+) in window 1,000", accuracy["sentence"])
     assert later is not None
@@ -335,7 +335,7 @@ def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_p
 
 @pytest.mark.slow
 def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City, tmp_path: Path) -> None:
-    options = ["--start", "2024-01-01", "--epsilon", "0.01"]
+    options = ["--start", "2024-01-01", "--epsilon", "0.01", "--method", "clock"]
     assert watch(city, tmp_path / "rows.jsonl", *options, common=ENDLESS) == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["made_by"] == {"command": "privstream heavy-hitters", "version": version("privstream")}

@@ -151,7 +151,7 @@ EDGES = [
     *[(word, f"--{name} {value}") for word in WORDS for name, value in (("epsilon", "1e-9"), ("epsilon", "500"))],
     *[(word, "--delta 1e-30") for word in WORDS if word != "alerts"],
     *[(word, "--beta 1e-15") for word in WORDS],
-    pytest.param("heavy-hitters", "--epsilon 500 --max_hits 1000 --delta 1e-12", marks=pytest.mark.slow),
+    pytest.param("heavy-hitters", "--epsilon 500 --max_hits 64 --delta 1e-12", marks=pytest.mark.slow),
     pytest.param("histogram", f"--windows {2**40}", marks=pytest.mark.slow),
     ("cardinality", f"--windows {2**40} --max_updates {2**40}"),
     ("ranges", f"--windows {2**40} --ranges {2**40} --universe {2**60}"),

@@ -33,7 +33,7 @@ HOSTILE = {
     "nulls": {"user": None, "item": None, "time": None},
 }
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress, "deflate": zlib.compress}
-HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock"]
 
 
 def json_text(events):
@@ -145,11 +145,11 @@ def test_compressed_text_that_ends_early_or_is_damaged_is_named(ending, tmp_path
             read_all(path)
 
 
-@some_quick("ending", COMPRESS, "gz")
-@some_quick("format", TEXTS, "jsonl")
-def test_a_run_on_compressed_text_that_ends_early_writes_nothing(format, ending, tmp_path, capfd):
-    path = tmp_path / f"a.{format}.{ending}"
-    path.write_bytes(COMPRESS[ending](TEXTS[format](HONEST).encode())[:-3])
+@some_quick("ending", ["jsonl.gz", "csv.zst"], "jsonl.gz")
+def test_a_run_on_compressed_text_that_ends_early_writes_nothing(ending, tmp_path, capfd):
+    path = tmp_path / f"a.{ending}"
+    format, compression = ending.split(".")
+    path.write_bytes(COMPRESS[compression](TEXTS[format](HONEST).encode())[:-3])
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)

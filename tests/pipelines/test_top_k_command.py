@@ -84,10 +84,10 @@ def test_ranks_are_right_up_to_what_is_promised(city: City, tmp_path: Path, caps
 @pytest.mark.slow
 def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_path: Path) -> None:
     answers = []
-    for name in ("a.jsonl", "b.parquet", "c.avro"):
+    for name in ("a.jsonl", "b.avro"):
         assert rank(city, tmp_path / name, "--epsilon", "2", "--delta", "1e-6", "--participation_cap", "2") == 0
         answers.append(read_row_file(str(tmp_path / name), RankedItem))
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == answers[1]
     assert rank(city, tmp_path / "d.jsonl", "--epsilon", "2", "--run_id", "other") == 0
     assert read_row_file(str(tmp_path / "d.jsonl"), RankedItem) != answers[0]
 
