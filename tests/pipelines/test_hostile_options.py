@@ -70,7 +70,7 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == words - {"demo", "audit"}, "the demo runs the others, and an audit takes numbers alone"
 
 
-@some_quick("command", COMMANDS, "queries", "plan alerts", "plot histogram", "simulate cardinality")
+@some_quick("command", COMMANDS, "cardinality", "plan alerts", "plot histogram", "simulate cardinality")
 def test_options_are_taken_or_refused_in_one_line(
     command: str, folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
