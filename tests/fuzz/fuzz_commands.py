@@ -28,12 +28,10 @@ class Question:
     Attributes:
         options: all but those of input, output, key, run and streams.
         files: further files that it needs, by option.
-        streams: whether it takes `--streams`.
     """
 
     options: list[str]
     files: dict[str, str] = field(default_factory=dict)
-    streams: bool = True
 
 
 DOMAIN = {"domain": "".join(f"{item}\n" for item in ITEMS)}
@@ -48,7 +46,7 @@ DOORS = ["--enter_values", ",".join(ITEMS[:2]), "--leave_values", ",".join(ITEMS
 POINTS = ["--universe", "64", "--delete_values", ITEMS[3]]
 QUESTIONS = {
     "heavy-hitters": Question([*WINDOWS[:2], "--epsilon", "20", "--delta", "1e-3", "--max_hits", "3", "--horizon",
-    "9"]),
+    "9", "--method", "clock"]),
     "counts": Question([*WINDOWS, "--epsilon", "20", "--delta", "1e-3", "--max_contributions", "3", "--over", "start"]),
     "quantiles": Question([*WINDOWS, "--epsilon", "5", "--value_field", "item", "--low", "0", "--high", "4",
     "--quantiles", "0.5,0.9", "--max_contributions", "3"]),
@@ -61,7 +59,7 @@ QUESTIONS = {
     "high": 60}])}),
     "predecessor": Question([*WINDOWS, "--epsilon", "9", *POINTS], {"queries": lines([{"point": 9}, {"point": 40}])}),
     "queries": Question(["--epsilon", "5", "--records", "100", "--alpha", "0.3"], {**DOMAIN,
-    "queries": lines(ASKED)}, streams=False),
+    "queries": lines(ASKED)}),
 }  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 """Options that nobody should give: numbers, texts, times and paths of every kind."""
 
 import random
+import shlex
 from pathlib import Path
 
 from fuzz_commands import QUESTIONS, arguments_of
+from privstream.pipelines.questions.catalogue import WORDS
+from questions import plan_line
 
 NUMBERS = [
     "0", "-0", "-1", "1", "2", "1.5", "1e5", "1e400", "-1e400", "1e-400", "5e-324", "nan", "NaN", "inf", "-inf", "",
@@ -79,25 +82,9 @@ def hostile_call(chance: random.Random, folder: Path, source: Path) -> list[str]
     return call
 
 
-PLANS = {
-    "heavy-hitters": ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "4"],
-    "counts": ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", "--over", "start", "--windows", "24"],
-    "quantiles": ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", "--quantiles", "0.5", "--resolution",
-    "50", "--windows", "24"],
-    "top-k": ["--epsilon", "1", "--items", "50", "--top", "5", "--windows", "24"],
-    "alerts": ["--epsilon", "1", "--rules", "5", "--windows", "30"],
-    "histogram": ["--epsilon", "1", "--categories", "9", "--windows", "30"],
-    "cardinality": ["--epsilon", "1", "--windows", "30", "--max_updates", "900"],
-    "ranges": ["--epsilon", "1", "--universe", "64", "--windows", "30", "--ranges", "5"],
-    "predecessor": ["--epsilon", "1", "--universe", "64", "--windows", "30"],
-    "queries": ["--epsilon", "1", "--records", "1000", "--items", "50", "--planned", "20"],
-}  # fmt: skip
-
-
 def hostile_plan(chance: random.Random) -> list[str]:
     """Return a call of `plan` of which one or two numbers are hostile."""
-    name = chance.choice(list(PLANS))
-    call = ["plan", name, *PLANS[name]]
+    call = shlex.split(plan_line(chance.choice(WORDS)))
     for _ in range(chance.choice([1, 1, 2])):
         place = chance.choice(
             [place for place, word in enumerate(call) if word.startswith("--") and place + 1 < len(call)]

@@ -14,4 +14,4 @@ def test_damage_is_noticed(kind, format, tmp_path):
     def check(chance, folder):
         check_damage_is_noticed(KINDS[kind](chance, folder, format))
 
-    run_cases(f"{kind} {format}", {"damaged": 100}.get(kind, 30), check, tmp_path)
+    run_cases(f"{kind} {format}", {"damaged": 40}.get(kind, 15), check, tmp_path)

@@ -59,7 +59,7 @@ def test_no_element_decides_for_others(name, tmp_path, caplog):
                 question, honest, results.outputs[f"rows {number}"], len(results.elements(f"dead {number}")), one
             )
 
-    run_cases(f"elements {name}", 1 if name in QUICK else 4, check, tmp_path)
+    run_cases(f"elements {name}", 1 if name in QUICK else 2, check, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_a_collection_of_wrong_elements_is_refused_or_set_aside(name, tmp_path):
             return
         assert len(results.elements("dead 0")) <= 3 * max(rows_of(one), 1)
 
-    run_cases(f"collections {name}", 2 if name in QUICK else 12, check, tmp_path)
+    run_cases(f"collections {name}", 2 if name in QUICK else 6, check, tmp_path)

@@ -14,7 +14,8 @@ from fuzz_reading import Outcome
 from fuzz_seeds import chance_of
 from fuzz_text_files import COMPRESSIONS, text_case
 
-CASES = 400
+CASES = 300
+"""No more than `test_fuzz_readers.py` has."""
 
 
 def lines_of(path):

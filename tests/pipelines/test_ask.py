@@ -202,7 +202,7 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
     [
         ({"epsilon": None}, "the following arguments are required: epsilon"),
         ({"epsilon": "x"}, "argument epsilon: must be a number, got 'x'"),
-        ({"epsilon": -1}, "epsilon must be finite and > 0, got -1.0"),
+        ({"delta": 2}, "delta must be in [0, 1), got 2.0"),
         ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
         ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
         ({"streams": ["a,b"]}, "streams must be texts without commas"),

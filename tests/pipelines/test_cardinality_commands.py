@@ -108,41 +108,17 @@ def test_visits_and_time_outs(building: Path, tmp_path: Path, capsys: pytest.Cap
     assert max(abs(row.estimate - free[row.window_end.micros]) for row in sessions) > 2 * sessions[0].error_bound
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "--leave_values or --timeout must be given: nobody would ever leave"),
-        (["--timeout", "0"], "--timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
-        (
-            [*DOORS, "--streams", "a", "--stream_field", ""],
-            "--streams must not be given when no stream is read: name its field with --stream_field",
-        ),
-        (
-            [*DOORS, "--method", "direct_counter", "--unit", "event"],
-            "--method must be auto or visit_counter with unit event, got 'direct_counter'",
-        ),
-        (
-            [*DOORS, "--method", "visit_counter"],
-            "--visits_per_person must be given with method visit_counter and unit user",
-        ),
-        ([*DOORS, "--max_updates", "0"], "--max_updates must be >= 1, got 0"),
-        ([*DOORS, "--epsilon", "nan"], "--epsilon must be finite and > 0, got nan"),
-        ([*DOORS, "--enter_values", "leave"], "--enter_values and --leave_values must have nothing in common"),
-    ],
-)
-def test_refusals(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options, message) -> None:
-    assert command(building, tmp_path / "x.jsonl", *options) == 2
+def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(building, tmp_path / "x.jsonl") == 2
+    message = "--leave_values or --timeout must be given: nobody would ever leave"
     assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_streams_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_streams_have_rows_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text(
         '{"user": "a", "item": "enter", "time": "2024-01-01T00:10:00Z", "stream": "north"}\n'
     )
     files = ["--input", str(tmp_path / "e.jsonl"), "--output", str(tmp_path / "o.jsonl")]
-    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--stream_field", "stream"]) == 2
-    assert "--streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--streams", "north,south"]) == 0
     assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
 
@@ -201,8 +177,6 @@ def test_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "all estimates of a stream in the first 1,048,576 windows are within" in printed
     assert "while people enter or leave it at most 10 times in all (method sparse_counter;" in printed
     assert "direct_counter: end must be given with method direct_counter" in printed
-    assert cli.main(["plan", "cardinality", "--epsilon", "0", "--windows", "9"]) == 2
-    assert "epsilon must be finite and > 0, got 0.0" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import apache_beam as beam
@@ -35,24 +34,6 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     assert ran.stdout == ""
     assert ran.stderr.endswith(f"events of 9 people in 2 windows of 1 hour: {tmp_path / 'events.csv'}\n")
     assert len(ran.stderr.splitlines()) == 1
-
-
-def all_commands(commands: cli.Commands = cli.COMMANDS) -> Iterator[tuple[str, object]]:
-    """Return all commands: their words and what makes them."""
-    for word, (what, _) in commands.items():
-        if isinstance(what, Mapping):
-            yield from ((f"{word} {words}", one) for words, one in all_commands(what))
-        else:
-            yield word, what
-
-
-@pytest.mark.parametrize(
-    ("words", "what"), list(all_commands()), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_every_command_has_help(words: str, what: object, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        cli.main([*words.split(), "--help"])
-    assert cli.load(what).description.split()[0] in capsys.readouterr().out
 
 
 def test_every_question_can_be_planned_drawn_and_simulated() -> None:
@@ -195,7 +176,7 @@ class Refuse(beam.DoFn):
     """Fails by a check of ours, whose messages never quote a record."""
 
     def process(self, element: str) -> None:
-        checks.positive("epsilon", -1.0)
+        checks.positive("scale", -1.0)
 
 
 @pytest.mark.parametrize(("stage", "kind"), [(LookUp, "KeyError"), (Convert, "ValueError")])
@@ -212,7 +193,7 @@ def test_the_error_of_a_failed_run_quotes_no_record(
 def test_the_error_of_a_check_is_shown_as_it_is() -> None:
     with pytest.raises(RunError) as raised:
         launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(Refuse()))
-    assert str(raised.value) == "epsilon must be finite and > 0, got -1.0"
+    assert str(raised.value) == "scale must be finite and > 0, got -1.0"
 
 
 LAUNCH_WITHOUT_PRISM = """

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines.sources import text_lines, text_pieces
 
@@ -108,7 +108,6 @@ SIGNS = st.sampled_from(['"', '"', ",", "v", "\r", 'i"', "\x00", " ", "x" * 50])
 ITEMS = st.lists(st.sampled_from(["\n", "\r", "z,AD,2024\n", '"', ",", "\r\n", "b"]), max_size=12).map("".join)
 
 
-@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(
     shapes=HONEST,
     hostile=st.one_of(

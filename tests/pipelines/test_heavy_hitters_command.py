@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -59,6 +60,14 @@ def watch(
     return cli.main(["heavy-hitters", *files, *common, *options])
 
 
+@pytest.fixture(scope="module")
+def answer(city: City, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of a run with the usual options, which many tests compare with."""
+    output = tmp_path_factory.mktemp("answer") / "rows.jsonl"
+    assert watch(city, output) == 0
+    return output
+
+
 @pytest.mark.slow
 def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     """One key, the same events from four formats, rows to three: one answer, which keeps its promise."""
@@ -100,16 +109,11 @@ def test_events_beyond_the_items_of_a_person_are_counted(city: City, tmp_path: P
 
 
 @pytest.mark.slow
-def test_another_key_or_run_id_gives_other_counts(city: City, tmp_path: Path) -> None:
-    for name, options in {
-        "a": [],
-        "b": ["--run_id", "another"],
-        "c": ["--shards", "3"],
-    }.items():
-        assert watch(city, tmp_path / f"{name}.jsonl", *options) == 0
-    a, b, c = ((tmp_path / f"{name}.jsonl").read_bytes() for name in "abc")
-    assert a != b
-    assert a == c
+def test_another_run_id_gives_other_counts_and_more_shards_the_same(city: City, answer: Path, tmp_path: Path) -> None:
+    assert watch(city, tmp_path / "other.jsonl", "--run_id", "another") == 0
+    assert watch(city, tmp_path / "shards.jsonl", "--shards", "3") == 0
+    assert (tmp_path / "other.jsonl").read_bytes() != answer.read_bytes()
+    assert (tmp_path / "shards.jsonl").read_bytes() == answer.read_bytes()
 
 
 def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,41 +145,37 @@ def test_without_a_key_a_new_one_is_made_and_said(
 
 @pytest.mark.slow
 def test_the_key_from_the_environment_is_the_same_key(
-    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert watch(city, tmp_path / "a.jsonl") == 0
     monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
     files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
     assert cli.main(["heavy-hitters", *files, *OPTIONS, "--noise_key_variable", "KEY_OF_THIS_TEST"]) == 0
-    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    assert answer.read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
 @pytest.mark.slow
 def test_a_table_on_the_terminal(
-    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert watch(city, "rows.jsonl") == 0
-    capsys.readouterr()
     assert watch(city, "-") == 0
     shown = capsys.readouterr()
-    for row in read_row_file("rows.jsonl", HeavyHitter):
+    for row in read_row_file(str(answer), HeavyHitter):
         assert f"{row.count:,} ± {row.count_stddev:,.0f}" in shown.out
     assert "heavy hitters" in shown.out
     assert "differential privacy" in shown.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.jsonl", "rows.jsonl.guarantee.json"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> None:
+def test_the_installed_command_runs_a_pipeline(city: City, answer: Path, tmp_path: Path) -> None:
     entry = Path(sys.executable).with_name("privstream")
     output = tmp_path / "rows.jsonl"
     files = ["--input", city.events("parquet"), "--output", str(output), "--noise_key_file", city.key]
     ran = subprocess.run([entry, "heavy-hitters", *files, *OPTIONS], capture_output=True, text=True, check=True)
     assert "Traceback" not in ran.stderr
     assert "WARNING" not in ran.stderr
-    assert watch(city, tmp_path / "again.jsonl") == 0
-    assert output.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
+    assert output.read_bytes() == answer.read_bytes()
 
 
 @pytest.mark.slow
@@ -222,9 +222,8 @@ def test_a_stream_field_is_monitored_for_itself(city: City, tmp_path: Path, caps
 
 
 @pytest.mark.slow
-def test_a_domain_names_the_only_items_that_are_published(city: City, tmp_path: Path) -> None:
-    assert watch(city, tmp_path / "all.jsonl") == 0
-    everything = {row.item for row in read_row_file(str(tmp_path / "all.jsonl"), HeavyHitter)}
+def test_a_domain_names_the_only_items_that_are_published(city: City, answer: Path, tmp_path: Path) -> None:
+    everything = {row.item for row in read_row_file(str(answer), HeavyHitter)}
     chosen = sorted(everything)[0]
     (tmp_path / "domain.txt").write_text(f"{chosen}\nsomething that nobody holds\n")
     bounds = ["--start", "2024-01-01", "--end", "2024-01-01T04:00:00Z"]
@@ -240,63 +239,6 @@ def test_start_and_end_bound_the_run(city: City, tmp_path: Path, capsys: pytest.
     assert "events outside of the windows of the run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--epsilon", "nan"], "epsilon must be finite and > 0, got nan"),
-        (["--epsilon", "inf"], "epsilon must be finite and > 0, got inf"),
-        (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
-        (["--epsilon", "-2"], "epsilon must be finite and > 0, got -2.0"),
-        (["--delta", "1"], "delta must be in (0, 1), got 1.0"),
-        (["--delta", "-0.1"], "delta must be in (0, 1), got -0.1"),
-        (["--max_hits", "0"], "max_hits must be >= 1, got 0"),
-        (["--window", "0"], "window must be > 0 and a whole number of milliseconds, got 0.0 seconds"),
-        (["--window", "nan"], "window must be finite, got nan"),
-        (["--period", "7200"], "period must be <= window, got 7200.0 > 3600.0"),
-        (["--horizon", "0"], "horizon must be >= 1, got 0"),
-        (["--horizon", "9" * 20], "horizon must be between -2**40 and 2**40"),
-        (["--dead_letter", "rows.jsonl"], "--dead_letter must not be written over --output, got rows.jsonl"),
-        (["--dead_letter", "rows.jsonl.guarantee.json"], "--dead_letter must not be written over the guarantee"),
-        (["--participation_cap", "0"], "participation_cap must be >= 1, got 0"),
-        (["--participation_cap", "2", "--horizon", "0"], "horizon must be >= 1, got 0"),
-        (["--epsilon", "1e-9"], "epsilon must be large enough for thresholds"),
-        (["--items_per_step", "0"], "items_per_step must be >= 1, got 0"),
-        (["--beta", "0"], "beta must be in (0, 1), got 0.0"),
-        (["--count_share", "1"], "count_share must be in [0, 1), got 1.0"),
-        (["--shards", "0"], "shards must be >= 1, got 0"),
-        (
-            ["--streams_per_person", "2"],
-            "streams_per_person must not be given when no stream is read: name its field with --stream_field",
-        ),
-        (["--user_field", "who"], "--user_field must name a field of"),
-        (["--input", "none.csv"], "--input must match at least one file: nothing matches none.csv"),
-        (["--domain", "none.txt"], "domain must be a readable file, got 'none.txt'"),
-        (["--noise_key_file", "none.key"], "noise_key_file must be a readable file, got none.key"),
-        (["--noise_key_variable", "NONE"], "--noise_key_file and --noise_key_variable must not both be given"),
-        (["--output", "rows.txt"], "--output must end in .avro, .parquet, .jsonl, .csv, got rows.txt"),
-        (["--output", "none/rows.avro"], "must be in a folder that exists: there is no folder none"),
-        (["--dead_letter", "none/d.jsonl"], "--dead_letter must be in a folder that exists"),
-        (["--start", "soon"], "start"),
-        (["--nonsense"], "unknown option --nonsense"),
-    ],
-)
-def test_what_cannot_work_is_refused_and_nothing_is_written(
-    options: list[str],
-    message: str,
-    city: City,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert watch(city, "rows.jsonl", *options) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert len(shown.err.splitlines()) == 1
-    assert shown.out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_there_must_be_a_horizon_or_something_instead(
     city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,18 +247,10 @@ def test_there_must_be_a_horizon_or_something_instead(
     assert message in capsys.readouterr().err
 
 
-def test_nothing_is_written_over_the_input(city: City, capsys: pytest.CaptureFixture[str]) -> None:
-    events = Path(city.events("parquet"))
-    before = events.read_bytes()
-    assert watch(city, events) == 2
-    assert "--output must not be written over --input" in capsys.readouterr().err
-    assert events.read_bytes() == before
-
-
 @pytest.mark.slow
 def test_without_a_horizon_the_accuracy_tells_how_the_threshold_rises(city: City, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    assert watch(city, output, "--start", "2024-01-01", common=ENDLESS) == 0
+    assert watch(city, output, "--start", "2024-01-01", "--method", "clock", common=ENDLESS) == 0
     accuracy = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())["accuracy"]
     later = re.search(r"rises to (\d+) in window 1,000", accuracy["sentence"])
     assert later is not None
@@ -350,13 +284,6 @@ def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv.gz"]
 
 
-@pytest.mark.parametrize("options", [["--horizon", "long"], ["--horizon", "unbounded"], ["--max_hits", "2.5"]])
-def test_what_is_no_number_is_refused(options: list[str], city: City, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        watch(city, tmp_path / "rows.jsonl", *options)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "-"])
 def test_a_failed_run_leaves_nothing_and_quotes_nobody(
     ending: str,
@@ -382,9 +309,12 @@ def test_a_failed_run_leaves_nothing_and_quotes_nobody(
 
 
 @pytest.mark.slow
-def test_a_failed_run_keeps_what_was_there(city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_keeps_what_was_there(
+    city: City, answer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "rows.jsonl"
-    assert watch(city, output) == 0
+    for written in answer.parent.iterdir():
+        shutil.copy(written, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def fail(*arguments: object) -> None:
@@ -405,7 +335,7 @@ def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_p
 
 @pytest.mark.slow
 def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City, tmp_path: Path) -> None:
-    options = ["--start", "2024-01-01", "--epsilon", "0.01"]
+    options = ["--start", "2024-01-01", "--epsilon", "0.01", "--method", "clock"]
     assert watch(city, tmp_path / "rows.jsonl", *options, common=ENDLESS) == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["made_by"] == {"command": "privstream heavy-hitters", "version": version("privstream")}

@@ -107,35 +107,6 @@ def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("histogram", ["--queries", "mode"], "queries must be among histogram"),
-        ("histogram", ["--unit", "user"], "max_contributions must be given when the unit is a user"),
-        ("histogram", ["--streams", "a"], "--stream_field must name a field of"),
-        ("histogram", ["--categories_per_row", "2"], "separator must be given"),
-        (
-            "flags",
-            ["--thresholds", "many"],
-            "thresholds must be a whole number, or a file with a JSON object",
-        ),
-        ("flags", ["--thresholds", "0"], "thresholds must be >= 1, got 0"),
-        ("histogram", ["--queries", "quantile:2"], "quantile:Q must have Q in (0, 1], got quantile:2"),
-    ],
-)
-def test_usage_errors(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name, options, message) -> None:
-    assert command(trips, name, tmp_path / "rows.jsonl", *options) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_bounded_input_needs_an_end(trips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--input", str(trips / "events.jsonl"), "--output", str(tmp_path / "r.jsonl")]
-    files += ["--domain", str(trips / "domain.txt"), "--window", "3600", "--start", "2024-01-01", "--epsilon", "1"]
-    assert cli.main(["histogram", *files]) != 0
-    assert "end must be given when the input is bounded" in capsys.readouterr().err
-
-
 def plan(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> dict[str, Any]:
     """Return the plan for one epsilon."""
     assert cli.main(["plan", name, "--epsilon=1", *options, "--json"]) == 0

@@ -1,7 +1,6 @@
 """Whatever stands behind an option, of any command: it is taken, or refused in one line that steers no terminal."""
 
 import argparse
-import json
 import re
 import shlex
 from pathlib import Path
@@ -13,38 +12,17 @@ from privstream.pipelines.help_page import Parser
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
+from questions import EXAMPLES, ONE_FOR_ALL, SHARED_OPTIONS, in_windows, options, run_line, write_folder
 
-FILES = "--input events.jsonl --output rows.jsonl --noise_key_file key"
-CLOCK = f"{FILES} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
 COMMANDS = {
-    "heavy-hitters": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
-    "counts": f"{FILES} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
-    "top-k": f"{CLOCK} --top 2 --domain domain",
-    "alerts": f"{CLOCK} --rules rules",
-    "histogram": f"{CLOCK} --domain domain",
-    "quantiles": f"{CLOCK} --delta 1e-6 --max_contributions 2 --low 0 --high 9",
-    "flags": f"{CLOCK} --domain domain --thresholds 5",
-    "cardinality": f"{CLOCK} --timeout 60",
-    "ranges": f"{CLOCK} --universe 64 --queries ranges",
-    "predecessor": f"{CLOCK} --universe 64 --queries points",
-    "queries": f"{FILES} --epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+    **{word: options(word) for word in EXAMPLES},
     "budget": "--ledger none",
-    "plan heavy-hitters": "--epsilon 1 --delta 1e-6 --max_hits 2",
-    "plan counts": "--epsilon 1 --delta 1e-6 --max_contributions 2",
-    "plan top-k": "--epsilon 1 --items 10 --top 2 --windows 5",
-    "plan alerts": "--epsilon 1 --rules 2 --windows 5",
-    "plan histogram": "--epsilon 1 --categories 5 --windows 5",
-    "plan quantiles": "--epsilon 1 --delta 1e-6 --max_contributions 2 --windows 5",
-    "plan flags": "--epsilon 1 --categories 5 --windows 5",
-    "plan cardinality": "--epsilon 1 --windows 5 --max_updates 9",
-    "plan ranges": "--epsilon 1 --universe 64 --windows 5 --ranges 3",
-    "plan predecessor": "--epsilon 1 --universe 64 --windows 5",
-    "plan queries": "--epsilon 1 --records 100 --items 5 --planned 5",
+    **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
     "report": "none.jsonl --output page.html",
     "serve": "none",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
-        f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + (" --windows 2" if name != "queries" else "")
+        f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + " --windows 2" * in_windows(name)
         for name in cli.SIMULATIONS
     },
 }
@@ -58,20 +36,8 @@ NUMBERS = {float: ["nan", "-1", "1e400"], int: ["-1", "9" * 30, STEERS]}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with one file of everything; no pipeline runs."""
-    event = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z"}
-    files = {
-        "events.jsonl": json.dumps(event),
-        "domain": "a\nb\nc",
-        "rules": '{"name": "r", "at_least": 5}',
-        "ranges": '{"low": 1, "high": 5}',
-        "points": '{"point": 5}',
-        "linear": '{"name": "y", "items": ["a"]}',
-    }
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
+    write_folder(tmp_path)
     (tmp_path / "binary").write_bytes(bytes(range(255, 0, -1)))
-    (tmp_path / "key").write_bytes(bytes(range(32)))
-    (tmp_path / "key").chmod(0o600)
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run", lambda *_: {})
@@ -104,12 +70,14 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == words - {"demo", "audit"}, "the demo runs the others, and an audit takes numbers alone"
 
 
-@some_quick("command", COMMANDS, "top-k", "plan alerts", "plot histogram", "simulate cardinality")
+@some_quick("command", COMMANDS, "cardinality", "plan alerts", "plot histogram", "simulate cardinality")
 def test_options_are_taken_or_refused_in_one_line(
     command: str, folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command.split()
     for option in offered(words):
+        if command in EXAMPLES and option.dest in SHARED_OPTIONS and command not in ONE_FOR_ALL:
+            continue
         for value in NUMBERS.get(float if option.metavar == "DURATION" else option.type, TEXTS):
             given = [*words, *shlex.split(COMMANDS[command]), f"{option.option_strings[0]}={value}"]
             status, told = call(given, capsys)
@@ -122,13 +90,13 @@ def test_options_are_taken_or_refused_in_one_line(
 @pytest.mark.parametrize("option", ["--runner", "--job_name", "--prism_location", STEERS, "--\udcff"])
 @pytest.mark.parametrize("value", [STEERS, "\udcff"])
 def test_options_of_beam(option: str, value: str, folder: None, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told = call(["ranges", *shlex.split(COMMANDS["ranges"]), f"{option}={value}"], capsys)
+    status, told = call([*shlex.split(run_line("ranges")), f"{option}={value}"], capsys)
     assert status == 2 or (option in ("--job_name", "--runner", "--prism_location") and value == STEERS), told
 
 
 def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.CaptureFixture[str]) -> None:
-    line = shlex.split(COMMANDS["heavy-hitters"])
-    _, told = call(["heavy-hitters", *line, "--kafka_setting", "sasl.password=secret\udcff"], capsys)
+    given = [*shlex.split(run_line("heavy-hitters")), "--kafka_setting", "sasl.password=secret\udcff"]
+    _, told = call(given, capsys)
     assert told == "privstream heavy-hitters: error: --kafka_setting must be valid UTF-8 text without a NUL character\n"
 
 
@@ -148,7 +116,7 @@ def test_a_secret_that_is_no_text_is_not_quoted(folder: None, capsys: pytest.Cap
 def test_a_password_in_an_address_is_not_quoted(
     option: str, url: str, folder: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, told = call(["counts", *shlex.split(COMMANDS["counts"]), f"--{option}={url}"], capsys)
+    status, told = call([*shlex.split(run_line("counts")), f"--{option}={url}"], capsys)
     assert status == 2
     assert f"--{option} must be without a password" in told
     assert "ret" not in told  # of the password
@@ -167,6 +135,6 @@ def test_what_cannot_be_written_after_a_run_is_one_line(
         return {}
 
     monkeypatch.setattr(launch, "run", fill_the_disk)
-    status, told = call(["cardinality", *shlex.split(COMMANDS["cardinality"])], capsys)
+    status, told = call(shlex.split(run_line("cardinality")), capsys)
     assert status == 1
     assert told.startswith("privstream cardinality: error: ") and told.count("\n") == 1

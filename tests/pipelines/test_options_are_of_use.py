@@ -1,31 +1,18 @@
 """What a help page offers is taken: for each option of each command there is a call that is not refused."""
 
 import argparse
-import json
 import shlex
 from pathlib import Path
 
 import pytest
+from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.help_page import Parser
 from privstream.pipelines.questions import run_command
+from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch
+from questions import EVENT, EXAMPLES, ONE_FOR_ALL, SHARED_OPTIONS, options, write_folder
 
-EVENTS = "--input events.jsonl --output rows.jsonl"
-CLOCK = f"{EVENTS} --window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z"
-COMMANDS = {
-    "heavy-hitters": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5",
-    "counts": f"{EVENTS} --window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2 --max_value 9",
-    "top-k": f"{CLOCK} --top 1 --epsilon 1 --domain domain",
-    "alerts": f"{CLOCK} --epsilon 1 --rules rules",
-    "histogram": f"{CLOCK} --epsilon 1 --domain domain",
-    "quantiles": f"{CLOCK} --epsilon 1 --delta 1e-6 --max_contributions 2 --low 0 --high 9",
-    "flags": f"{CLOCK} --epsilon 1 --domain domain --thresholds 5",
-    "cardinality": f"{CLOCK} --epsilon 1 --timeout 60",
-    "ranges": f"{CLOCK} --epsilon 1 --universe 64 --queries ranges",
-    "predecessor": f"{CLOCK} --epsilon 1 --universe 64 --queries points",
-    "queries": f"{EVENTS} --epsilon 1 --queries linear --domain domain --records 300",
-}
 VALUES = {
     "allowed_lateness": "60",
     "alpha": "0.3",
@@ -93,28 +80,6 @@ VALUES = {
     "watch": "1",
     "watermark": "marks --watch 1",
 }
-OF_COMMANDS = {
-    "heavy-hitters": {"renew_every": "1h --start 2024-01-01"},
-    "counts": {
-        "renew_every": "1h --start 2024-01-01",
-        "over": "2h --start 2024-01-01 --end 2024-01-01T02:00:00Z",
-        "top": "3",
-        "unit": "person",
-        "max_contributions": "3",
-        "horizon": "9 --start 2024-01-01 --over start",
-        "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
-    },
-    "quantiles": {
-        "over": "2h",
-        "value_field": "number",
-        "scale": "log --low 1",
-        "max_contributions": "3",
-        "unit": "person",
-    },
-    "top-k": {"unit": "person_in_window"},
-    "cardinality": {"unit": "event"},
-    "predecessor": {"delta": "1e-6 --delete_values out"},
-}
 NEED_A_SERVER = ("kafka_setting", "copy")
 
 
@@ -125,58 +90,35 @@ def offered(name: str) -> list[argparse.Action]:
     return [each for each in parser._actions if not each.required and each.dest not in ("help", *NEED_A_SERVER)]
 
 
-QUICK = ("top-k", "cardinality", "ranges")
-CASES = [
-    pytest.param(name, option, marks=[] if name in QUICK else [pytest.mark.slow], id=f"{name}-{option.dest}")
-    for name in COMMANDS
-    for option in offered(name)
-]
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder with one file of everything."""
-    event = {
-        "user": "5",
-        "item": "a",
-        "time": "2024-01-01T00:00:01Z",
-        "who": "6",
-        "thing": "b",
-        "land": "a",
-        "value": 3,
-        "number": 4,
-    }
-    files = {
-        "events.jsonl": json.dumps(event | {"when": "2024-01-01T00:00:02Z"}),
-        "domain": "a\nb\nc",
-        "key": "0123456789abcdef",
-        "rules": '{"name": "r", "at_least": 5}',
-        "ranges": '{"low": 1, "high": 5}',
-        "points": '{"point": 5}',
-        "linear": '{"name": "y", "items": ["a"]}',
-    }
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    (tmp_path / "key").chmod(0o600)
+    """Work in a folder with one file of everything; no pipeline runs."""
+    more = {"who": "6", "thing": "b", "land": "a", "value": 3, "number": 4, "when": "2024-01-01T00:00:02Z"}
+    write_folder(tmp_path, EVENT | more)
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("KEY", "0123456789abcdef")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(("name", "option"), CASES)
-def test_an_option_is_taken(
-    name: str,
-    option: argparse.Action,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     monkeypatch.setattr(launch, "run", lambda *_: {})
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
-    value = "" if option.nargs == 0 else (VALUES | OF_COMMANDS.get(name, {}))[option.dest]
-    call = f"{name} {COMMANDS[name]} {option.option_strings[0]} {value}"
-    if "--watch" in call:
-        watched = "--queries" if name == "queries" else "--input"
-        call += f" {watched} in --output out --input_format jsonl --run_id watched"
-    assert cli.main(shlex.split(call)) == 0, capsys.readouterr().err
+
+
+@some_quick("name", WORDS, "top-k", "ranges")
+def test_options_are_taken(name: str, folder: None, capsys: pytest.CaptureFixture[str]) -> None:
+    values = VALUES | EXAMPLES[name].values
+    for option in offered(name):
+        if option.dest in SHARED_OPTIONS and name not in ONE_FOR_ALL:
+            continue
+        value = values.get(option.dest, "") if option.nargs == 0 else values[option.dest]
+        call = f"{name} {options(name, key='')} {option.option_strings[0]} {value}"
+        if "--watch" in call:
+            watched = "--queries" if name == "queries" else "--input"
+            call += f" {watched} in --output out --input_format jsonl --run_id watched"
+        assert cli.main(shlex.split(call)) == 0, (call, capsys.readouterr().err)
+        for made in Path().glob("rows.jsonl*"):
+            made.unlink()
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_shared_options_are_offered_by_all(name: str) -> None:
+    assert {*SHARED_OPTIONS} <= {each.dest for each in offered(name)} | {"item_field"}

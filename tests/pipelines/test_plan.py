@@ -35,24 +35,23 @@ def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.parametrize(
-    ("name", "noise_scale", "detection_threshold", "tolerance"),
-    [
-        ("status", 15.24, 337, 0.0),
-        ("clock", 15.0, 330, 0.0),
-        ("target_charging", 21.5, 794, 0.002),
-        ("paper", 49_487, 1.82e6, 0.005),
-    ],
-)
-def test_the_published_table(
-    name: str, noise_scale: float, detection_threshold: float, tolerance: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+PUBLISHED = {
+    "status": (15.24, 337, 0.0),
+    "clock": (15.0, 330, 0.0),
+    "target_charging": (21.5, 794, 0.002),
+    "paper": (49_487, 1.82e6, 0.005),
+}
+"""By method: scale of the noise, detection threshold, and how exactly that is said."""
+
+
+def test_the_published_table(capsys: pytest.CaptureFixture[str]) -> None:
     answer = budget(capsys, *LISTED)
-    found = answer["methods"][name]
-    assert found["noise_scale"] == pytest.approx(noise_scale, rel=4e-3)
-    assert found["detection_threshold"] == pytest.approx(detection_threshold, rel=tolerance)
-    assert 0 < found["threshold"] < found["detection_threshold"]
-    assert found["count_stddev"] == 0
+    for name, (noise_scale, detection_threshold, tolerance) in PUBLISHED.items():
+        found = answer["methods"][name]
+        assert found["noise_scale"] == pytest.approx(noise_scale, rel=4e-3), name
+        assert found["detection_threshold"] == pytest.approx(detection_threshold, rel=tolerance), name
+        assert 0 < found["threshold"] < found["detection_threshold"], name
+        assert found["count_stddev"] == 0, name
     assert answer["taken"] == "status"
     assert answer["methods"]["clock"]["lasting_windows"] == 4
     assert "lasting_windows" not in answer["methods"]["status"]
@@ -67,26 +66,27 @@ def test_the_published_table_for_unknown_items(capsys: pytest.CaptureFixture[str
     assert any("takes part in at most 1,000 tests" in limit for limit in answer["guarantee"]["limits"])
 
 
-@some_quick("method", METHODS, "status", "counts")
-@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
-def test_the_plan_is_what_a_run_promises(method: str, neighbouring: str, capsys: pytest.CaptureFixture[str]) -> None:
+@some_quick("neighbouring", ["add_remove", "replace_one"], "add_remove")
+def test_the_plan_is_what_a_run_promises(neighbouring: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--horizon", "24", "--items_per_step", "3", "--neighbouring", neighbouring, "--streams_per_person", "2"]
     options += ["--streams", "5", "--count_share", "0.25"]
-    hitters = ShiftingHeavyHitters(
-        epsilon=1.0,
-        delta=1e-6,
-        max_hits=4,
-        window=60,
-        horizon=24,
-        items_per_step=3,
-        neighbouring=neighbouring,
-        streams=tuple("abcde"),
-        streams_per_person=2,
-        count_share=0.25,
-        method=method,
-        noise=KeyedNoise(b"0123456789abcdef"),
-    )
-    assert budget(capsys, *options)["methods"][method] == hitters.accuracy.to_dict()
+    planned = budget(capsys, *options)["methods"]
+    for method in METHODS:
+        hitters = ShiftingHeavyHitters(
+            epsilon=1.0,
+            delta=1e-6,
+            max_hits=4,
+            window=60,
+            horizon=24,
+            items_per_step=3,
+            neighbouring=neighbouring,
+            streams=tuple("abcde"),
+            streams_per_person=2,
+            count_share=0.25,
+            method=method,
+            noise=KeyedNoise(b"0123456789abcdef"),
+        )
+        assert planned[method] == hitters.accuracy.to_dict(), method
 
 
 def test_what_cannot_be_says_why_and_the_rest_is_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,23 +146,14 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--epsilon", "nan"], "--epsilon must be finite and > 0, got nan"),
-        (["--epsilon", "1,-1"], "--epsilon must be finite and > 0, got -1.0"),
         (["--error", "0"], "--error must be finite and > 0, got 0.0"),
         (["--error", "5", "--epsilon", "1"], "one of --epsilon and --error must be given"),
         ([], "one of --epsilon and --error must be given"),
-        (["--epsilon", "1", "--delta", "0"], "--delta must be in (0, 1), got 0.0"),
-        (["--epsilon", "1", "--delta", "1"], "--delta must be in (0, 1), got 1.0"),
-        (["--epsilon", "1", "--max_hits", "0"], "--max_hits must be >= 1, got 0"),
-        (["--epsilon", "1", "--beta", "1"], "--beta must be in (0, 1), got 1.0"),
-        (["--epsilon", "1", "--items", "0"], "--items must be >= 1, got 0"),
-        (["--epsilon", "1", "--windows", "0"], "--windows must be >= 1, got 0"),
-        (["--epsilon", "1", "--horizon", "0"], "--horizon must be >= 1, got 0"),
-        (["--epsilon", "1", "--items_per_step", "0", "--horizon", "3"], "--items_per_step must be >= 1, got 0"),
-        (["--epsilon", "1", "--count_share", "1"], "--count_share must be in [0, 1), got 1.0"),
     ],
 )
-def test_numbers_out_of_range_are_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_of_a_plan_is_one_thing(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([*BASE, *options, "--json"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"privstream plan heavy-hitters: error: {message}\n")

@@ -120,10 +120,3 @@ def test_a_run_whose_events_are_all_from_before_the_start_is_no_success(folder, 
     assert watch("--start", "2024-02-01", "--end", "2024-02-02") == 3
     told = capsys.readouterr().err
     assert f"{sum(CROWDS) + 1} events outside of the windows of the run" in told
-
-
-def test_renewal_counts_from_a_start(folder, capsys):
-    files = ["--input", "events.csv", "--output", "hits.jsonl", "--window", "1h", "--renew_every", "1d"]
-    given = ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "4", "--noise_key_file", "key"]
-    assert cli.main(["heavy-hitters", *files, *given]) == 2
-    assert "--start must be given with --renew_every, which counts from it" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import zlib
 import pytest
 import zstandard
 from grids import some_quick
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines import cli
 from privstream.pipelines.questions.alert_rules_file import read_rules
@@ -33,7 +33,7 @@ HOSTILE = {
     "nulls": {"user": None, "item": None, "time": None},
 }
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress, "deflate": zlib.compress}
-HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+HIT = ["heavy-hitters", "--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1", "--method=clock"]
 
 
 def json_text(events):
@@ -47,25 +47,19 @@ def csv_text(events):
 TEXTS = {"jsonl": json_text, "csv": csv_text}
 
 
-@pytest.mark.parametrize("place", ["first", "last", "a file before", "a file after"])
 @pytest.mark.parametrize("record", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("stream", ["", "stream"])
-def test_a_json_record_decides_only_about_itself(record, place, stream, tmp_path, read_all):
+def test_a_json_record_decides_only_about_itself(record, stream, tmp_path, read_all):
     honest = json_text([event | ({"stream": "s"} if stream else {}) for event in HONEST])
     hostile = json_text([record])
-    contents = {
-        "first": [hostile + honest],
-        "last": [honest + hostile],
-        "a file before": [hostile, honest],
-        "a file after": [honest, hostile],
-    }
-    for number, content in enumerate(contents[place]):
-        (tmp_path / f"{number}.jsonl").write_text(content)
-    rows, letters = read_all(tmp_path / "*.jsonl", stream=stream)
-    kept = [row for row in rows if row["user"].startswith("u")]
-    assert [(row["user"], row["item"]) for row in kept] == [(event["user"], event["item"]) for event in HONEST]
-    assert len({row["time"] for row in kept}) == 60
-    assert len(rows) + len(letters) == len(HONEST) + 1
+    for contents in ([hostile + honest], [honest + hostile], [hostile, honest], [honest, hostile]):
+        for number in range(2):
+            (tmp_path / f"{number}.jsonl").write_text(contents[number] if number < len(contents) else "")
+        rows, letters = read_all(tmp_path / "*.jsonl", stream=stream)
+        kept = [row for row in rows if row["user"].startswith("u")]
+        assert [(row["user"], row["item"]) for row in kept] == [(event["user"], event["item"]) for event in HONEST]
+        assert len({row["time"] for row in kept}) == 60
+        assert len(rows) + len(letters) == len(HONEST) + 1
 
 
 def test_an_unknown_field_makes_each_json_line_a_dead_letter(tmp_path, read_all):
@@ -94,8 +88,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("form", LONG)
-@pytest.mark.parametrize("beyond", [1, 200, 5000])
-@pytest.mark.parametrize("place", [0, 45, 90])
+@pytest.mark.parametrize(("beyond", "place"), [(1, 0), (200, 45), (5000, 90)])
 def test_a_line_that_is_too_long_is_one_dead_letter(form, beyond, place, tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 300)
@@ -113,17 +106,16 @@ def test_a_line_that_is_too_long_is_one_dead_letter(form, beyond, place, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [None, "s"])
-@pytest.mark.parametrize("start", ["", "1.", "1e", "2024-01-01T00:00:00."])
 @pytest.mark.parametrize("format", TEXTS)
-def test_a_long_row_of_digits_as_a_time_takes_no_longer_than_its_length(format, start, unit, tmp_path, read_all):
-    hostile = {"user": "v", "item": "rain", "time": start + "1" * 40_000 + "x"}
+def test_a_long_row_of_digits_as_a_time_takes_no_longer_than_its_length(format, unit, tmp_path, read_all):
     path = tmp_path / f"events.{format}"
-    path.write_text(TEXTS[format]([*HONEST, hostile]))
-    began = time.process_time()
-    found = read_all(path, time_unit=unit)
-    assert time.process_time() - began < 5, "each digit is tried again for each digit"
-    assert len(found.rows) == len(HONEST)
-    assert len(found.letters) == 1
+    for start in ("", "1.", "1e", "2024-01-01T00:00:00."):
+        path.write_text(TEXTS[format]([*HONEST, {"user": "v", "item": "rain", "time": start + "1" * 40_000 + "x"}]))
+        began = time.process_time()
+        found = read_all(path, time_unit=unit)
+        assert time.process_time() - began < 5, f"each digit after {start!r} is tried again for each digit"
+        assert len(found.rows) == len(HONEST)
+        assert len(found.letters) == 1
 
 
 def test_a_line_of_seventy_megabytes_does_not_end_the_run(tmp_path, read_all):
@@ -153,11 +145,11 @@ def test_compressed_text_that_ends_early_or_is_damaged_is_named(ending, tmp_path
             read_all(path)
 
 
-@some_quick("ending", COMPRESS, "gz")
-@some_quick("format", TEXTS, "jsonl")
-def test_a_run_on_compressed_text_that_ends_early_writes_nothing(format, ending, tmp_path, capfd):
-    path = tmp_path / f"a.{format}.{ending}"
-    path.write_bytes(COMPRESS[ending](TEXTS[format](HONEST).encode())[:-3])
+@some_quick("ending", ["jsonl.gz", "csv.zst"], "jsonl.gz")
+def test_a_run_on_compressed_text_that_ends_early_writes_nothing(ending, tmp_path, capfd):
+    path = tmp_path / f"a.{ending}"
+    format, compression = ending.split(".")
+    path.write_bytes(COMPRESS[compression](TEXTS[format](HONEST).encode())[:-3])
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
@@ -210,7 +202,6 @@ RECORDS = st.one_of(
 )
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     line=RECORDS,
     place=st.integers(0, 12),

@@ -84,31 +84,12 @@ def test_ranks_are_right_up_to_what_is_promised(city: City, tmp_path: Path, caps
 @pytest.mark.slow
 def test_the_same_key_repeats_and_another_format_holds_the_same(city: City, tmp_path: Path) -> None:
     answers = []
-    for name in ("a.jsonl", "b.parquet", "c.avro"):
+    for name in ("a.jsonl", "b.avro"):
         assert rank(city, tmp_path / name, "--epsilon", "2", "--delta", "1e-6", "--participation_cap", "2") == 0
         answers.append(read_row_file(str(tmp_path / name), RankedItem))
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == answers[1]
     assert rank(city, tmp_path / "d.jsonl", "--epsilon", "2", "--run_id", "other") == 0
     assert read_row_file(str(tmp_path / "d.jsonl"), RankedItem) != answers[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--epsilon", "0"], "epsilon must be finite and > 0, got 0.0"),
-        (["--epsilon", "1", "--top", "316"], "top must be < 316, the number of items in domain, got 316"),
-        (["--epsilon", "1", "--start", "2024-01-01T00:00:00.0001Z"], "start must be >= 0 and a whole number of mill"),
-        (["--epsilon", "1", "--streams", "a,b"], "--stream_field must name a field of"),
-        (["--epsilon", "1", "--domain", "nowhere"], "domain must be a readable file, got 'nowhere'"),
-        (["--epsilon", "1", "--unit", "person_in_window", "--participation_cap", "2"], "participation_cap must not be"),
-    ],
-)
-def test_bad_options(
-    city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert rank(city, tmp_path / "rows.jsonl", *options) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,8 +102,6 @@ def test_streams_must_be_named(city: City, tmp_path: Path, capsys: pytest.Captur
     output = tmp_path / "rows.jsonl"
     options = ["--input", str(events), "--output", str(output), "--domain", city.path("items"), *RUN, "--epsilon", "50"]
     options += ["--runner", "FnApiRunner"]
-    assert cli.main(["top-k", *options, "--stream_field", "stream"]) == 2
-    assert "--streams must be given with --stream_field" in capsys.readouterr().err
     assert cli.main(["top-k", *options, "--streams", "a,b,c"]) == 0
     rows = read_row_file(str(output), RankedItem)
     assert len(rows) == 3 * WINDOWS * 4
@@ -165,18 +144,9 @@ def test_plan_of_streams(capsys: pytest.CaptureFixture[str]) -> None:
     assert found[0] == found[1] < found[2]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--windows", "0"], "windows must be >= 1, got 0"),
-        ([], "end or --participation_cap must be given: what one person takes part in needs a bound"),
-        (["--windows", "3", "--items", "4"], "top must be < 4, the number of items in domain, got 4"),
-        (["--windows", "3", "--measure_share", "1"], "measure_share must be in (0, 1), got 1.0"),
-    ],
-)
-def test_plan_refuses(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
-    assert cli.main(["plan", "top-k", "--epsilon", "1", "--items", "99", "--top", "4", *options]) == 2
-    assert message in capsys.readouterr().err
+def test_a_plan_needs_a_bound_on_what_a_person_takes_part_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "top-k", "--epsilon", "1", "--items", "99", "--top", "4"]) == 2
+    assert "end or --participation_cap must be given: what one person takes part in" in capsys.readouterr().err
 
 
 @pytest.mark.slow

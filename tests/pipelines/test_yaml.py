@@ -31,7 +31,10 @@ LOGGERS = "privstream.pipelines.yaml"
 NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
-BUDGET: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10}
+BUDGET: dict[str, Any] = {
+    "epsilon": 2.0, "delta": 1e-4, "max_hits": 2, "window": 60, "horizon": 10, "method": "clock",
+}  # fmt: skip
+"""With a method that is named: to compare all of them takes a third of a run."""
 
 
 def iso(seconds: float) -> str:
@@ -219,7 +222,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"epsilom": 1.0}, "unexpected argument 'epsilom'"),
         ({"noise": "inline"}, "unexpected argument 'noise'"),
-        ({"epsilon": -1}, "epsilon must be finite and > 0, got -1"),
         ({"epsilon": "much"}, "epsilon must be a number, got 'much'"),
         ({"delta": "2e0"}, "delta must be in"),
         ({"max_hits": True}, "max_hits must be an integer, got bool"),

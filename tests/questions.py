@@ -1,0 +1,328 @@
+"""Every question as the tests try it: a run and a plan that are taken, mistakes, and a folder with all that these name.
+
+A new question has one entry in `EXAMPLES`. Whatever every command must do is then tried on it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privstream.pipelines.questions.catalogue import question
+
+FILES = "--input events.jsonl --output rows.jsonl"
+KEY = "--noise_key_file key"
+ON_A_CLOCK = "--window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
+EVENT = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z"}
+PUBLIC_FILES = {
+    "domain": "a\nb\nc",
+    "rules": '{"name": "r", "at_least": 5}',
+    "ranges": '{"low": 1, "high": 5}',
+    "points": '{"point": 5}',
+    "linear": '{"name": "y", "items": ["a"]}',
+}
+"""What the options of the examples name, beside the events, the rows and the key."""
+
+
+@dataclass(frozen=True)
+class QuestionExample:
+    """A question as the tests try it, in a folder of `write_folder`.
+
+    Attributes:
+        options: a run that is taken, but for its files and its key.
+        plan: options of a plan that answers.
+        of_events: whether the run protects an event, so that no user is read.
+        refused: options, beside the others, that a run must refuse, and what is then said. Mistakes that all commands
+            refuse alike are not among them.
+        refused_plans: the same for a plan.
+        without_end: what is said to a run on a clock that is given no end.
+        values: values with which an option is taken, where the one for all commands (`VALUES` in
+            `test_options_are_of_use.py`) is not.
+    """
+
+    options: str
+    plan: str
+    of_events: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
+    refused_plans: Mapping[str, str] = field(default_factory=dict)
+    without_end: str = "end must be given when the input is bounded"
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+EXAMPLES = {
+    "heavy-hitters": QuestionExample(
+        options="--window 3600 --epsilon 1 --delta 1e-6 --max_hits 2 --horizon 5 --method clock",
+        plan="--epsilon 1 --delta 1e-6 --max_hits 2",
+        refused={
+            "--max_hits 0": "max_hits must be >= 1, got 0",
+            "--max_hits 2.5": "--max_hits: must be a whole number",
+            "--max_hits 99999999999999999999": "max_hits must be between -2**40 and 2**40, got 99999999999999999999",
+            "--horizon never": "--horizon: must be a whole number, got 'never'",
+            "--horizon 0": "horizon must be >= 1, got 0",
+            "--period 7200": "period must be <= window, got 7200.0 > 3600.0",
+            "--epsilon 1e-9": "epsilon must be large enough for thresholds",
+            "--delta 0": "delta must be in (0, 1), got 0.0",
+            "--delta 1": "delta must be in (0, 1), got 1.0",
+            "--participation_cap 0": "participation_cap must be >= 1, got 0",
+            "--items_per_step 0": "items_per_step must be >= 1, got 0",
+            "--count_share 1": "count_share must be in [0, 1), got 1.0",
+            "--streams_per_person 2": "must not be given when no stream is read: name its field with --stream_field",
+            "--renew_every 1d": "--start must be given with --renew_every, which counts from it",
+            "--method none": "invalid choice: 'none'",
+            "--domain empty": "domain must name at least one item",
+            "--domain twice": "domain must hold distinct items",
+            "--domain none": "domain must be a readable file, got 'none'",
+            "--shards 0": "shards must be >= 1, got 0",
+            "--shards 10000000": "shards must be <= 32768, got 10000000",
+        },
+        refused_plans={
+            "--delta 1e-320": "delta must be >= 1e-30, got 1e-320",
+            "--streams_per_person 9007199254740992": "streams_per_person must be between -2**40 and 2**40",
+            "--epsilon 1,-1": "--epsilon must be finite and > 0, got -1.0",
+            "--delta 0": "--delta must be in (0, 1), got 0.0",
+            "--max_hits 0": "--max_hits must be >= 1, got 0",
+            "--windows 0": "--windows must be >= 1, got 0",
+            "--horizon 0": "--horizon must be >= 1, got 0",
+            "--items 0": "--items must be >= 1, got 0",
+            "--items_per_step 0 --horizon 3": "--items_per_step must be >= 1, got 0",
+            "--count_share 1": "--count_share must be in [0, 1), got 1.0",
+        },
+        values={"renew_every": "1h --start 2024-01-01"},
+    ),
+    "counts": QuestionExample(
+        options="--window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
+        plan="--epsilon 1 --delta 1e-6 --max_contributions 2",
+        refused={
+            "--max_contributions 0": "max_contributions must be >= 1, got 0",
+            "--over days": "--over: must be a number of seconds, or a number with its unit, such as 500ms",
+            "--over start": "start must be given with a domain, and where counts are about more than one window",
+            "--over 90m": "over must be a multiple of window, got 90 minutes with windows of 1 hour",
+            "--over 2h --start 0": "--end, --horizon or --renew_every must be given where counts are about more",
+            "--horizon 5": "start must be given with horizon",
+            "--horizon 0 --start 0": "horizon must be >= 1, got 0",
+            "--horizon 5 --start 0 --end 7200": "horizon must not be given with end",
+            "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
+            "--delta 0.5": "delta must be <= 0.1 unless the list of items is public, got 0.5",
+            "--unit event": "max_contributions must not be given when the unit is an event",
+            "--value_field cents": "--max_value must be given with --value_field",
+            "--max_value 0": "max_value must be >= 1, got 0",
+            "--max_value 5 --value_field item": "must be different fields",
+            "--max_value 5 --value_share 1": "value_share must be in (0, 1), got 1.0",
+            "--max_value 5 --input other.csv --user_field item --item_field value": "must be different fields",
+            "--signed_values": "--max_value must be given with --signed_values",
+            "--top 0": "top must be >= 1, got 0",
+            "--min_people 0": "min_people must be >= 1, got 0",
+            "--min_people 5 --domain domain --start 0 --end 7200": "must be 1 if the list of items is public",
+            "--domain domain": "start must be given with a domain",
+        },
+        refused_plans={
+            "--over 7d": "window must be given where over is a duration",
+            "--over 7d --window 5d": "over must be a multiple of window",
+            "--over start": "end, --horizon or --renew_every must be given",
+            "--over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
+            "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
+        },
+        values={
+            "renew_every": "1h --start 2024-01-01",
+            "over": "2h --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+            "top": "3",
+            "unit": "person",
+            "max_contributions": "3",
+            "horizon": "9 --start 2024-01-01 --over start",
+            "domain": "domain --start 2024-01-01 --end 2024-01-01T02:00:00Z",
+            "value_field": "cents --max_value 9",
+            "value_share": "0.4 --max_value 9",
+            "signed_values": "--max_value 9",
+        },
+    ),
+    "top-k": QuestionExample(
+        options=f"{ON_A_CLOCK} --top 1 --domain domain",
+        plan="--epsilon 1 --items 10 --top 2 --windows 5",
+        refused={
+            "--top 3": "top must be < 3, the number of items in domain, got 3",
+            "--delta 1": "delta must be in [0, 1), got 1.0",
+            "--shards 0": "shards must be >= 1",
+            "--domain none": "domain must be a readable file, got 'none'",
+            "--unit person_in_window --participation_cap 2": "participation_cap must not be",
+            "--stream_field land": "--streams must be given with --stream_field",
+        },
+        refused_plans={
+            "--delta 1e-300": "delta must be >= 1e-30, got 1e-300",
+            "--windows 0": "windows must be >= 1, got 0",
+            "--items 2": "top must be < 2, the number of items in domain, got 2",
+            "--measure_share 1": "measure_share must be in (0, 1), got 1.0",
+        },
+        without_end="--end or --participation_cap must be given: what one person takes part in needs a bound",
+        values={"unit": "person_in_window"},
+    ),
+    "alerts": QuestionExample(
+        options=f"{ON_A_CLOCK} --rules rules",
+        plan="--epsilon 1 --rules 2 --windows 5",
+        refused={
+            "--rules none": "--rules must be a readable file: cannot read none",
+            "--rules twice": "--rules: line 1",
+            "--quiet -1": "quiet",
+            "--stream_field item": "must be different fields",
+            "--stream_field land": "--streams must be given with --stream_field",
+            "--dead_letter rules": "--dead_letter must not be written over --rules",
+        },
+        refused_plans={
+            "--neighbouring x": "--neighbouring: invalid choice: 'x'",
+            "--streams_per_person 0": "streams_per_person must not be given when no stream is read",
+            "--windows 0": "windows must be >= 1, got 0",
+            "--rules -1": "rules must be >= 1, got -1",
+            "--rules none": "--rules must be a readable file: cannot read none",
+        },
+    ),
+    "histogram": QuestionExample(
+        options=f"{ON_A_CLOCK} --domain domain",
+        plan="--epsilon 1 --categories 5 --windows 5",
+        of_events=True,
+        refused={
+            "--queries none": "queries must be among histogram",
+            "--queries quantile:2": "quantile:Q must have Q in (0, 1], got quantile:2",
+            "--unit user": "max_contributions must be given when the unit is a user",
+            "--max_contributions 5": "when the unit is an event",
+            "--categories_per_row 2": "separator must be given",
+            "--streams a --input other.csv": "--stream_field must name a field of other.csv",
+            "--start 1970-01-01 --window 1": "end must be at most 1,048,576 windows after start, got 1,704,",
+        },
+        refused_plans={"--windows 2000000000000": "windows must be between -2**40 and 2**40, got 2000000000000"},
+    ),
+    "quantiles": QuestionExample(
+        options=f"{ON_A_CLOCK} --delta 1e-6 --max_contributions 2 --low 0 --high 9",
+        plan="--epsilon 1 --delta 1e-6 --max_contributions 2 --windows 5",
+        refused={
+            "--quantiles 2": "quantiles must be in (0, 1), got 2.0",
+            "--quantiles 0.9,0.5": "quantiles must increase, got 0.9, 0.5",
+            "--quantiles ''": "--quantiles: must be numbers with commas between them",
+            "--high 0": "high must be > low, got 0.0 <= 0.0",
+            "--high nan": "high must be finite, got nan",
+            "--scale log": "low must be > 0 with a log scale, got 0.0",
+            "--resolution 1": "resolution must be >= 2, got 1",
+            "--resolution 100000": "resolution must be <= 65536, got 100000",
+            "--max_contributions 0": "max_contributions must be >= 1, got 0",
+            "--unit event": "max_contributions must not be given when the unit is an event",
+            "--over 90m": "over must be a multiple of window, got 90 minutes with windows of 1 hour",
+            "--value_field ''": "value_field must not be empty",
+            "--streams @none": "--streams: must be a file that can be read (No such file or directory), got '@none'",
+        },
+        values={
+            "over": "2h",
+            "value_field": "number",
+            "scale": "log --low 1",
+            "max_contributions": "3",
+            "unit": "person",
+        },
+    ),
+    "flags": QuestionExample(
+        options=f"{ON_A_CLOCK} --domain domain --thresholds 5",
+        plan="--epsilon 1 --categories 5 --windows 5",
+        of_events=True,
+        refused={
+            "--thresholds 0": "thresholds must be >= 1, got 0",
+            "--thresholds x": "thresholds must be a whole number, or a file with a JSON object",
+            "--thresholds 99999999999999999999": "thresholds must be between -2**40 and 2**40, got 999",
+        },
+    ),
+    "cardinality": QuestionExample(
+        options=f"{ON_A_CLOCK} --timeout 60",
+        plan="--epsilon 1 --windows 5 --max_updates 9",
+        refused={
+            "--leave_values ''": "--leave_values: must be texts with commas between them, none of them empty, got ''",
+            "--enter_values a,,b": "--enter_values: must be texts with commas between them",
+            "--enter_values a --leave_values a": "--enter_values and --leave_values must have nothing in common",
+            "--timeout 0": "--timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds",
+            "--max_updates 0": "--max_updates must be >= 1, got 0",
+            "--method visit_counter": "--visits_per_person must be given with method visit_counter and unit user",
+            "--method direct_counter --unit event": "--method must be auto or visit_counter with unit event, got",
+        },
+        refused_plans={
+            "--windows 0": "windows must be >= 1, got 0",
+            "--windows -1": "windows must be >= 1, got -1",
+        },
+        values={"unit": "event"},
+    ),
+    "ranges": QuestionExample(
+        options=f"{ON_A_CLOCK} --universe 64 --queries ranges",
+        plan="--epsilon 1 --universe 64 --windows 5 --ranges 2",
+        refused={
+            "--universe 0": "universe must be >= 1, got 0",
+            "--queries points": "fields must be low, high, time, stream, got 'point'",
+            "--answers 0": "answers must be >= 1, got 0",
+            "--queries none": "--queries must be a readable file: cannot read none",
+            "--delete_values ,": "--delete_values: must be texts",
+        },
+        refused_plans={
+            "--universe 0": "universe must be >= 1, got 0",
+            "--windows 0": "windows must be >= 1, got 0",
+            "--ranges 100001": "ranges must be <= 100000, got 100001",
+            "--queries ranges": "one of --ranges and --queries must be given",
+        },
+    ),
+    "predecessor": QuestionExample(
+        options=f"{ON_A_CLOCK} --universe 64 --queries points",
+        plan="--epsilon 1 --universe 64 --windows 5",
+        refused={
+            "--queries ranges": "fields must be point, time, stream",
+            "--answers 0": "answers must be >= 1, got 0",
+        },
+        values={"delta": "1e-6 --delete_values out"},
+    ),
+    "queries": QuestionExample(
+        options="--epsilon 1 --queries linear --domain domain --records 300 --alpha 0.3",
+        plan="--epsilon 1 --records 100 --items 5 --planned 5",
+        refused={
+            "--records 0": "records must be >= 1, got 0",
+            "--planned 0": "queries must be >= 1, got 0",
+            "--alpha nan": "alpha must be in (0, 1), got nan",
+            "--user_field item": "must be different fields",
+            "--queries none": "--queries must be a readable file: cannot read none",
+            "--domain none": "domain must be a readable file, got 'none'",
+            "--dead_letter linear": "--dead_letter must not be written over --queries",
+        },
+        refused_plans={
+            "--delta nan": "delta must be in [0, 1), got nan",
+            "--items 0": "--items must be >= 1, got 0",
+            "--alpha 1": "alpha must be in (0, 1), got 1.0",
+        },
+    ),
+}
+
+ONE_FOR_ALL = ("cardinality", "queries")
+"""The questions with which the tests try what all commands have from the same place: one in windows, one without."""
+SHARED_OPTIONS = (
+    *("dataset", "dead_letter", "input_format", "item_field", "ledger", "noise_key_file", "noise_key_variable"),
+    *("output_format", "run_id", "time_field", "time_unit", "user_field", "budget_limit", "overwrite", "dry_run"),
+)
+"""Options that all commands have from the same place."""
+
+
+def in_windows(word: str) -> bool:
+    """Return whether a question is about events in windows of time; `queries` is about one data set."""
+    return question(word).watched == "input"
+
+
+def options(word: str, key: str = KEY) -> str:
+    """Return the options of a run that is taken, in a folder of `write_folder`."""
+    return f"{FILES} {key} {EXAMPLES[word].options}".replace("  ", " ")
+
+
+def run_line(word: str) -> str:
+    """Return the command line of a run that is taken."""
+    return f"{word} {options(word)}"
+
+
+def plan_line(word: str) -> str:
+    """Return the command line of a plan that answers."""
+    return f"plan {word} {EXAMPLES[word].plan}"
+
+
+def write_folder(folder: Path, event: Mapping[str, object] | None = None) -> Path:
+    """Write one file of everything that the examples name: one event, the public files, and a key."""
+    (folder / "events.jsonl").write_text(json.dumps(event or EVENT))
+    for name, content in PUBLIC_FILES.items():
+        (folder / name).write_text(content)
+    (folder / "key").write_text("0123456789abcdef")
+    (folder / "key").chmod(0o600)
+    return folder
