@@ -3,7 +3,7 @@
 One stream goes through all that can happen: each test lets it go on by a window, breaks something, sees that the job
 has gone back to a checkpoint, and waits for the next window. Every row that the sink was ever given counts, also those
 of attempts that were rolled back. Counts depend on all charges before them: they would differ if a person's counter had
-lost a charge, or had one twice. Each batch comes twice, which must change nothing.
+lost a charge, or had one twice.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(flink_cluster, expected, tmp_path_factory):
-    stream = Stream(tmp_path_factory.mktemp("stream"), windows=WINDOWS, more=True, twice=True)
+    stream = Stream(tmp_path_factory.mktemp("stream"), windows=WINDOWS, more=True)
     yield Run(flink_cluster, stream, expected[0])
     flink_cluster.cancel_all()
 

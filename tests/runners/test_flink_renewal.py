@@ -39,8 +39,12 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_cluster(flink_cluster, tmp_path_factory):
-    """A run that is suspended, and goes on from its savepoint across the boundary of a period; some events are bad."""
-    yield run_with_savepoint(flink_cluster, Stream(tmp_path_factory.mktemp("stream"), poison=True, **SIZES))
+    """A run that is suspended, and goes on from its savepoint across the boundary of a period.
+
+    Every batch comes twice, and some events are bad: neither may change anything.
+    """
+    stream = Stream(tmp_path_factory.mktemp("stream"), twice=True, poison=True, **SIZES)
+    yield run_with_savepoint(flink_cluster, stream)
     flink_cluster.cancel_all()
 
 
