@@ -1,10 +1,13 @@
 """Settings shared by all tests."""
 
+import atexit
 import gc
 import importlib
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +26,23 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "explore")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run, with its workers and all programs that it starts, a temporary folder that goes when it ends.
+
+    Beam and Java leave files behind in theirs. Folders of `tmp_path` stay where they are kept for three runs. The path
+    is short, for sockets, and other users may enter: PostgreSQL does not run as root.
+    """
+    if hasattr(config, "workerinput"):
+        return  # it has the folder of the process that started it
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="privstream-tests-")
+    os.chmod(folder, 0o711)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    java = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData"]
+    os.environ["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after all that tests have put off until the end
 
 
 @pytest.hookimpl(tryfirst=True)

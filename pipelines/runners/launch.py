@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -13,12 +14,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
+from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.clock import STANDARD_ERROR, clock
 from privstream.pipelines.command import RunError, UsageError
@@ -112,12 +115,13 @@ def run(
             restarts_told(options, partial(_tell, shown)),
         ):
             pipeline = beam.Pipeline(options=options)
-            build(pipeline)
-            with on_loopback(), state_cache_as_asked(options):
-                result = pipeline.run()
-            if accepted is not None:
-                accepted()
-            state = _wait(result, end)
+            with _no_folders_left(pipeline):
+                build(pipeline)
+                with on_loopback(), state_cache_as_asked(options):
+                    result = pipeline.run()
+                if accepted is not None:
+                    accepted()
+                state = _wait(result, end)
     except UsageError:
         raise
     except Exception as error:
@@ -131,6 +135,20 @@ def run(
             name = counter.key.metric.name
             counters[name] = counters.get(name, 0) + (counter.committed or 0)
     return counters
+
+
+@contextmanager
+def _no_folders_left(pipeline: beam.Pipeline) -> Iterator[None]:
+    """Remove what Beam leaves: the folder of a pipeline that never ran, and lists of what workers may install."""
+    module: Any = environments  # its function is replaced, which mypy refuses
+    theirs = module.python_sdk_dependencies
+    try:
+        with TemporaryDirectory(prefix="privstream-") as folder:
+            module.python_sdk_dependencies = partial(theirs, tmp_dir=folder)
+            yield
+    finally:
+        module.python_sdk_dependencies = theirs
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
 
 
 def _wait(result: Any, end: str | None) -> str | None:

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import apache_beam as beam
@@ -228,3 +229,13 @@ def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
     launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]))
     logging.getLogger("privstream.test").error("heard")
     assert "heard" in caplog.text
+
+
+def test_a_run_leaves_no_temporary_folder_whether_it_succeeds_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]))
+    with pytest.raises(RunError):
+        launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | 1)
+    assert list(tmp_path.iterdir()) == []

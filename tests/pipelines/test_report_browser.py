@@ -1,12 +1,13 @@
 """A report in a real browser, headless Chromium: its script runs, and nothing else does."""
 
 import re
-import subprocess
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-from headless_browser import browser
+from headless_browser import Chromium
 from privstream.pipelines.report.page import render
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 HOSTILE = "</script><script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">\u202e"
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
@@ -19,14 +20,21 @@ svg.dispatchEvent(new PointerEvent("pointermove", at));
 </script></body>"""
 
 
-def shown(page: str, folder: Path) -> str:
-    """Return the page as it is after the browser has run it."""
-    (folder / "page.html").write_text(page)
-    given = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
-    done = subprocess.run(
-        [browser(), *given, f"file://{folder / 'page.html'}"], capture_output=True, timeout=250, check=True, text=True
-    )
-    return done.stdout
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Return what gives a page as it is after the browser has run it."""
+    folder = tmp_path_factory.mktemp("browser")
+    with Chromium(folder / "profile") as browser:
+
+        def after_running(page: str) -> str:
+            file = folder / f"{len(list(folder.iterdir()))}.html"
+            file.write_text(page)
+            browser.call("Page.navigate", url=file.as_uri())
+            browser.wait(f"location.href == {file.as_uri()!r} && document.readyState == 'complete'")
+            found: str = browser.run("document.documentElement.outerHTML")
+            return found
+
+        yield after_running
 
 
 def page() -> str:
@@ -48,23 +56,20 @@ def page() -> str:
     return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None)
 
 
-@pytest.mark.slow
-def test_the_script_of_the_page_runs_and_no_other(tmp_path: Path) -> None:
-    found = shown(page(), tmp_path)
+def test_the_script_of_the_page_runs_and_no_other(shown: Callable[[str], str]) -> None:
+    found = shown(page())
     assert found.count("<option") == 3
     assert "<title>Results, 2030-01-31</title>" in found
     assert "onerror=" not in re.sub(r"&lt;.*?&gt;|\"[^\"]*\"", "", found)
 
 
-@pytest.mark.slow
-def test_an_injected_script_would_not_run(tmp_path: Path) -> None:
-    found = shown(page().replace("</body>", "<script>document.title = 'ran'</script></body>"), tmp_path)
+def test_an_injected_script_would_not_run(shown: Callable[[str], str]) -> None:
+    found = shown(page().replace("</body>", "<script>document.title = 'ran'</script></body>"))
     assert "<title>Results, 2030-01-31</title>" in found
 
 
-@pytest.mark.slow
-def test_a_point_says_what_it_is_when_it_is_pointed_at(tmp_path: Path) -> None:
+def test_a_point_says_what_it_is_when_it_is_pointed_at(shown: Callable[[str], str]) -> None:
     pointed = POLICY.sub("", page()).replace("</body>", POINT_AT)
-    (tip,) = re.findall(r'<p class="tip"([^>]*)>(.*?)</p>', shown(pointed, tmp_path), re.S)
+    (tip,) = re.findall(r'<p class="tip"([^>]*)>(.*?)</p>', shown(pointed), re.S)
     assert "hidden" not in tip[0]
     assert tip[1].endswith("first") and tip[1].startswith("&lt;/script&gt;&lt;script&gt;")

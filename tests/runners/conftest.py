@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the harness, and gives them a Kafka broker."""
+"""Lets the tests of this folder import the harness, and gives them a Flink cluster and a Kafka broker."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ def missing(reason: str):
     (pytest.fail if os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS") else pytest.skip)(reason)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broker_run(tmp_path_factory):
     return f"--run={tmp_path_factory.mktemp('broker') / 'run'}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broker(broker_run):
     started = subprocess.run([*BROKER, "start", broker_run], capture_output=True, text=True, check=False)
     if started.returncode:
@@ -30,3 +30,17 @@ def broker(broker_run):
     yield started.stdout.strip()
     stopped = subprocess.run([*BROKER, "stop", broker_run], capture_output=True, text=True, check=True).stdout
     assert "broker: stopped" in stopped
+
+
+@pytest.fixture(scope="session")
+def flink_cluster(tmp_path_factory):
+    """The cluster on which all tests run their jobs, one after the other; a test ends the jobs that it leaves."""
+    import flink_cluster_jobs  # noqa: PLC0415 - takes Beam, which few tests of a run may need
+    import runner_harness  # noqa: PLC0415
+
+    runner_harness.require("flink")
+    cluster = flink_cluster_jobs.Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
+    yield cluster
+    assert cluster.call("stop").count(": stopped") == len(flink_cluster_jobs.PROCESSES)
+    with pytest.raises(AssertionError, match="no answer from the cluster"):
+        cluster.call("status")

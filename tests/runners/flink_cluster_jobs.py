@@ -22,6 +22,8 @@ from privstream.pipelines.runners.flink_options import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = 240
+ENDED = ("FINISHED", "CANCELED", "FAILED")
+PROCESSES = {"job-manager", "task-manager-0", "task-manager-1", "worker-pool", "zookeeper"}
 CHECKPOINT_MILLISECONDS = 1000
 
 
@@ -60,6 +62,8 @@ class Cluster:
 
     run: Path
     rest_port: int
+    told: str = field(init=False)
+    """What the script said when it had started."""
     jobs: object = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +75,15 @@ class Cluster:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             started = cls(run, probe.getsockname()[1])
-        started.call("start", f"--rest-port={started.rest_port}")
+        started.told = started.call("start", f"--rest-port={started.rest_port}")
         return started
+
+    def cancel_all(self) -> None:
+        """End all jobs, and wait until their slots are free."""
+        for job in self.jobs.listed():
+            if job["state"] not in ENDED:
+                self.jobs.cancel(job["jid"])
+        wait_until(lambda: all(job["state"] in ENDED for job in self.jobs.listed()), "the end of all jobs")
 
     def call(self, *arguments: str) -> str:
         """Run a command of the script."""
@@ -160,9 +171,14 @@ class Job:
         newest = self.cluster.jobs.checkpoints(self.number)["latest"]["completed"]
         return newest["id"] if newest else 0
 
-    def checkpoints(self, kind: str = "completed") -> int:
-        """Return how many checkpoints were taken, or `restored` from."""
-        return self.cluster.jobs.checkpoints(self.number)["counts"][kind]
+    def wait_for_restart(self, since: float) -> None:
+        """Wait until the job has gone back to a checkpoint, later than at a time of the system's clock."""
+
+        def restored() -> bool:
+            last = self.cluster.jobs.checkpoints(self.number)["latest"]["restored"]
+            return last is not None and last["restore_timestamp"] > since * 1000
+
+        self.wait(restored, "a restart")
 
     def state_bytes(self, name: str) -> int:
         """Return the size of the state in the newest savepoint, of the vertices whose name contains something.

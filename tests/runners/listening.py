@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 LISTENS = "0A"
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.1
 
 
 class Listener(NamedTuple):

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from privstream.transforms.events.private_transform import PrivateTransform
 START = 1_700_000_000  # event time in seconds
 WINDOW = 1.0
 PARTS = 4  # batches of a window
-USERS = 1500
+USERS = 3000
+PEOPLE = 375  # of a batch
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
 ALERTS, LASTING = "alerts", "lasting"
 REGULARS = 75  # in each batch
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def begin(number: float) -> int:
 def batch(number: int, renewal: int | None = None) -> pa.RecordBatch:
     """Return the events of a quarter of a window: two trends that hundreds hold, rare items, and a favourite."""
     rng = np.random.default_rng(number)
-    people = rng.choice(USERS, USERS // PARTS, replace=False)
+    people = rng.choice(USERS, PEOPLE, replace=False)
     kind = rng.random(len(people))
     items = np.char.add("rare ", (people % 50).astype(str)).astype("U20")
     items[kind < 0.4] = f"trend {number // PARTS}"
@@ -205,5 +206,12 @@ def window_files(folder: Path) -> dict[str, bytes]:
 
 def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
     files = [file for file in folder.iterdir() if file.stat().st_size]
-    named = ((file.name.split()[0], json.loads(file.read_text())) for file in files)
+    named = ((file.name.split()[0], _row(file)) for file in files)
     return sorted((name, (Alert if name == ALERTS and kind is HeavyHitter else kind)(*row)) for name, row in named)
+
+
+@cache
+def _row(file: Path) -> list[str]:
+    """Return what is in a file of the sink, which never changes."""
+    found: list[str] = json.loads(file.read_text())
+    return found

@@ -74,7 +74,10 @@ def test_late_letters_are_in_few_files(tmp_path):
     run(
         "prism",
         lambda p: (
-            p | PeriodicImpulse(began, began + 8, 0.1) | beam.Map(late) | WriteDeadLetterFiles(str(tmp_path), seconds=3)
+            p
+            | PeriodicImpulse(began, began + 4, 0.05)
+            | beam.Map(late)
+            | WriteDeadLetterFiles(str(tmp_path), seconds=1.5)
         ),
     )
     found = [positions(file) for file in tmp_path.iterdir()]

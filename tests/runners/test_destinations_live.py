@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines.sinks.kafka_topic import KafkaTopic
 from privstream.pipelines.sinks.postgres_table import PostgresTable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-AWAY_SECONDS = 3
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
+AWAY_SECONDS = 2
 OPTIONS = "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --horizon 4 --run_id same --noise_key_file key"
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from flink_cluster_jobs import DEPLOY, load
+from flink_cluster_jobs import DEPLOY, PROCESSES, load
 from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -226,18 +226,14 @@ def test_what_ends_at_once_is_not_started_for_ever(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.flink
 @pytest.mark.xdist_group("flink")
-def test_a_cluster_comes_up_with_all_slots_and_goes_away(cluster, processes, tmp_path):
-    started = cluster("start", "--task-managers", "2")
-    assert started.returncode == 0, started.stderr
-    assert "slots            2 of 2 free" in started.stdout
-    names = {file.stem for file in tmp_path.glob("run/*.pid")}
-    assert names == {"job-manager", "task-manager-0", "task-manager-1", "worker-pool", "zookeeper"}
-    assert "nothing, everything runs" in cluster("repair").stdout
-    pages = re.findall(r"metrics: (\S+/metrics)", started.stdout)
+def test_a_cluster_comes_up_with_all_slots(flink_cluster):
+    """That it goes away is seen at the end of the tests, where it is stopped."""
+    assert "slots            2 of 2 free" in flink_cluster.told
+    assert {file.stem for file in flink_cluster.run.glob("*.pid")} == PROCESSES
+    assert "nothing, everything runs" in flink_cluster.call("repair")
+    pages = re.findall(r"metrics: (\S+/metrics)", flink_cluster.told)
     assert [b"flink_" in urllib.request.urlopen(page).read() for page in pages] == [True] * 3
-    pool = json.loads((tmp_path / "run" / "cluster.json").read_text())["pool_port"]
-    assert f"--environment_config=127.0.0.1:{pool}" in cluster("options").stdout
-    refused = cluster("start")
-    assert "runs already" in refused.stderr
-    assert cluster("stop").stdout.count(": stopped") == 5
-    assert "no answer from the cluster" in cluster("status").stderr
+    pool = json.loads((flink_cluster.run / "cluster.json").read_text())["pool_port"]
+    assert f"--environment_config=127.0.0.1:{pool}" in flink_cluster.call("options")
+    with pytest.raises(AssertionError, match="runs already"):
+        flink_cluster.call("start")

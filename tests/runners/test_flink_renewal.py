@@ -1,4 +1,4 @@
-"""Twenty renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one."""
+"""Ten renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import LASTING, START, WINDOW, Stream, dead, kept, run_locally
-from runner_harness import require
+from paced_stream import LASTING, PARTS, START, WINDOW, Stream, dead, kept, run_locally
+from privstream.transforms import DeadLetter
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
 
-PERIODS, WINDOWS = 20, 2
+PERIODS, WINDOWS = 10, 2
 SIZES = {"windows": PERIODS * WINDOWS, "renewal": WINDOWS}
-EARLY, LATE = 4, 19
+EARLY, LATE = 2, 9
 """Periods after which the state is measured; the next one has begun then."""
 
-SUSPENDED = 9.5
+SUSPENDED = 5.5
 """Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period."""
 
 
@@ -26,6 +26,7 @@ class Run:
     """What a job on the cluster has published, and the bytes of its state by name of the monitor: early and late."""
 
     rows: list[tuple[str, Any]]
+    dead: list[DeadLetter]
     early: dict[str, int]
     late: dict[str, int]
 
@@ -37,14 +38,14 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def on_cluster(tmp_path_factory):
-    """A run that is suspended, and goes on from its savepoint across the boundary of a period."""
-    require("flink")
-    cluster = Cluster.start(tmp_path_factory.mktemp("cluster") / "run")
-    try:
-        yield run_with_savepoint(cluster, Stream(tmp_path_factory.mktemp("stream"), **SIZES))
-    finally:
-        cluster.call("stop")
+def on_cluster(flink_cluster, tmp_path_factory):
+    """A run that is suspended, and goes on from its savepoint across the boundary of a period.
+
+    Every batch comes twice, and some events are bad: neither may change anything.
+    """
+    stream = Stream(tmp_path_factory.mktemp("stream"), twice=True, poison=True, **SIZES)
+    yield run_with_savepoint(flink_cluster, stream)
+    flink_cluster.cancel_all()
 
 
 def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
@@ -64,18 +65,22 @@ def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
     resumed = cluster.submit(stream, f"--resume={savepoint}")
     late = sizes(resumed, LATE)
     resumed.finish()
-    assert dead(stream.folder) == []
-    return Run(kept(stream.folder), early, late)
+    return Run(kept(stream.folder), dead(stream.folder), early, late)
 
 
 def test_rows_are_those_of_one_machine_across_a_savepoint(on_cluster, expected):
     assert on_cluster.rows == expected
 
 
+def test_each_poisoned_event_is_set_aside_once_by_each_monitor(on_cluster):
+    assert len(on_cluster.dead) == PERIODS * WINDOWS * PARTS * len(on_cluster.early)
+    assert {letter.reason for letter in on_cluster.dead} == {"user must not be null"}
+
+
 def test_state_stops_growing(on_cluster):
     for name in ("clock", "status"):
         assert on_cluster.late[name] < 1.05 * on_cluster.early[name]
-    assert on_cluster.late[LASTING] > 1.5 * on_cluster.early[LASTING], "without periods, those who were charged stay"
+    assert on_cluster.late[LASTING] > 1.15 * on_cluster.early[LASTING], "without periods, those who were charged stay"
 
 
 def test_nothing_of_a_period_is_in_the_next_one(expected):

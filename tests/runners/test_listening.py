@@ -43,11 +43,18 @@ def test_the_local_runner_listens_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.prism
-def test_prism_and_its_workers_listen_on_loopback(tmp_path: Path) -> None:
+def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("prism")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     found = run(tmp_path, "--runner=PrismRunner", f"--prism_location={prism_location()}")
     assert {each.program for each in found} >= {"prism"} and len(found) > 1
     assert elsewhere(found) == []
+    left = {path.name for path in temporary.iterdir()}
+    assert left <= {"beam-requirements-cache"}, "Beam keeps one folder for all runs"
 
 
 @pytest.mark.parametrize(

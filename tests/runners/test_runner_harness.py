@@ -96,9 +96,11 @@ def _ticks(keyed: beam.PCollection, name: str) -> beam.PCollection:
 
 
 @on_every_runner
-def test_a_monitor_after_a_group_by_key_sees_whole_windows_in_order(runner):
+def test_monitors_see_whole_windows_in_order_and_looping_timers_tick_to_the_end(runner):
+    """In one pipeline: a monitor after a GroupByKey, and two clocks of one kind."""
+
     def build(pipeline):
-        return (
+        decided = (
             pipeline
             | "Seconds" >> beam.Create(range(60))
             | "Shuffle" >> beam.Reshuffle()
@@ -109,23 +111,16 @@ def test_a_monitor_after_a_group_by_key_sees_whole_windows_in_order(runner):
             | "Global" >> beam.WindowInto(GlobalWindows())
             | "Monitor" >> beam.ParDo(_Monitor())
         )
+        keyed = pipeline | "Keys" >> beam.Create([(b"a", b""), (b"b", b"")])
+        return {"decided": decided, **{name: _ticks(keyed, name) for name in ("left", "right")}}
 
     results = run(runner, build)
-    assert sorted(results.elements()) == [(ODD_KEY, order, TICK * (order + 1), 7) for order in range(6)]
-    assert {stamp // MICROS - START for _, stamp in results.outputs["main"]} == {10, 20, 30, 40, 50, 60}
+    assert sorted(results.elements("decided")) == [(ODD_KEY, order, TICK * (order + 1), 7) for order in range(6)]
+    assert {stamp // MICROS - START for _, stamp in results.outputs["decided"]} == {10, 20, 30, 40, 50, 60}
     assert results.counters == {"test:rows": 42}
-
-
-@on_every_runner
-def test_looping_timers_tick_to_the_end_also_for_two_of_one_kind(runner):
-    def build(pipeline):
-        keyed = pipeline | beam.Create([(b"a", b""), (b"b", b"")])
-        return {name: _ticks(keyed, name) for name in ("left", "right")}
-
-    results = run(runner, build)
-    expected = [(key, TICK * tick) for key in (b"a", b"b") for tick in range(5)]
-    assert sorted(results.elements("left")) == expected
-    assert sorted(results.elements("right")) == expected
+    ticks = [(key, TICK * tick) for key in (b"a", b"b") for tick in range(5)]
+    assert sorted(results.elements("left")) == ticks
+    assert sorted(results.elements("right")) == ticks
 
 
 @on_every_runner

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import runner_harness
+from flink_cluster_jobs import Cluster
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how_to"
 SECONDS = 150
-SHORTER = {"--window 1m": "--window 3s", "--allowed_lateness 30s": "--allowed_lateness 2s"}
+SHORTER = {"--window 1m": "--window 2s", "--allowed_lateness 30s": "--allowed_lateness 2s"}
 TOPICS = f"""#!{sys.executable}
 import argparse
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -79,16 +81,20 @@ def searches(second: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.flink
 @pytest.mark.xdist_group("flink")
-def test_the_page_about_flink_gives_rows(tmp_path: Path) -> None:
-    runner_harness.require("flink")
-    reader = Reader("flink.md", tmp_path, {"/tmp/": f"{tmp_path}/"})
-    of_this_test = rf"\1 --run={tmp_path}/cluster"
+def test_the_page_about_flink_gives_rows(flink_cluster: Cluster, tmp_path: Path) -> None:
+    """The cluster is one that other tests use too, and so is neither started nor stopped here, only looked at."""
+    others = {"/tmp/": f"{tmp_path}/", "cluster.py start": "cluster.py status", "cluster.py stop": "cluster.py status"}
+    reader = Reader("flink.md", tmp_path, others)
+    of_this_test = rf"\1 --run={flink_cluster.run}"
     reader.blocks = [re.sub(r"(deploy/flink_cluster\.py \w+)", of_this_test, block) for block in reader.blocks]
-    stop = [sys.executable, f"{ROOT}/deploy/flink_cluster.py", "stop", f"--run={tmp_path}/cluster"]
     try:
         reader.run(0)
-        rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-        assert rows and all(row["status"] for row in rows)
+        rows = (tmp_path / "rows.jsonl").read_text()
+        assert len(rows.splitlines()) > 3
+        (run,) = re.findall(r"^privstream heavy-hitters.*?(?=\$)", reader.blocks[0], re.MULTILINE | re.DOTALL)
+        reader.blocks.append(run.replace("rows.jsonl", "here.jsonl") + "--runner=FnApiRunner")
+        reader.run(-1)
+        assert (tmp_path / "here.jsonl").read_text() == rows
         with reader.running(1) as process:
             deadline, sent = time.monotonic() + SECONDS, 0
             while not any(file.stat().st_size for file in (tmp_path / "windows").glob("*_*.jsonl")):
@@ -97,9 +103,9 @@ def test_the_page_about_flink_gives_rows(tmp_path: Path) -> None:
                     (tmp_path / "new").write_text("\n".join(searches(sent)) + "\n")
                     (tmp_path / "new").rename(tmp_path / "incoming" / f"{sent}.jsonl")
                     sent += 1
-                time.sleep(1)
+                time.sleep(0.5)
     finally:
-        subprocess.run(stop, check=False, capture_output=True)
+        flink_cluster.cancel_all()
 
 
 @pytest.mark.slow
@@ -107,21 +113,16 @@ def test_the_page_about_flink_gives_rows(tmp_path: Path) -> None:
 def test_the_page_about_kafka_gives_rows(tmp_path: Path) -> None:
     kafka = pytest.importorskip("confluent_kafka")
     runner_harness.require("prism")
-    broker = [sys.executable, f"{ROOT}/deploy/kafka/broker.py"]
-    started = subprocess.run([*broker, "start", f"--run={tmp_path}/run"], check=True, capture_output=True, text=True)
-    address = started.stdout.strip()
-    again = f"python deploy/kafka/broker.py start --run={tmp_path}/run"
-    reader = Reader(
-        "kafka.md",
-        tmp_path,
-        {"python deploy/kafka/broker.py start --port 9092": again, "127.0.0.1:9092": address},
-    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    others = {"broker.py start --port 9092": f"broker.py start --run={tmp_path}/run --port {port}"}
+    reader = Reader("kafka.md", tmp_path, others | {"127.0.0.1:9092": address})
     (tmp_path / "kafka-topics").write_text(TOPICS)
     (tmp_path / "kafka-topics").chmod(0o755)
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o600)
-    stop = [*broker, "stop", f"--run={tmp_path}/run"]
-    subprocess.run(stop, check=True, capture_output=True)  # the page starts it, on the port that it has now
+    stop = [sys.executable, f"{ROOT}/deploy/kafka/broker.py", "stop", f"--run={tmp_path}/run"]
     try:
         reader.run(0)
         producer = kafka.Producer({"bootstrap.servers": address})

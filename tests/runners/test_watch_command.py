@@ -62,23 +62,28 @@ COMMANDS = {
         [*ON_A_CLOCK, "--duplicates=counted", "--universe=65536", "--queries={}/queries"],
     ),
 }
-ON_FLINK = ("heavy-hitters", "alerts", "histogram", "cardinality")
-EVERYWHERE = [("prism", name) for name in COMMANDS] + [("flink", name) for name in ON_FLINK]
+STEP_BY_STEP = {
+    "prism": ("heavy-hitters", "counts", "alerts", "histogram", "cardinality", "ranges"),
+    "flink": ("histogram",),
+}
+"""One question of each kind of stage; test_kafka.py and test_flink_faults.py have hitters and alerts on Flink."""
+
+EVERYWHERE = [(runner, name) for runner, names in STEP_BY_STEP.items() for name in names]
+AT_ONCE = [name for name in COMMANDS if name not in STEP_BY_STEP["prism"]]
 MARKS = {
     "prism": [pytest.mark.prism, pytest.mark.slow],
     "flink": [pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")],
 }
-on_streaming_runners = pytest.mark.parametrize("runner", [pytest.param(name, marks=MARKS[name]) for name in MARKS])
 
 
-def options(runner: str, name: str = "") -> list[str]:
-    """Return options of a runner; Flink takes its first checkpoint of alerts long after the run."""
+def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
+    """Return options of a runner."""
     runner_harness.require(runner)
     if runner == "prism":
         return ["--runner=PrismRunner", f"--prism_location={runner_harness.prism_location()}"]
     job_server = [f"--flink_job_server_jar={flink_job_server.jar()}", f"--flink_version={flink_job_server.FLINK_LINE}"]
     local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", "--parallelism=2"]
-    return [*local, *job_server, f"--checkpointing_interval={3_600_000 if name == 'alerts' else 1000}"]
+    return [*local, *job_server, f"--checkpointing_interval={checkpoint_seconds * 1000}"]
 
 
 def simulate(folder: Path, name: str) -> None:
@@ -129,6 +134,11 @@ def windows(rows: Path) -> set[int]:
     return {int(datetime.strptime(start, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) for start in starts}
 
 
+def published(rows: Path) -> list[dict]:
+    """Return the rows of all windows, in order of time."""
+    return [json.loads(line) for file in sorted(rows.glob("*.jsonl")) for line in file.read_text().splitlines()]
+
+
 def wait_for(process: subprocess.Popen, condition) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -141,7 +151,8 @@ def wait_for(process: subprocess.Popen, condition) -> None:
     ("runner", "name"), [pytest.param(*case, marks=MARKS[case[0]], id="-".join(case)) for case in EVERYWHERE]
 )
 def test_windows_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, name):
-    on_runner = options(runner, name)
+    """Flink takes its first checkpoint long after the run: none is needed for windows to come out."""
+    on_runner = options(runner, checkpoint_seconds=3600)
     simulate(tmp_path, name)
     expected = expected_rows(tmp_path, name)
     incoming, rows, letters = tmp_path / "in", tmp_path / "rows", tmp_path / "letters"
@@ -165,11 +176,26 @@ def test_windows_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, n
     finally:
         process.kill()
     assert process.returncode == 0, said
-    published = [json.loads(line) for file in sorted(rows.glob("*.jsonl")) for line in file.read_text().splitlines()]
-    assert published == expected
+    assert published(rows) == expected
     assert {file.name for file in rows.glob("_*")} == {"_END", "_guarantee.json"}
     refused = [json.loads(line) for file in letters.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert [Path(letter["source"]).name for letter in refused] == ["poison.parquet"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_windows_of_a_folder_that_is_complete_equal_a_bounded_run(tmp_path, name):
+    simulate(tmp_path, name)
+    expected = expected_rows(tmp_path, name)
+    incoming, rows = tmp_path / "in", tmp_path / "rows"
+    for folder in (incoming, rows):
+        folder.mkdir()
+    (tmp_path / "events.parquet").rename(incoming / "events.parquet")
+    mark(incoming, hours(incoming)[-1][0] + HOUR + 1)
+    put(incoming, "_END", Path.touch)
+    watch = ["--input_format=parquet", "--watch=0.3", "--watermark=marks", "--runner=FnApiRunner"]
+    assert cli.main([*command(tmp_path, name, "in", "rows"), *watch]) == 0
+    assert published(rows) == expected
 
 
 @pytest.mark.parametrize(
