@@ -19,7 +19,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 
-BASES = [(0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (0, 0, 2), (1, 1, 0), (0, 1, 1), (1, 0, 2)]
+BASES = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (1, 0, 2)]
 
 
 RUNS = 5_000

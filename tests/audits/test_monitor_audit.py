@@ -167,7 +167,7 @@ class TestMistakesAreFound:
         crowd = constant([60], [1])
         falls(monitor, outcomes(monitor, crowd, steps=1))
         right = monitor_of(KNOWN, delta=0.05, count_share=0.9)
-        stands(right, outcomes(right, crowd, steps=1), tight=0.05)
+        stands(right, outcomes(right, crowd, steps=1), tight=0.0)
 
     def test_counts_without_dropping(self):
         monitor = monitor_of(KNOWN, kind=broken.NobodyCharged, count_share=0.5)

@@ -64,7 +64,7 @@ def sparse_outcomes(mechanism, values, runs, seed):
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_above_threshold(integer):
-    claimed, runs = 2.0, 5_000
+    claimed, runs = 2.0, 10_000
 
     def outcomes(mechanism, values, seed):
         sources = (SeededNoise(seed).derive(run) for run in range(runs))
@@ -72,7 +72,7 @@ def test_above_threshold(integer):
         return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
 
     mechanism, weaker = (AboveThreshold(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
-    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed, visible=0.2)
+    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed, visible=0.05)
     # The same attack convicts the mechanism with a quarter of the noise.
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
@@ -80,19 +80,19 @@ def test_above_threshold(integer):
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("max_hits", [1, 2])
 def test_sparse(max_hits, integer):
-    claimed, runs = 1.0 * max_hits, 30_000
+    claimed, runs = 1.0 * max_hits, 50_000
     mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)
     weaker = Sparse(epsilon=4 * claimed, max_hits=max_hits, integer=integer)
     values = [np.tile(world, max_hits) for world in (BEFORE, AFTER)]
     worlds = [sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values)]
-    stands(worlds, claimed, visible=0.2)
+    stands(worlds, claimed, visible=0.05)
     stands(worlds, claimed, curve=mechanism.curve)
     falls([sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)], claimed)
 
 
 def test_sparse_with_delta():
     """Many hits: the curve of advanced composition is not crossed, and less noise is convicted."""
-    max_hits, runs, claimed, delta = 10, 10_000, 4.0, 0.01
+    max_hits, runs, claimed, delta = 10, 15_000, 4.0, 0.01
     mechanism = Sparse(epsilon=claimed, delta=delta, max_hits=max_hits, integer=True)
     weaker = Sparse(epsilon=10 * claimed, max_hits=max_hits, integer=True)
 
@@ -113,7 +113,7 @@ def test_sparse_with_delta():
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_numeric_sparse(integer):
-    claimed, runs = 2.0, 30_000
+    claimed, runs = 2.0, 50_000
 
     def outcomes(mechanism, world, seed):
         longer = extended(mechanism, runs * (len(world) + 1))
@@ -125,7 +125,7 @@ def test_numeric_sparse(integer):
 
     mechanism, weaker = (NumericSparse(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
     worlds = [outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)]
-    stands(worlds, claimed, visible=0.2)
+    stands(worlds, claimed, visible=0.05)
     stands(worlds, claimed, curve=mechanism.guarantee.curve)
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 

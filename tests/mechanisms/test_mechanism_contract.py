@@ -1,7 +1,11 @@
-"""What every mechanism must do. A mechanism is an exported class that steps; each needs an example below."""
+"""What every mechanism must do. A mechanism is an exported class that promises something; each needs an example below.
+
+Those that step have an input for each of some steps too.
+"""
 
 import copy
 import dataclasses
+import functools
 import inspect
 import math
 import pickle
@@ -22,14 +26,19 @@ from privstream.mechanisms import (
     ColumnFlags,
     CountedFlags,
     DynamicPredecessor,
+    ExponentialMechanismWithGap,
     HistogramQueries,
     Holdings,
+    HybridNoisyTopK,
+    HybridSparseVector,
     IncrementalPredecessor,
     KaryTreeCounter,
     KeyedCounts,
     KeyedNoise,
     KeyedStep,
     LinearQueries,
+    MeasuredTopK,
+    NoisyTopK,
     NumericQuantiles,
     NumericSparse,
     OnlineMultiplicativeWeights,
@@ -49,6 +58,8 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
+from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
 
