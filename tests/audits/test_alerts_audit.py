@@ -47,11 +47,11 @@ def counts_of(made, people, meet=None):
     return counted
 
 
-def outcomes(made, batches, seed):
+def outcomes(made, batches, seed, runs=RUNS):
     """Code how many tests fired in each window, and the last gap, up to 8, in many runs."""
     fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
-    codes = np.zeros(RUNS, np.int64)
-    for run in range(RUNS):
+    codes = np.zeros(runs, np.int64)
+    for run in range(runs):
         fn.noise = SeededNoise(seed).derive(run)
         state, gap = fn.initial(ONE_RUN), 0
         for window, batch in enumerate(batches):
@@ -62,9 +62,9 @@ def outcomes(made, batches, seed):
     return codes
 
 
-def worlds(made, one, other, meet=None):
+def worlds(made, one, other, meet=None, runs=RUNS):
     """Return outcomes in two worlds: the number of people in each window."""
-    return [outcomes(made, counts_of(made, people, meet), seed) for seed, people in enumerate((one, other))]
+    return [outcomes(made, counts_of(made, people, meet), seed, runs) for seed, people in enumerate((one, other))]
 
 
 ONE = (AlertRule(name="all", at_least=5),)
@@ -88,13 +88,13 @@ def test_a_person_in_many_windows_shows_no_more_than_epsilon(rules, others):
 
 
 def test_a_person_in_some_windows_shows_a_part_of_epsilon():
-    stands(worlds(alerts(ONE), (4, 4, 5), (5, 5, 5)), CLAIMED, visible=0.01)
+    stands(worlds(alerts(ONE), (4, 4, 5), (5, 5, 5), runs=1_500), CLAIMED, visible=0.01)
 
 
 def test_a_budget_that_is_not_split_is_caught():
     made = copy.copy(alerts(MANY, budget="per_rule"))
     made.plan = replace(made.plan, mechanism=alerts(ONE).plan.mechanism)
-    falls(worlds(made, (4,), (5,)), CLAIMED)
+    falls(worlds(made, (4,), (5,), runs=1_300), CLAIMED)
 
 
 def test_events_in_place_of_people_are_caught():

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 BASES = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (1, 0, 2)]
 
 
-RUNS = 5_000
+RUNS = 6_000
 
 
 class TestExactly:
@@ -242,22 +242,22 @@ TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
 
 
 @pytest.mark.parametrize(
-    ("noise_law", "integer", "broken_runs"), [("exponential", False, 4_000), ("laplace", True, RUNS)]
+    ("noise_law", "integer", "visible", "runs"), [("exponential", False, 0.1, 2_000), ("laplace", True, 0.0, RUNS)]
 )
-def test_noisy_top_k(noise_law, integer, broken_runs):
-    """Power: 2,000 tested runs with exponential noise for one show 3.2, give or take 0.2."""
+def test_noisy_top_k(noise_law, integer, visible, runs):
+    """Power: 1,100 runs with exponential noise for one show 2.6, give or take 0.1."""
     claimed = 2.0
     mechanism = NoisyTopK(epsilon=claimed, top=TOP, noise_law=noise_law, integer=integer)
-    stands(seen(mechanism, see_top, TOP_WORLDS, 1), claimed, visible=0.1)
+    stands(seen(mechanism, see_top, TOP_WORLDS, 1, runs), claimed, visible=visible)
     # Broken: noise for one selected query, not for `top` of them.
     uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP, noise_law=noise_law, integer=integer)
-    falls(seen(uncovered, see_top, TOP_WORLDS, 2, broken_runs), claimed)
+    falls(seen(uncovered, see_top, TOP_WORLDS, 2, runs), claimed)
 
 
 def test_top_k_monotone_discount_applied_to_other_queries():
     claimed = 1.0
     discounted = NoisyTopK(epsilon=claimed, monotone=True)
-    falls(seen(discounted, see_top, (np.zeros(2), np.array([-1.0, 1.0])), 3), claimed, beyond=1.3)
+    falls(seen(discounted, see_top, (np.zeros(2), np.array([-1.0, 1.0])), 3), claimed)
 
 
 # In the second world what hits first falls, and what misses rises.
@@ -274,7 +274,7 @@ def see_hits(mechanism, values, noise):
 def test_sparse_vector_with_gaps(noise_law):
     claimed = 2.0
     mechanism = AdaptiveSparseVector(epsilon=claimed, min_hits=1, noise_law=noise_law, branches=2, margin=0.5)
-    stands(seen(mechanism, see_hits, SPARSE_WORLDS, 4), claimed, visible=0.2)
+    stands(seen(mechanism, see_hits, SPARSE_WORLDS, 4), claimed)
     # Broken: one threshold, never drawn again, for many hits with the noise of one.
     unpaid = AdaptiveSparseVector(epsilon=PART * claimed, min_hits=PART, noise_law=noise_law, branches=1)
     falls(seen(unpaid, see_hits, SPARSE_WORLDS, 5), claimed)
@@ -303,7 +303,7 @@ def test_exponential_mechanism(see):
 
 
 def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
-    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 1,000 tested runs show 3.7."""
+    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 200 runs show 1.7."""
     claimed = 1.0
 
     def see(mechanism, values, noise):
@@ -311,4 +311,4 @@ def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
         return best, *coarse([mechanism.gap(values, best, noise).gap], 0.5)
 
     worlds = (np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    falls(seen(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=2_000), claimed)
+    falls(seen(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=400), claimed)
