@@ -242,7 +242,7 @@ TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
 
 
 @pytest.mark.parametrize(
-    ("noise_law", "integer", "visible", "runs"), [("exponential", False, 0.1, 2_000), ("laplace", True, 0.0, RUNS)]
+    ("noise_law", "integer", "visible", "runs"), [("exponential", False, 0.1, 2_000), ("laplace", True, 0.0, 11_000)]
 )
 def test_noisy_top_k(noise_law, integer, visible, runs):
     """Power: 1,100 runs with exponential noise for one show 2.6, give or take 0.1."""

@@ -11,6 +11,9 @@ from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 pytestmark = pytest.mark.slow
 
+# A quarter of the noise is convicted with any seed in 2,000 runs of AboveThreshold and in 5,000 of Sparse with one hit. Of
+# the noise as it is, an attack on so few hits shows little.
+
 SURE = 10**6  # hits whatever the noise
 
 # Neighbouring worlds at threshold 0: in the second one the misses are likelier and the hit after them is too.
@@ -64,7 +67,7 @@ def sparse_outcomes(mechanism, values, runs, seed):
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_above_threshold(integer):
-    claimed, runs = 2.0, 10_000
+    claimed, runs = 2.0, 4_000
 
     def outcomes(mechanism, values, seed):
         sources = (SeededNoise(seed).derive(run) for run in range(runs))
@@ -72,7 +75,7 @@ def test_above_threshold(integer):
         return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
 
     mechanism, weaker = (AboveThreshold(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
-    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed, visible=0.05)
+    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed)
     # The same attack convicts the mechanism with a quarter of the noise.
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
@@ -80,12 +83,12 @@ def test_above_threshold(integer):
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("max_hits", [1, 2])
 def test_sparse(max_hits, integer):
-    claimed, runs = 1.0 * max_hits, 50_000
+    claimed, runs = 1.0 * max_hits, 20_000
     mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)
     weaker = Sparse(epsilon=4 * claimed, max_hits=max_hits, integer=integer)
     values = [np.tile(world, max_hits) for world in (BEFORE, AFTER)]
     worlds = [sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values)]
-    stands(worlds, claimed, visible=0.05)
+    stands(worlds, claimed)
     stands(worlds, claimed, curve=mechanism.curve)
     falls([sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)], claimed)
 
@@ -113,7 +116,7 @@ def test_sparse_with_delta():
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_numeric_sparse(integer):
-    claimed, runs = 2.0, 50_000
+    claimed, runs = 2.0, 20_000
 
     def outcomes(mechanism, world, seed):
         longer = extended(mechanism, runs * (len(world) + 1))
@@ -125,7 +128,7 @@ def test_numeric_sparse(integer):
 
     mechanism, weaker = (NumericSparse(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
     worlds = [outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)]
-    stands(worlds, claimed, visible=0.05)
+    stands(worlds, claimed)
     stands(worlds, claimed, curve=mechanism.guarantee.curve)
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 

@@ -278,6 +278,14 @@ def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again
     assert np.array_equal(rows.counts, answers[0]) != again
 
 
+@pytest.mark.parametrize("fields", [{}, {"over": "start", "horizon": 9}, {"over": 3, "horizon": 9}])
+def test_shares_of_delta_for_the_tests_of_a_run_sum_to_one_and_grow_as_counts_do(fields):
+    bounds = made(**fields).bounds
+    shares = [bounds.test_share(step) for step in range(1, bounds.steps + 1)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares == pytest.approx([step * shares[0] for step in range(1, bounds.steps + 1)])
+
+
 def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():
     mechanism = made(over=7, horizon=30, contributions=4)
     noise, tail = mechanism.law.noises[0], mechanism.law.tail * mechanism.law.bounds.test_share(20)

@@ -19,6 +19,7 @@ from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.failure_shares import series_share
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.privacy.units import EVENT
 from scipy import stats
@@ -120,7 +121,7 @@ class TestRuns:
         noise = KeyedNoise(b"a key for tests only", "golden")
         changes = np.diff((5000 * (1 + np.sin(np.arange(400) / 30))).astype(int), prepend=0)
         found = {}
-        for name in ("sparse", "paper", "direct", "event"):
+        for name in GOLDEN:
             mechanism = make(name)
             state, published = mechanism.run(mechanism.initial_state(), changes, noise)
             found[name] = (
@@ -136,6 +137,9 @@ GOLDEN = {
     "paper": ([5009, 5009, 1800, 8228], 4164, 10),
     "direct": ([6327, 6853, 2289, 9934], 8252, 0),
     "event": ([5000, 6622, 218, 8346], 37, 0),
+    "sparse, unknown K, T": ([5026, 6457, 666, 6073], 4782, 18),
+    "paper, unknown K, T": ([5000, 5846, 3243, 3243], 11097, 5),
+    "event, unknown T": ([5001, 6635, 209, 8370], 49, 0),
 }
 
 
@@ -201,6 +205,20 @@ class TestSparse:
         law = algorithm.mu(0)
         exceeded = math.exp(-(algorithm.mu_bounds(steps[:1], 0)[0] + 1) / law.scale)
         assert exceeded <= math.exp(-algorithm._test_logs(steps[:1])[0]) * (1 + 1e-9)
+
+    def test_hits_without_an_end_cost_what_the_last_of_their_block_does(self):
+        """Blocks are the numbers with equal three leading binary digits."""
+        algorithm = GapChanges(epsilon=1.0, beta=0.05, horizon=None, max_updates=None)
+        costs = np.array([1 / algorithm.mu(number).scale for number in range(64)])
+        last = [
+            *range(8),
+            *(n | 1 for n in range(8, 16)),
+            *(n | 3 for n in range(16, 32)),
+            *(n | 7 for n in range(32, 64)),
+        ]
+        series = np.array([series_share(number + 1) for number in last])
+        assert costs / costs[0] == pytest.approx(series / series[0], rel=1e-9)
+        assert costs[0] == pytest.approx((1 - 1 / algorithm.tau.scale) * series[0], rel=1e-9)
 
     @given(scale=st.floats(0.01, 1e6), log=st.floats(0.01, 80))
     def test_tails(self, scale, log):
