@@ -11,8 +11,8 @@ from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 pytestmark = pytest.mark.slow
 
-# A quarter of the noise is convicted with any seed in 2,000 runs of AboveThreshold and in 5,000 of Sparse with one hit. Of
-# the noise as it is, an attack on so few hits shows little.
+# A quarter of the noise is convicted with any seed in 2,000 runs of AboveThreshold and in 5,000 of Sparse with one hit.
+# Of the noise as it is, an attack on so few hits shows little.
 
 SURE = 10**6  # hits whatever the noise
 

@@ -188,7 +188,6 @@ def test_accuracy_holds(noise_law):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": 1, "min_hits": 0}, ValueError, "min_hits must be >= 1, got 0"),
         ({"epsilon": 1, "branches": 0}, ValueError, "branches must be >= 1, got 0"),
         ({"epsilon": 1, "branches": 33}, ValueError, "branches must be <= 32, got 33"),
         ({"epsilon": 1, "margin": -1}, ValueError, "margin must be finite and >= 0, got -1"),

@@ -331,13 +331,20 @@ class TestWhateverPromises:
             assert str(caught.value) == message
 
     def test_errors_name_the_field(self, mechanism):
-        wrong = {"delta": (-1, 1, True, None), "neighbouring": (-1, "swap", True, None)}
-        wrong |= dict.fromkeys(COUNTED, (0, -1, 1.5, True))
-        wrong |= dict.fromkeys(SHARES, (0, 1, -0.1, 1.5, True))
-        wrong |= dict.fromkeys(SWITCHES, (0, 1, None))
         for field in {field.name for field in dataclasses.fields(mechanism)} - UNCHECKED:
-            for value in (*wrong.get(field, ()), math.nan, math.inf, "x", [1]):
-                with pytest.raises((TypeError, ValueError), match=f"^{field} must be "):
+            wrong = dict.fromkeys((math.nan, math.inf, "x"), "")
+            if field in COUNTED:
+                wrong |= {0: r">= [12], got 0$", 1.5: "an integer, got float$", True: "an integer, got bool$"}
+            elif field in SHARES:
+                wrong |= {0: r"in \(0, 1\), got 0$", 1: r"in \(0, 1\), got 1$", -0.1: r"in \(0, 1\), got -0.1$"}
+            elif field in SWITCHES:
+                wrong |= dict.fromkeys((0, 1), "[Tt]rue or [Ff]alse, got int$")
+            elif field == "delta":
+                wrong |= {-0.1: r"in .0, 1\), got -0.1$", 1: r"in .0, 1\), got 1$", None: "a number, got NoneType$"}
+            elif field == "neighbouring":
+                wrong |= {"swap": "one of add_remove, replace_one, got 'swap'$", None: ""}
+            for value, words in wrong.items():
+                with pytest.raises((TypeError, ValueError), match=f"^{field} must be {words}"):
                     dataclasses.replace(mechanism, **{field: value})
 
     def test_documentation(self, mechanism):

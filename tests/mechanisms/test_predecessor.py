@@ -258,9 +258,7 @@ class TestBoth:
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
         [
-            ({"universe": 0}, ValueError, "universe must be >= 1, got 0"),
             ({"universe": None}, TypeError, "universe must be an integer, got NoneType"),
-            ({"beta": 1}, ValueError, "beta must be in (0, 1), got 1"),
             ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
             ({"duplicates": "kept"}, ValueError, "duplicates must be one of ignored, counted, got 'kept'"),
         ],

@@ -476,12 +476,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"beta": 0}, r"beta must be in \(0, 1\), got 0"),
             ({"unit": "device"}, "unit must be one of user, event, got 'device'"),
             ({"mode": "best"}, "mode must be one of auto, sparse, direct, counter, paper, got 'best'"),
-            ({"horizon": 0}, "horizon must be >= 1, got 0"),
-            ({"max_updates": 0}, "max_updates must be >= 1, got 0"),
-            ({"visits_per_person": 0}, "visits_per_person must be >= 1, got 0"),
             ({"horizon": 2**41}, "horizon must be <= 1099511627776, got 2199023255552"),
             ({"unit": "event", "max_updates": 5}, "max_updates must not be given with unit event"),
             ({"unit": "event", "visits_per_person": 5}, "visits_per_person must not be given with unit event"),
