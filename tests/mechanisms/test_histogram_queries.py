@@ -353,9 +353,8 @@ class TestBudget:
 
 
 class TestErrors:
-    @some_quick("delta", [0.0, 1e-6], 1e-6)
+    @pytest.mark.parametrize(("delta", "horizon"), [(0.0, None), (1e-6, 1500)])
     @pytest.mark.parametrize("mode", MODES)
-    @some_quick("horizon", [None, 1500], 1500)
     @pytest.mark.slow
     def test_errors_hold(self, mode, delta, horizon):
         """Over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""

@@ -447,7 +447,7 @@ class TestUsedUp:
 
     @some_quick("name", [name for name in VARIANTS if "unknown K" in name])
     def test_without_a_guess_changes_never_end(self, name):
-        jumps = np.where(np.arange(300) % 2, -(10**9), 10**9)
+        jumps = np.where(np.arange(150) % 2, -(10**9), 10**9)
         state, published = run(make(name), jumps)
         assert not published.exhausted.any()
         assert state.round > 100
