@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import stats
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Integers = NDArray[np.intp]
 Outcomes = NDArray[Any]
 Score = Callable[[Floats, Floats], Floats]
 
@@ -120,13 +120,14 @@ class Samples:
         tallies = [_tallies(sample, len(outcomes)) for sample in (codes[: len(one)], codes[len(one) :])]
         choosing, counting = np.stack(tallies, axis=1)
         descending = np.arange(len(outcomes))[::-1]
-        self._worlds = []
-        for likely, unlikely, sorted_by_score in ((0, 1, descending), (1, 0, descending[::-1])):
+        self._worlds: list[tuple[Integers, Integers, Integers]] = []
+        for likely, unlikely, by_score in ((0, 1, descending), (1, 0, descending[::-1])):
             # By Neyman and Pearson the best events consist of the outcomes with the largest ratios.
             ratios = choosing[likely] / (choosing[unlikely] + 1.0)
-            order = sorted_by_score if scored else np.argsort(-ratios, kind="stable")
-            events = [np.cumsum(part[[likely, unlikely]][:, order], axis=1) for part in (choosing, counting)]
-            self._worlds.append((np.flatnonzero(choosing[likely][order])[::-1], *events))
+            order = by_score if scored else np.argsort(-ratios, kind="stable")
+            ends = np.flatnonzero(choosing[likely][order])[::-1]
+            first, rest = (np.cumsum(part[[likely, unlikely]][:, order], axis=1) for part in (choosing, counting))
+            self._worlds.append((ends, first, rest))
 
     def epsilon(self, delta: float = 0.0) -> float:
         """Return a lower bound of the epsilon that there is at this delta."""
