@@ -11,7 +11,7 @@ from privstream.transforms.queries.counting import CountRecords, decode_counts
 
 pytestmark = pytest.mark.slow
 
-RUNS, QUERIES = 600, 4
+RUNS, QUERIES = 1_000, 4
 CLAIMED = 2.0
 
 
