@@ -27,18 +27,6 @@ def samples_to_tell(true: ArrayLike, wrong: ArrayLike, *, false_alarm: float = F
     return fewest(lambda draws: stats.ncx2.cdf(limit / spread, degrees, draws * distance / spread) <= miss)
 
 
-def samples_to_tell_a_scale(
-    ratio: float, kurtosis: float, *, false_alarm: float = FALSE_ALARM, miss: float = MISS
-) -> int:
-    """Return how many draws tell a law from the one that is wider by `ratio`, by the mean of their squares.
-
-    The kurtosis of a normal law is 3, that of a Laplace law 6.
-    """
-    spread = math.sqrt(kurtosis - 1)
-    enough = stats.norm.isf(false_alarm) + ratio**2 * stats.norm.isf(miss)
-    return math.ceil((enough * spread / (ratio**2 - 1)) ** 2)
-
-
 def trials_to_refute(likely: float, unlikely: float, epsilon: float, delta: float = 0.0, *, miss: float = MISS) -> int:
     """Return how many trials of each world prove that a mechanism breaks its claim, by an event with these chances.
 
