@@ -18,6 +18,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import stats
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.intp]
+Outcomes = NDArray[Any]
 Score = Callable[[Floats, Floats], Floats]
 
 CHOOSING = 4
@@ -93,42 +95,69 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
     """
     epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
     each = wrong / (2 * (len(PARTS) + 2))
-    samples = _Samples(one, other, each)
-    found = samples.best(partial(_epsilon, delta=delta))
+    samples = Samples(one, other, each)
     points = []
     for at in (*(part * epsilon for part in PARTS), epsilon):
         claimed = delta if at == epsilon else min(1.0, curve.delta(at))
-        points.append(Point(at, claimed, samples.best(partial(_delta, epsilon=at))))
-    return Evidence(claimed=epsilon, delta=delta, epsilon=found, points=tuple(points))
+        points.append(Point(at, claimed, samples.delta(at)))
+    return Evidence(claimed=epsilon, delta=delta, epsilon=samples.epsilon(delta), points=tuple(points))
 
 
-class _Samples:
-    """Scores of both inputs, a part of which chooses events."""
+class Samples:
+    """Outcomes of independent trials with two neighbouring inputs; a part of them chooses events, the others count.
 
-    def __init__(self, one: Floats, other: Floats, wrong: float) -> None:
+    Args:
+        one: with one input, shape (n,).
+        other: with the other input, shape (m,).
+        wrong: probability with which the bound of each of the two probabilities of an event may be wrong.
+        scored: whether an outcome looks the more like the first input, the larger it is. If not, outcomes are mere
+            codes, and the part that chooses also tells which of them look like which input.
+    """
+
+    def __init__(self, one: Outcomes, other: Outcomes, wrong: float, *, scored: bool = True) -> None:
         self.wrong = wrong
-        # What makes the other input likely is a small score.
-        self.worlds = [(one, other), (-other, -one)]
+        outcomes, codes = np.unique(np.concatenate([one, other]), return_inverse=True)
+        tallies = [_tallies(sample, len(outcomes)) for sample in (codes[: len(one)], codes[len(one) :])]
+        choosing, counting = np.stack(tallies, axis=1)
+        descending = np.arange(len(outcomes))[::-1]
+        self._worlds: list[tuple[Integers, Integers, Integers]] = []
+        for likely, unlikely, by_score in ((0, 1, descending), (1, 0, descending[::-1])):
+            # By Neyman and Pearson the best events consist of the outcomes with the largest ratios.
+            ratios = choosing[likely] / (choosing[unlikely] + 1.0)
+            order = by_score if scored else np.argsort(-ratios, kind="stable")
+            ends = np.flatnonzero(choosing[likely][order])[::-1]
+            first, rest = (np.cumsum(part[[likely, unlikely]][:, order], axis=1) for part in (choosing, counting))
+            self._worlds.append((ends, first, rest))
 
-    def best(self, score: Score) -> float:
+    def epsilon(self, delta: float = 0.0) -> float:
+        """Return a lower bound of the epsilon that there is at this delta."""
+        return self._best(partial(_epsilon, delta=delta))
+
+    def delta(self, epsilon: float) -> float:
+        """Return a lower bound of the delta that there is at this epsilon."""
+        return self._best(partial(_delta, epsilon=epsilon))
+
+    def _best(self, score: Score) -> float:
         """Return a lower bound, at least 0, of a score of two probabilities: of the event that looks best."""
-        highest, chosen = -math.inf, (0, math.inf)
-        for world, (likely, unlikely) in enumerate(self.worlds):
-            first = likely[: len(likely) // CHOOSING]
-            limits = np.unique(first)
-            limits = limits[np.unique(np.linspace(0, len(limits) - 1, MOST_EVENTS).astype(int))]
-            scores = score(*self._bounds(first, unlikely[: len(unlikely) // CHOOSING], limits))
+        highest, found = -math.inf, 0.0
+        for ends, choosing, counting in self._worlds:
+            tried = ends[np.unique(np.linspace(0, len(ends) - 1, MOST_EVENTS).astype(int))]
+            scores = score(*self._bounds(choosing, tried))
             if scores.max() > highest:
-                highest, chosen = float(scores.max()), (world, float(limits[scores.argmax()]))
-        world, limit = chosen
-        likely, unlikely = self.worlds[world]
-        rest = likely[len(likely) // CHOOSING :], unlikely[len(unlikely) // CHOOSING :]
-        return max(0.0, float(score(*self._bounds(*rest, np.array([limit])))[0]))
+                highest, end = float(scores.max()), tried[[scores.argmax()]]
+                found = float(score(*self._bounds(counting, end))[0])
+        return max(0.0, found)
 
-    def _bounds(self, likely: Floats, unlikely: Floats, limits: Floats) -> tuple[Floats, Floats]:
-        """Bound the probabilities, from below and from above, of scores that reach these limits."""
-        hits, false_hits = (len(each) - np.searchsorted(np.sort(each), limits) for each in (likely, unlikely))
-        return at_least(hits, len(likely), self.wrong), at_most(false_hits, len(unlikely), self.wrong)
+    def _bounds(self, events: Integers, ends: Integers) -> tuple[Floats, Floats]:
+        """Bound the probabilities, from below and from above, of the events that end here."""
+        (likely, unlikely), (trials, others) = events[:, ends], events[:, -1].tolist()
+        return at_least(likely, trials, self.wrong), at_most(unlikely, others, self.wrong)
+
+
+def _tallies(codes: Integers, size: int) -> Integers:
+    """Return how often each outcome occurs in the part that chooses, and in the others."""
+    chosen = len(codes) // CHOOSING
+    return np.stack([np.bincount(part, minlength=size) for part in (codes[:chosen], codes[chosen:])])
 
 
 def _epsilon(likely: Floats, unlikely: Floats, delta: float) -> Floats:

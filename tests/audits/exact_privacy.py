@@ -1,6 +1,6 @@
 """Exact privacy of mechanisms on integers: all noise vectors of a grid are tried, so nothing is left to chance.
 
-The noise beyond the grid has probability below 1e-9, and outputs less likely than 1e-6 are not judged.
+The noise beyond the grid has probability below 1e-7, and outputs less likely than 1e-4 are not judged.
 """
 
 import itertools
@@ -8,13 +8,13 @@ import itertools
 import numpy as np
 from privstream.mechanisms.noise.discrete import Geometric
 
-JUDGED = 1e-6
+JUDGED = 1e-4
 TOLERANCE = 2e-3
 
 
 def reach(law):
     """Return the largest noise of the grid."""
-    return law.tail_quantile(1e-10)
+    return law.tail_quantile(1e-8)
 
 
 def noise_grid(*laws):

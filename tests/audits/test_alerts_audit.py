@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from empirical_privacy import lower_epsilon
+from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts, SparseVectorAlerts
@@ -18,7 +18,7 @@ from privstream.transforms.stream_groups import InStreams
 
 pytestmark = pytest.mark.slow
 
-RUNS = 1_600
+RUNS = 800
 WINDOWS = 12  # of the control that starts anew
 CLAIMED = 2.0
 
@@ -47,11 +47,11 @@ def counts_of(made, people, meet=None):
     return counted
 
 
-def outcomes(made, batches, seed):
+def outcomes(made, batches, seed, runs=RUNS):
     """Code how many tests fired in each window, and the last gap, up to 8, in many runs."""
     fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
-    codes = np.zeros(RUNS, np.int64)
-    for run in range(RUNS):
+    codes = np.zeros(runs, np.int64)
+    for run in range(runs):
         fn.noise = SeededNoise(seed).derive(run)
         state, gap = fn.initial(ONE_RUN), 0
         for window, batch in enumerate(batches):
@@ -62,11 +62,9 @@ def outcomes(made, batches, seed):
     return codes
 
 
-def found(made, one, other, meet=None):
-    """Return a lower bound of epsilon between two worlds: the number of people in each window."""
-    worlds = [outcomes(made, counts_of(made, people, meet), seed) for seed, people in enumerate((one, other))]
-    _, coded = np.unique(np.concatenate(worlds), return_inverse=True)
-    return lower_epsilon(coded[:RUNS], coded[RUNS:])
+def worlds(made, one, other, meet=None, runs=RUNS):
+    """Return outcomes in two worlds: the number of people in each window."""
+    return [outcomes(made, counts_of(made, people, meet), seed, runs) for seed, people in enumerate((one, other))]
 
 
 ONE = (AlertRule(name="all", at_least=5),)
@@ -86,23 +84,17 @@ BOTH = (AlertRule(name="many", at_least=5), AlertRule(name="few", at_most=5))
     ],
 )
 def test_a_person_in_many_windows_shows_no_more_than_epsilon(rules, others):
-    loss = found(alerts(rules, **others), (4, 4, 4), (5, 5, 5))
-    print(f"\n{len(rules)} rules, {others}: {loss:.3f} of {CLAIMED} claimed")
-    assert loss <= CLAIMED
+    stands(worlds(alerts(rules, **others), (4, 4, 4), (5, 5, 5)), CLAIMED)
 
 
 def test_a_person_in_some_windows_shows_a_part_of_epsilon():
-    loss = found(alerts(ONE), (4, 4, 5), (5, 5, 5))
-    print(f"\nnot in the last window: {loss:.3f} of {CLAIMED} claimed")
-    assert 0.02 < loss <= CLAIMED
+    stands(worlds(alerts(ONE), (4, 4, 5), (5, 5, 5), runs=1_500), CLAIMED, visible=0.01)
 
 
 def test_a_budget_that_is_not_split_is_caught():
     made = copy.copy(alerts(MANY, budget="per_rule"))
     made.plan = replace(made.plan, mechanism=alerts(ONE).plan.mechanism)
-    loss = found(made, (4,), (5,))
-    print(f"\nbudget not split among twelve rules: {loss:.3f} of {CLAIMED} claimed")
-    assert loss > CLAIMED
+    falls(worlds(made, (4,), (5,), runs=1_300), CLAIMED)
 
 
 def test_events_in_place_of_people_are_caught():
@@ -111,16 +103,14 @@ def test_events_in_place_of_people_are_caught():
     def meet(users, items):
         return users, np.zeros(len(users), np.int64)
 
-    loss = found(alerts((AlertRule(name="all", at_least=45),)), (4, 4, 4), (5, 5, 5), meet)
-    print(f"\nevents counted: {loss:.3f} of {CLAIMED} claimed")
-    assert loss > CLAIMED
+    falls(worlds(alerts((AlertRule(name="all", at_least=45),)), (4, 4, 4), (5, 5, 5), meet), CLAIMED)
 
 
 def test_noise_of_one_window_used_in_all_is_caught():
     """A mechanism that is started anew in every window spends epsilon in each of them."""
     made = alerts(ONE)
     fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
-    worlds = []
+    seen = []
     for people in (4, 5):
         batches, codes = counts_of(made, (people,) * WINDOWS), np.zeros(RUNS, np.int64)
         for run in range(RUNS):
@@ -128,10 +118,8 @@ def test_noise_of_one_window_used_in_all_is_caught():
                 fn.noise = SeededNoise(people).derive(run, window)
                 _, rows = fn.advance(ONE_RUN, window, [batch], fn.initial(ONE_RUN))
                 codes[run] += len(rows)
-        worlds.append(codes)
-    loss = lower_epsilon(*worlds)
-    print(f"\nstarted anew in every window: {loss:.3f} of {CLAIMED} claimed")
-    assert loss > CLAIMED
+        seen.append(codes)
+    falls(seen, CLAIMED)
 
 
 class TestOfMeasurements:
@@ -149,8 +137,8 @@ class TestOfMeasurements:
             codes[run] = sum(8 * (i + 1) + min(7, int(row.gap)) for i, row in enumerate(rows))
         return codes
 
-    def found(self, made, one, other):
-        return lower_epsilon(*(self.outcomes(made, values, seed) for seed, values in enumerate((one, other))))
+    def worlds(self, one, other):
+        return [self.outcomes(self.make(), values, seed) for seed, values in enumerate((one, other))]
 
     def make(self):
         rules = (AlertRule(name="x", at_least=3),)
@@ -160,11 +148,7 @@ class TestOfMeasurements:
         )  # fmt: skip
 
     def test_moved_by_one_they_show_no_more_than_epsilon(self):
-        loss = self.found(self.make(), [2, 3, 2, 3], [3, 2, 1, 2])
-        print(f"\nmeasurements: {loss:.3f} of {CLAIMED} claimed")
-        assert loss <= CLAIMED
+        stands(self.worlds([2, 3, 2, 3], [3, 2, 1, 2]), CLAIMED)
 
     def test_moved_by_more_they_are_caught(self):
-        loss = self.found(self.make(), [-10, -10, -10, -10], [6, 6, 6, 6])
-        print(f"\nmeasurements of sensitivity 16: {loss:.3f} of {CLAIMED} claimed")
-        assert loss > CLAIMED
+        falls(self.worlds([-10, -10, -10, -10], [6, 6, 6, 6]), CLAIMED)

@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 import pytest
+from attacks import falls, stands
 from counts_chain import Chain
-from empirical_privacy import lower_epsilon
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
 from privstream.transforms.counts.contributions import Contributed, CountContributions
@@ -15,7 +15,7 @@ from tiny_runner import dofns_of
 
 pytestmark = pytest.mark.slow
 
-RUNS = 6000
+RUNS = 3000
 CLAIMED = 2.0
 WINDOWS = 4
 SECOND = 1_000_000
@@ -60,9 +60,8 @@ def above_the_others(made, suspects, stage):
     return np.array(found).T
 
 
-def attack(view, stage=CountContributions, **options):
-    worlds = (view(above_the_others(counts(seed, **options), suspects, stage)) for seed, suspects in enumerate((0, 2)))
-    return lower_epsilon(*worlds)
+def worlds(view, stage=CountContributions, **options):
+    return [view(above_the_others(counts(seed, **options), suspects, stage)) for seed, suspects in enumerate((0, 2))]
 
 
 def which_are_high(found):
@@ -75,19 +74,13 @@ def last_one(found):
 
 
 def test_a_person_who_comes_too_often_is_hidden():
-    found = attack(which_are_high, max_contributions=2)
-    print(f"\ncounts of windows: {found:.3f} of {CLAIMED}")
-    assert 0.5 * CLAIMED < found <= CLAIMED
+    stands(worlds(which_are_high, max_contributions=2), CLAIMED, visible=0.5)
 
 
 def test_a_person_who_counts_once_since_the_start_is_hidden():
-    found = attack(last_one, max_contributions=1, over="start")
-    print(f"\npeople since the start: {found:.3f} of {CLAIMED}")
-    assert 0.2 * CLAIMED < found <= CLAIMED
+    stands(worlds(last_one, max_contributions=1, over="start"), CLAIMED, visible=0.2)
 
 
 @pytest.mark.parametrize(("view", "over", "limit"), [(which_are_high, "window", 2), (last_one, "start", 1)])
 def test_limits_that_forget_fall(view, over, limit):
-    found = attack(view, Forgetful, max_contributions=limit, over=over)
-    print(f"\nforgetful limits, {over}: {found:.3f} against {CLAIMED} claimed")
-    assert found > 1.1 * CLAIMED
+    falls(worlds(view, Forgetful, max_contributions=limit, over=over), CLAIMED)

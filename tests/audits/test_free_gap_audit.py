@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from empirical_privacy import lower_epsilon
+from attacks import falls, stands
 from exact_privacy import TOLERANCE, distribution, neighbours, noise_grid, worst_excess
 from privstream.mechanisms.free_gap import gap_tests, hybrid_sparse_vector, hybrid_top_k, noisy_top_k
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
@@ -19,10 +19,10 @@ from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 
-BASES = [(0, 0, 0), (1, 0, 0), (2, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (0, 0, 2), (1, 1, 0), (0, 1, 1), (1, 0, 2)]
+BASES = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (1, 0, 2)]
 
 
-RUNS = 20_000
+RUNS = 6_000
 
 
 class TestExactly:
@@ -219,19 +219,12 @@ class TestExactly:
             assert excess > 0.1 * mechanism.hit_epsilon
 
 
-def codes(runs):
-    """Code outcomes, any tuples, of two worlds as integers."""
-    known = {outcome: code for code, outcome in enumerate(sorted({outcome for run in runs for outcome in run}))}
-    return [np.array([known[outcome] for outcome in run]) for run in runs]
-
-
-def audit(mechanism, ask, worlds, seed, runs=RUNS):
-    """Return a lower bound of epsilon from runs in two worlds; `ask(mechanism, values, noise)` is what one sees."""
-    outcomes = [
+def seen(mechanism, ask, worlds, seed, runs=RUNS):
+    """Return what one sees, `ask(mechanism, values, noise)`, in runs in two worlds."""
+    return [
         [ask(mechanism, world, SeededNoise(seed).derive(w, run)) for run in range(runs)]
         for w, world in enumerate(worlds)
     ]
-    return lower_epsilon(*codes(outcomes))
 
 
 def coarse(gaps, width):
@@ -249,32 +242,26 @@ TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
 
 
 @pytest.mark.parametrize(
-    ("noise_law", "integer", "broken_runs"), [("exponential", False, 4_000), ("laplace", True, RUNS)]
+    ("noise_law", "integer", "visible", "runs"), [("exponential", False, 0.1, 2_000), ("laplace", True, 0.0, 11_000)]
 )
-def test_noisy_top_k(noise_law, integer, broken_runs):
-    """Power: 2,000 tested runs with exponential noise for one show 3.2, give or take 0.2."""
+def test_noisy_top_k(noise_law, integer, visible, runs):
+    """Power: 1,100 runs with exponential noise for one show 2.6, give or take 0.1."""
     claimed = 2.0
     mechanism = NoisyTopK(epsilon=claimed, top=TOP, noise_law=noise_law, integer=integer)
-    found = audit(mechanism, see_top, TOP_WORLDS, 1)
-    print(f"\ntop-k {noise_law} integer={integer}: {found:.3f} of {claimed}")
-    assert 0.1 * claimed < found <= claimed
+    stands(seen(mechanism, see_top, TOP_WORLDS, 1, runs), claimed, visible=visible)
     # Broken: noise for one selected query, not for `top` of them.
     uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP, noise_law=noise_law, integer=integer)
-    found = audit(uncovered, see_top, TOP_WORLDS, 2, broken_runs)
-    print(f"noise does not cover top: {found:.3f}")
-    assert found > claimed
+    falls(seen(uncovered, see_top, TOP_WORLDS, 2, runs), claimed)
 
 
 def test_top_k_monotone_discount_applied_to_other_queries():
     claimed = 1.0
     discounted = NoisyTopK(epsilon=claimed, monotone=True)
-    found = audit(discounted, see_top, (np.zeros(2), np.array([-1.0, 1.0])), 3)
-    print(f"\nmonotone discount: {found:.3f} against {claimed} claimed")
-    assert found > 1.3 * claimed
+    falls(seen(discounted, see_top, (np.zeros(2), np.array([-1.0, 1.0])), 3), claimed)
 
 
 # In the second world what hits first falls, and what misses rises.
-PART = 6
+PART = 16
 SPARSE_WORLDS = (np.repeat([-1.0, 0.0], PART), np.repeat([0.0, -1.0], PART))
 
 
@@ -285,16 +272,13 @@ def see_hits(mechanism, values, noise):
 
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
 def test_sparse_vector_with_gaps(noise_law):
-    claimed = 2.0
+    """Power: 3,200 runs of what is broken show 3.0, give or take 0.2."""
+    claimed, runs = 2.0, 3_500
     mechanism = AdaptiveSparseVector(epsilon=claimed, min_hits=1, noise_law=noise_law, branches=2, margin=0.5)
-    found = audit(mechanism, see_hits, SPARSE_WORLDS, 4)
-    print(f"\nsparse vector {noise_law}: {found:.3f} of {claimed}")
-    assert 0.2 * claimed < found <= claimed
+    stands(seen(mechanism, see_hits, SPARSE_WORLDS, 4, runs), claimed)
     # Broken: one threshold, never drawn again, for many hits with the noise of one.
     unpaid = AdaptiveSparseVector(epsilon=PART * claimed, min_hits=PART, noise_law=noise_law, branches=1)
-    found = audit(unpaid, see_hits, SPARSE_WORLDS, 5)
-    print(f"hits that are not paid for: {found:.3f}")
-    assert found > claimed
+    falls(seen(unpaid, see_hits, SPARSE_WORLDS, 5, runs), claimed)
 
 
 def see_candidate(mechanism, values, noise):
@@ -314,17 +298,13 @@ def see_black_box(mechanism, values, noise):
 def test_exponential_mechanism(see):
     claimed = 2.0
     worlds = (np.array([0.0, 0.0, 0.0]), np.array([-1.0, 1.0, 1.0]))
-    found = audit(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 7)
-    print(f"\nexponential mechanism: {found:.3f} of {claimed}")
-    assert 0.3 * claimed < found <= claimed
+    stands(seen(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 7), claimed, visible=0.3)
     discounted = ExponentialMechanismWithGap(epsilon=claimed, monotone=True)
-    found = audit(discounted, see, worlds, 8)
-    print(f"monotone discount: {found:.3f}")
-    assert found > claimed
+    falls(seen(discounted, see, worlds, 8), claimed)
 
 
 def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
-    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 1,000 tested runs show 3.7."""
+    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 200 runs show 1.7."""
     claimed = 1.0
 
     def see(mechanism, values, noise):
@@ -332,4 +312,4 @@ def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
         return best, *coarse([mechanism.gap(values, best, noise).gap], 0.5)
 
     worlds = (np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    assert audit(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=2_000) > 3 * claimed
+    falls(seen(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=400), claimed)

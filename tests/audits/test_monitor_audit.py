@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+import attacks
 import broken_monitors as broken
 import numpy as np
 import pytest
-from empirical_privacy import lower_delta, lower_epsilon
 from monitor_attacks import Belief, Plan, constant, simulate
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
@@ -14,7 +14,8 @@ from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 
-# Chances of a hit of some percent, and hundreds of thousands of runs: what is lost in discretion is little.
+# Chances of a hit of some percent: what is lost in discretion is little. Power: 30,000 runs show from 0.4 to 0.6 of
+# delta, give or take 0.06, so that the shares below are seen with any seed; mistakes are seen in 3,000 runs.
 KNOWN = {"epsilon": 0.5, "delta": 0.1, "max_hits": 1, "domain_size": 1, "tests": 20, "beta": 0.9, "count_share": 0.0}
 COIN = {**KNOWN, "calibration": "target_charging", "tests": 1}  # one person turns a coin of chance q into 1 - q
 UNKNOWN = {"epsilon": 1.0, "delta": 0.2, "max_hits": 1, "horizon": 20, "first_step": 0, "count_share": 0.0}
@@ -25,7 +26,7 @@ def monitor_of(parameters, *, kind=ThresholdMonitor, **changes):
     return kind(**{**parameters, **changes})
 
 
-def outcomes(monitor, strategy, *, steps, runs=100_000, items=1, seed=1, **more):
+def outcomes(monitor, strategy, *, steps, runs=30_000, items=1, seed=1, **more):
     return [
         simulate(monitor, strategy, world, runs=runs, items=items, steps=steps, seed=seed, **more) for world in (0, 1)
     ]
@@ -33,19 +34,12 @@ def outcomes(monitor, strategy, *, steps, runs=100_000, items=1, seed=1, **more)
 
 def stands(monitor, worlds, *, tight):
     """Check the whole curve, and that at epsilon the attack shows at least the share `tight` of delta."""
-    for epsilon in monitor.epsilon * np.array([0, 0.25, 0.5, 1, 1.5, 2, 4]):
-        found, claimed = lower_delta(*worlds, epsilon), monitor.guarantee.curve.delta(epsilon)
-        assert found <= claimed
-        if epsilon == monitor.epsilon:
-            print(f"\ndelta at epsilon {epsilon:g}: found {found:.4f}, claimed {claimed:.4f}")
-            assert found >= tight * monitor.delta
-    assert lower_epsilon(*worlds, monitor.delta) <= monitor.epsilon
+    curve, at = monitor.guarantee.curve, monitor.epsilon * np.array([0, 0.25, 0.5, 1.5, 2, 4])
+    attacks.stands(worlds, monitor.epsilon, curve=curve, at=at, visible=tight)
 
 
 def falls(monitor, worlds):
-    found = lower_delta(*worlds, monitor.epsilon)
-    print(f"\n{type(monitor).__name__}: delta {found:.4f}, claimed {monitor.delta}")
-    assert found > 1.1 * monitor.delta
+    attacks.falls(worlds, monitor.epsilon, delta=monitor.delta)
 
 
 def fading(most):
@@ -70,17 +64,17 @@ class TestAddRemove:
     @pytest.mark.parametrize(("max_hits", "steps"), [(1, 60), (3, 150)])
     def test_clock(self, max_hits, steps):
         monitor = monitor_of(KNOWN, max_hits=max_hits)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=steps), tight=0.6)
+        stands(monitor, outcomes(monitor, constant([1], [1]), steps=steps), tight=0.3)
 
     @pytest.mark.parametrize(("max_hits", "steps"), [(1, 12), (3, 30)])
     def test_target_charging(self, max_hits, steps):
         monitor = monitor_of(COIN, max_hits=max_hits)
-        stands(monitor, outcomes(monitor, ALONE, steps=steps), tight=0.6)
+        stands(monitor, outcomes(monitor, ALONE, steps=steps), tight=0.3)
 
     @pytest.mark.parametrize(("parameters", "most"), [(KNOWN, 3), (COIN, 0)], ids=["clock", "target"])
     def test_adaptive(self, parameters, most):
         monitor = monitor_of(parameters, max_hits=2)
-        stands(monitor, outcomes(monitor, fading(most), steps=40, runs=60_000), tight=0.3)
+        stands(monitor, outcomes(monitor, fading(most), steps=40), tight=0.3)
 
     @pytest.mark.parametrize(
         ("parameters", "others", "steps"), [(KNOWN, 2, 40), (COIN, 0, 12)], ids=["clock", "target"]
@@ -88,13 +82,13 @@ class TestAddRemove:
     def test_several_items_per_step(self, parameters, others, steps):
         monitor = monitor_of(parameters, max_hits=2, items_per_step=4)
         together = constant([others] * 4, [1] * 4)
-        stands(monitor, outcomes(monitor, together, steps=steps, items=4, runs=50_000), tight=0.3)
+        stands(monitor, outcomes(monitor, together, steps=steps, items=4), tight=0.2)
 
     def test_streams(self):
         monitor = monitor_of(KNOWN, streams_per_person=2)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=80, runs=80_000, streams=2), tight=0.5)
+        stands(monitor, outcomes(monitor, constant([1], [1]), steps=80, streams=2), tight=0.3)
 
-    @pytest.mark.parametrize(("strategy", "tight"), [(ALONE, 0.35), (constant([8], [1]), 0.25), (first_alone, 0.25)])
+    @pytest.mark.parametrize(("strategy", "tight"), [(ALONE, 0.35), (constant([8], [1]), 0.2), (first_alone, 0.2)])
     def test_unknown_domain(self, strategy, tight):
         """Alone the suspect uses up the domain's half of delta, in a crowd the clock's: by events of opposite kinds."""
         monitor = monitor_of(UNKNOWN)
@@ -112,13 +106,13 @@ class TestAddRemove:
     @pytest.mark.parametrize("parameters", [KNOWN, COIN], ids=["clock", "target"])
     def test_noisy_counts(self, parameters):
         monitor = monitor_of(parameters, max_hits=2, count_share=0.5)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=60, runs=60_000), tight=0.3)
+        stands(monitor, outcomes(monitor, constant([1], [1]), steps=60, runs=45_000), tight=0.1)
 
     @pytest.mark.parametrize("parameters", [KNOWN, UNKNOWN], ids=["known", "unknown"])
     def test_paper(self, parameters):
         """Its constants are far from what they need be: no attack of this size sees anything."""
         monitor = monitor_of(parameters, calibration="paper", epsilon=4.0, delta=0.2)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=20, runs=50_000), tight=0.0)
+        stands(monitor, outcomes(monitor, constant([1], [1]), steps=20, runs=10_000), tight=0.0)
 
 
 class TestReplaceOne:
@@ -126,37 +120,37 @@ class TestReplaceOne:
     def test_known_domain(self, parameters, steps):
         monitor = monitor_of(parameters, neighbouring="replace_one")
         moved = constant([0, 0], [1, 0], [0, 1])
-        stands(monitor, outcomes(monitor, moved, steps=steps, items=2, runs=60_000), tight=0.5)
+        stands(monitor, outcomes(monitor, moved, steps=steps, items=2), tight=0.3)
 
     def test_unknown_domain(self):
         monitor = monitor_of(UNKNOWN, neighbouring="replace_one")
-        stands(monitor, outcomes(monitor, constant([0, 0], [1, 0], [0, 1]), steps=20, items=2, runs=60_000), tight=0.15)
+        stands(monitor, outcomes(monitor, constant([0, 0], [1, 0], [0, 1]), steps=20, items=2), tight=0.15)
 
     def test_noisy_counts(self):
         monitor = monitor_of(KNOWN, neighbouring="replace_one", count_share=0.5)
         moved = constant([0, 0], [1, 0], [0, 1])
-        stands(monitor, outcomes(monitor, moved, steps=60, items=2, runs=50_000), tight=0.3)
+        stands(monitor, outcomes(monitor, moved, steps=60, items=2), tight=0.1)
 
 
 class TestMistakesAreFound:
     def test_only_present_items_are_tested(self):
         monitor = monitor_of(UNKNOWN, kind=broken.OnlyPresentItems, domain_size=1, horizon=None, tests=20, beta=0.9)
-        falls(monitor, outcomes(monitor, ALONE, steps=20, runs=20_000, belief=Belief(monitor_of(UNKNOWN), 1)))
+        falls(monitor, outcomes(monitor, ALONE, steps=20, runs=3_000, belief=Belief(monitor_of(UNKNOWN), 1)))
 
     @pytest.mark.parametrize(("parameters", "others"), [(KNOWN, 3), (COIN, 0)], ids=["clock", "target"])
     def test_nobody_is_charged(self, parameters, others):
         monitor = monitor_of(parameters, kind=broken.NobodyCharged)
         attack = constant([others], [1])
-        falls(monitor, outcomes(monitor, attack, steps=60, runs=20_000, belief=Belief(monitor, 10**6)))
+        falls(monitor, outcomes(monitor, attack, steps=60, runs=3_000, belief=Belief(monitor, 10**6)))
 
     def test_no_gates(self):
         monitor = monitor_of(COIN, kind=broken.NoGates, items_per_step=12)
         attack = constant([0] * 12, [1] * 12)
         belief = Belief(monitor, monitor.max_hits, gated=False)
-        falls(monitor, outcomes(monitor, attack, steps=1, items=12, runs=20_000, belief=belief))
+        falls(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000, belief=belief))
         # With gates the same attack stands.
         monitor = monitor_of(COIN, items_per_step=12)
-        stands(monitor, outcomes(monitor, attack, steps=1, items=12, runs=20_000), tight=0.0)
+        stands(monitor, outcomes(monitor, attack, steps=1, items=12, runs=3_000), tight=0.0)
 
     @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 60), (COIN, 12)], ids=["clock", "target"])
     def test_too_little_noise(self, parameters, steps):
@@ -166,19 +160,19 @@ class TestMistakesAreFound:
     def test_too_little_noise_in_the_paper(self):
         monitor = monitor_of(KNOWN, kind=broken.HardlyAnyNoise, calibration="paper", epsilon=4.0, delta=0.2)
         knee = int(monitor.calibrated.threshold) - 1
-        falls(monitor, outcomes(monitor, constant([knee], [1]), steps=1, runs=10_000))
+        falls(monitor, outcomes(monitor, constant([knee], [1]), steps=1, runs=5_000))
 
     def test_half_the_noise_on_counts(self):
         monitor = monitor_of(KNOWN, kind=broken.LittleCountNoise, delta=0.05, count_share=0.9)
         crowd = constant([60], [1])
         falls(monitor, outcomes(monitor, crowd, steps=1))
         right = monitor_of(KNOWN, delta=0.05, count_share=0.9)
-        stands(right, outcomes(right, crowd, steps=1), tight=0.05)
+        stands(right, outcomes(right, crowd, steps=1), tight=0.0)
 
     def test_counts_without_dropping(self):
         monitor = monitor_of(KNOWN, kind=broken.NobodyCharged, count_share=0.5)
         crowd = constant([20], [1])
-        falls(monitor, outcomes(monitor, crowd, steps=40, runs=20_000, belief=Belief(monitor, 10**6)))
+        falls(monitor, outcomes(monitor, crowd, steps=40, runs=10_000, belief=Belief(monitor, 10**6)))
 
     @pytest.mark.parametrize("kind", [ThresholdMonitor, broken.UnboundCounts])
     def test_noise_of_counts_used_twice(self, kind):
@@ -198,11 +192,11 @@ class TestMistakesAreFound:
                 counts.append(hits.counts)
             return np.clip(counts[1] - counts[0] + 1000, 0, 2000)
 
-        found = lower_delta(differences(1, 1), differences(0, 2), monitor.epsilon)
+        worlds = [differences(1, 1), differences(0, 2)]
         if kind is ThresholdMonitor:
-            assert found <= monitor.delta
+            stands(monitor, worlds, tight=0.0)
         else:
-            assert found > 0.9
+            falls(monitor, worlds)
 
 
 def test_the_two_worlds_of_an_attack_differ_in_one_person():

@@ -12,10 +12,10 @@ from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
 from privstream.mechanisms.points.dyadic_ranges import bounds
 
 UNIVERSE = 2
-RUNS = 6_500
-"""Power: noise that is 1.3 times as large is accepted with probability 1e-10."""
-JOINT_RUNS = 2_000
-"""Power: one noise for both kinds of marks is accepted with probability 1e-13."""
+RUNS = 4_200
+"""Power: noise that is 1.3 times as large is accepted with probability 1e-4."""
+JOINT_RUNS = 1_200
+"""Power: one noise for both kinds of marks is accepted with probability 1e-4."""
 MISSES = 60
 
 
@@ -169,7 +169,7 @@ class TestHeavyIntervals:
                     for kind, made in enumerate((state.finished, state.heavy)):
                         when[kind] = min(when[kind], step if 1 in made.marked else 3)
                 joint[tuple(when)] += 1
-            likely = law * runs > 200
+            likely = law * runs > 120
             return (np.abs(joint / runs - law) / np.sqrt(law * (1 - law) / runs))[likely].max()
 
         true, shared = (

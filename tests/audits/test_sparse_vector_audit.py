@@ -3,13 +3,16 @@
 import broken_sparse_vector as broken
 import numpy as np
 import pytest
-from empirical_privacy import lower_delta, lower_epsilon
+from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
 from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
 from privstream.mechanisms.sparse_vector.sparse import Sparse
 
 pytestmark = pytest.mark.slow
+
+# A quarter of the noise is convicted with any seed in 2,000 runs of AboveThreshold and in 5,000 of Sparse with one hit.
+# Of the noise as it is, an attack on so few hits shows little.
 
 SURE = 10**6  # hits whatever the noise
 
@@ -64,7 +67,7 @@ def sparse_outcomes(mechanism, values, runs, seed):
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_above_threshold(integer):
-    claimed, runs = 2.0, 15_000
+    claimed, runs = 2.0, 4_000
 
     def outcomes(mechanism, values, seed):
         sources = (SeededNoise(seed).derive(run) for run in range(runs))
@@ -72,36 +75,27 @@ def test_above_threshold(integer):
         return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
 
     mechanism, weaker = (AboveThreshold(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
-    found = lower_epsilon(outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2))
-    print(f"\nAboveThreshold integer={integer}: {found:.3f} of {claimed}")
-    assert 0.2 * claimed < found <= claimed
+    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed)
     # The same attack convicts the mechanism with a quarter of the noise.
-    found = lower_epsilon(outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4))
-    print(f"a quarter of the noise: {found:.3f}")
-    assert found > claimed
+    falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
 
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("max_hits", [1, 2])
 def test_sparse(max_hits, integer):
-    claimed, runs = 1.0 * max_hits, 100_000
+    claimed, runs = 1.0 * max_hits, 20_000
     mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)
     weaker = Sparse(epsilon=4 * claimed, max_hits=max_hits, integer=integer)
     values = [np.tile(world, max_hits) for world in (BEFORE, AFTER)]
-    one, other = (sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values))
-    found = lower_epsilon(one, other)
-    print(f"\nSparse c={max_hits} integer={integer}: {found:.3f} of {claimed}")
-    assert 0.2 * claimed < found <= claimed
-    for epsilon in np.linspace(0, claimed, 4):
-        assert lower_delta(one, other, epsilon) <= mechanism.curve.delta(epsilon)
-    found = lower_epsilon(*(sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)))
-    print(f"a quarter of the noise: {found:.3f}")
-    assert found > claimed
+    worlds = [sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values)]
+    stands(worlds, claimed)
+    stands(worlds, claimed, curve=mechanism.curve)
+    falls([sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)], claimed)
 
 
 def test_sparse_with_delta():
     """Many hits: the curve of advanced composition is not crossed, and less noise is convicted."""
-    max_hits, runs, claimed, delta = 10, 30_000, 4.0, 0.01
+    max_hits, runs, claimed, delta = 10, 15_000, 4.0, 0.01
     mechanism = Sparse(epsilon=claimed, delta=delta, max_hits=max_hits, integer=True)
     weaker = Sparse(epsilon=10 * claimed, max_hits=max_hits, integer=True)
 
@@ -114,17 +108,15 @@ def test_sparse_with_delta():
         hits &= np.cumsum(hits, axis=1) <= max_hits
         return hits[:, special].sum(axis=1) * (max_hits + 1) + hits[:, ~special].sum(axis=1)
 
-    one, other = (outcomes(mechanism, world, seed) for seed, world in enumerate(([0, 0, 0], [-1, -1, 1])))
-    for epsilon in (0.0, 0.5, 1.0, claimed):
-        found = lower_delta(one, other, epsilon)
-        print(f"\nSparse with delta, epsilon {epsilon}: {found:.4f} of {mechanism.curve.delta(epsilon):.4f}")
-        assert found <= mechanism.curve.delta(epsilon)
-    assert lower_delta(outcomes(weaker, [0, 0, 0], 3), outcomes(weaker, [-1, -1, 1], 4), claimed) > delta
+    worlds = ([0, 0, 0], [-1, -1, 1])
+    seen = [outcomes(mechanism, world, seed) for seed, world in enumerate(worlds)]
+    stands(seen, claimed, curve=mechanism.curve, at=(0.0, 0.5, 1.0))
+    falls([outcomes(weaker, world, 3 + seed) for seed, world in enumerate(worlds)], claimed, delta=delta)
 
 
 @pytest.mark.parametrize("integer", [False, True])
 def test_numeric_sparse(integer):
-    claimed, runs = 2.0, 100_000
+    claimed, runs = 2.0, 20_000
 
     def outcomes(mechanism, world, seed):
         longer = extended(mechanism, runs * (len(world) + 1))
@@ -135,15 +127,10 @@ def test_numeric_sparse(integer):
         return np.where(first < len(world), first * 20 + bins, 20 * len(world))
 
     mechanism, weaker = (NumericSparse(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
-    one, other = outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)
-    found = lower_epsilon(one, other)
-    print(f"\nNumericSparse integer={integer}: {found:.3f} of {claimed}")
-    assert 0.2 * claimed < found <= claimed
-    for epsilon in np.linspace(0, claimed, 4):
-        assert lower_delta(one, other, epsilon) <= mechanism.guarantee.curve.delta(epsilon)
-    found = lower_epsilon(outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4))
-    print(f"a quarter of the noise: {found:.3f}")
-    assert found > claimed
+    worlds = [outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)]
+    stands(worlds, claimed)
+    stands(worlds, claimed, curve=mechanism.guarantee.curve)
+    falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
 
 def counts(answers):
@@ -159,8 +146,7 @@ def halves(size):
 
 def test_the_private_variant_of_lyu_su_li_stands():
     rng, claimed, runs = np.random.default_rng(1), 1.0, 100_000
-    one, other = (counts(broken.sparse_vector(world, claimed, 5, runs, rng)) for world in halves(10))
-    assert 0.05 < lower_epsilon(one, other) <= claimed
+    stands([counts(broken.sparse_vector(world, claimed, 5, runs, rng)) for world in halves(10)], claimed, visible=0.05)
 
 
 def test_algorithm_3_is_caught():
@@ -173,27 +159,19 @@ def test_algorithm_3_is_caught():
         bins = np.clip(np.floor(2 * np.nan_to_num(numbers)) + 10, 0, 20)
         return np.where(np.isnan(numbers), 21, bins).astype(np.int64)
 
-    found = lower_epsilon(outcomes(0, -0.5), outcomes(-1, 0.5))
-    print(f"\nAlgorithm 3: {found:.2f} against {claimed} claimed")
-    assert found > claimed
+    falls([outcomes(0, -0.5), outcomes(-1, 0.5)], claimed)
 
 
 def test_algorithm_4_is_caught():
     rng, claimed, runs = np.random.default_rng(4), 1.0, 100_000
-    found = lower_epsilon(*(counts(broken.algorithm_4(w, claimed, 50, runs, rng)) for w in halves(25)))
-    print(f"\nAlgorithm 4: {found:.2f} against {claimed} claimed")
-    assert found > claimed
+    falls([counts(broken.algorithm_4(world, claimed, 50, runs, rng)) for world in halves(25)], claimed)
 
 
 def test_algorithm_5_is_caught():
     rng, claimed, runs = np.random.default_rng(5), 1.0, 200_000
-    found = lower_epsilon(*(counts(broken.algorithm_5(w, claimed, runs, rng)) for w in ([0, 1], [1, 0])))
-    print(f"\nAlgorithm 5: {found:.2f} against {claimed} claimed")
-    assert found > 5 * claimed
+    falls([counts(broken.algorithm_5(world, claimed, runs, rng)) for world in ([0, 1], [1, 0])], claimed)
 
 
 def test_algorithm_6_is_caught():
     rng, claimed, runs = np.random.default_rng(6), 1.0, 100_000
-    found = lower_epsilon(*(counts(broken.algorithm_6(w, claimed, runs, rng)) for w in halves(50)))
-    print(f"\nAlgorithm 6: {found:.2f} against {claimed} claimed")
-    assert found > 3 * claimed
+    falls([counts(broken.algorithm_6(world, claimed, runs, rng)) for world in halves(50)], claimed)

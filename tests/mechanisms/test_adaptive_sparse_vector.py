@@ -126,12 +126,12 @@ def test_one_branch_is_sparse_vector_with_gap():
     np.testing.assert_array_equal(one.gaps, other.gaps)
 
 
-@some_quick("branch", [0, 1, 3], 1)
+@some_quick("branch", [0, 3], 3)
 @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
 @pytest.mark.slow
 def test_gap_error_has_the_stated_law(branch, noise_law):
     """Of queries that are tested in one branch only, real-valued: the error is a difference of two noises."""
-    runs = 3000
+    runs = 2500  # `samples_to_tell` for these ten quantiles and a law that is 30% wider: 2,464 at most
     mechanism = AdaptiveSparseVector(epsilon=1.0, branches=branch + 1, noise_law=noise_law, margin=0.1)
     root = SeededNoise(9)
     answers = [run(mechanism, [10.0**6], root.derive(i))[1] for i in range(runs)]
@@ -188,7 +188,6 @@ def test_accuracy_holds(noise_law):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": 1, "min_hits": 0}, ValueError, "min_hits must be >= 1, got 0"),
         ({"epsilon": 1, "branches": 0}, ValueError, "branches must be >= 1, got 0"),
         ({"epsilon": 1, "branches": 33}, ValueError, "branches must be <= 32, got 33"),
         ({"epsilon": 1, "margin": -1}, ValueError, "margin must be finite and >= 0, got -1"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor import clock, target_charging
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget
 from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import integrate, stats
@@ -82,16 +82,16 @@ def leaked(made, found, others, old, new, epsilon):
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("domain", ["known", "unknown"])
 @pytest.mark.parametrize("hits", [1, 2, 3])
-def test_no_run_of_twelve_tests_leaks_more_than_the_guarantee(hits, domain, neighbouring):
-    made = budget(epsilon=0.7, delta=0.05, max_hits=hits, neighbouring=neighbouring, domain=domain, tests_per_person=12)
+def test_no_run_of_ten_tests_leaks_more_than_the_guarantee(hits, domain, neighbouring):
+    made = budget(epsilon=0.7, delta=0.05, max_hits=hits, neighbouring=neighbouring, domain=domain, tests_per_person=10)
     found = clock.calibrate(made)
     rng = np.random.default_rng(hits)
     for low in {0, *range(max(0, int(found.threshold) - 14), int(found.threshold) + 2)}:
-        others = rng.integers(low, low + 4, 12).tolist()
-        old = rng.integers(0, 2, 12).astype(bool)
-        new = ~old if neighbouring == "replace_one" else np.zeros(12, bool)
+        others = rng.integers(low, low + 4, 10).tolist()
+        old = rng.integers(0, 2, 10).astype(bool)
+        new = ~old if neighbouring == "replace_one" else np.zeros(10, bool)
         assert leaked(made, found, others, old.tolist(), new.tolist(), 0.7) <= 0.05
-        assert leaked(made, found, [low] * 12, [True] * 12, [False] * 12, 0.7) <= 0.05
+        assert leaked(made, found, [low] * 10, [True] * 10, [False] * 10, 0.7) <= 0.05
 
 
 @pytest.mark.parametrize("hits", [1, 2, 3])
@@ -166,15 +166,33 @@ def test_hazards_of_all_tests_of_one_person_sum_to_the_delta_of_the_domain():
     assert open_ended.domain_hazard(4) == open_ended.domain_hazard(7) > open_ended.domain_hazard(8)
 
 
-@pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}])
-def test_law_of_hidden_thresholds_is_the_hit_probability(changes):
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [({}, 1), ({"domain": "unknown", "tests_per_person": 1000}, 1), ({"domain": "unknown"}, 5)],
+)
+def test_law_of_hidden_thresholds_is_the_hit_probability(changes, step):
     found = clock.calibrate(budget(max_hits=1, **changes))
-    counts = np.arange(1, 260)
+    counts = np.arange(1, 300)
     absent = float(found.absent_hit_probability())
     assert absent == pytest.approx(float(found.hit_probability(0)), rel=1e-9)
-    cdf = found.threshold_law().cdf(counts)
-    assert 1 - (1 - absent) * (1 - cdf) == pytest.approx(found.hit_probability(counts), rel=1e-9, abs=1e-15)
-    assert found.hit_probability(counts) + found.miss_probability(counts) == pytest.approx(1)
+    cdf = found.threshold_law(step=step).cdf(counts)
+    hit, miss = (probability(counts, step=step) for probability in (found.hit_probability, found.miss_probability))
+    assert 1 - (1 - absent) * (1 - cdf) == pytest.approx(hit, rel=1e-9, abs=1e-15)
+    assert hit + miss == pytest.approx(1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"domain": "unknown"}])
+def test_beyond_its_reach_a_miss_is_less_likely_than_a_table_can_say(changes):
+    found = clock.calibrate(budget(**changes))
+    assert found.miss_probability(found.reach, step=1 << LAST_OCTAVE) == pytest.approx(2.0**-128, rel=1e-6)
+
+
+def test_the_proof_is_that_of_the_domain_and_of_what_neighbours_are():
+    proofs = [
+        clock.calibrate(budget(**changes)).proof
+        for changes in ({}, {"domain": "unknown"}, {"neighbouring": "replace_one"})
+    ]
+    assert proofs == [f"docs/proofs/clock.md, Theorem {number}" for number in (2, 3, 4)]
 
 
 def test_absent_items_are_reported_with_half_of_beta_at_most():

@@ -265,7 +265,7 @@ def test_tables_are_checked_and_read_only(monkeypatch):
 
 
 PARAMETERS = [Geometric(5.0), Geometric(1e7), DiscreteLaplace(5.0), DiscreteLaplace(1e7)]
-PARAMETERS += [DiscreteGaussian(5.0), DiscreteGaussian(2e4), Bernoulli.exp_minus(1.0)]
+PARAMETERS += [DiscreteGaussian(5.0), DiscreteGaussian(2e4), Bernoulli.exp_minus(1.0), DiscreteGaussian(1000.0)]
 
 
 @pytest.mark.parametrize("law", PARAMETERS)
@@ -287,6 +287,7 @@ GOLDEN = [
     [2, 6, 4, 6, -4, -4],
     [21903, 4783, 5786, -17244, -5297, 21059],
     [1, 1, 1, 1, 0, 0],
+    [415, 1268, 792, 1219, -740, -799],  # from the largest table
 ]
 
 

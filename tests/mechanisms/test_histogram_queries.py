@@ -346,21 +346,20 @@ class TestBudget:
         assert HistogramQueries(**shared, largest=1000).chosen_mode == "anchored"
         assert HistogramQueries(**shared, largest=2**20, row_columns=1).chosen_mode == "direct"
         assert HistogramQueries(epsilon=1.0, columns=10, horizon=50, row_columns=1).chosen_mode == "direct"
-        for largest in (100, 10**4, 2**20):
+        for largest in (100, 2**20):
             auto = HistogramQueries(**shared, largest=largest)
             errors = {mode: dataclasses.replace(auto, mode=mode).error(largest) for mode in MODES}
             assert auto.error(largest) == min(errors["anchored"], errors["direct"]) < errors["paper"]
 
 
 class TestErrors:
-    @some_quick("delta", [0.0, 1e-6], 1e-6)
+    @pytest.mark.parametrize(("delta", "horizon"), [(0.0, None), (1e-6, 1500)])
     @pytest.mark.parametrize("mode", MODES)
-    @some_quick("horizon", [None, 1500], 1500)
     @pytest.mark.slow
     def test_errors_hold(self, mode, delta, horizon):
         """Over whole runs of batches (of single rows in mode paper, as its lemmas ask)."""
         tested = mechanism(mode, delta=delta, horizon=horizon, epsilon=2.0)
-        failures, runs = 0, 12
+        failures, runs = 0, 8  # all of them would have to fail for a false alarm
         for seed in range(runs):
             rows = stream(1500, seed=seed, most=2 if mode == "paper" else 12)
             if mode == "paper":
@@ -387,23 +386,24 @@ class TestErrors:
         assert len(np.unique(published)) == 1
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("largest", "figure"), [(10**3, 476), (10**4, 777), (10**5, 1121)])
+    @pytest.mark.parametrize(("largest", "figure"), [(10**3, 476), (10**5, 1121)])
     def test_figures_of_independent_columns(self, largest, figure):
         """95% of the largest error at T = 2^20, d = 10, epsilon 1. The budget is split by prediction, not by trial.
 
-        Twelve runs place that quantile within a third: four above it would have probability below 1e-9.
+        Four of five runs above a third more would have a probability below 1e-9, if one has 0.3%; and with twice the
+        noise half of all runs or more are above it. What scales the noise has is a matter of `TestBudget`.
         """
-        horizon, errors = 1 << 20, []
+        horizon, runs, errors = 1 << 20, 5, []
         tested = HistogramQueries(epsilon=1.0, columns=10, horizon=horizon, largest=largest)
         assert tested.chosen_mode == "anchored"
-        for seed in range(12):
+        for seed in range(runs):
             rows = (np.random.default_rng(seed).random((horizon, 10), np.float32) < largest / horizon).astype(np.int8)
             _, published = tested.run(tested.initial_state(), rows, SeededNoise(seed))
             errors.append(np.abs(published - np.cumsum(rows, axis=0, dtype=np.int64)).max())
         print(f"\nc_max {largest}: {np.quantile(errors, 0.95):.0f} (figure {figure}), bound {tested.error(largest)}")
         assert sum(error > 1.33 * figure for error in errors) < 4
-        assert sum(error > figure / 2 for error in errors) > 8
-        assert stats.binom.sf(sum(error > tested.error(largest) for error in errors) - 1, 12, 0.05) > FALSE_ALARM
+        assert sum(error > figure / 2 for error in errors) > 1
+        assert max(errors) <= 2 * tested.error(largest)
 
     def test_figures_of_direct_counters(self):
         kary = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, mode="direct").error(1 << 20)
@@ -480,7 +480,7 @@ class TestFlags:
     @pytest.mark.parametrize("kind", [ColumnFlags, CountedFlags])
     @pytest.mark.slow
     def test_errors_hold(self, delta, kind):
-        runs, failures = 20, 0
+        runs, failures = 8, 0
         for seed in range(runs):
             tested = kind(epsilon=2.0, delta=delta, columns=3, thresholds=(2000, 2500, 3500), horizon=5000)
             rows = np.random.default_rng(seed).integers(0, 2, (5000, 3))

@@ -83,21 +83,6 @@ def test_replay_with_other_data_draws_other_noise():
     assert mechanism.select([9000, 0], noise).gaps[0] == gaps[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"epsilon": -1}, ValueError, "epsilon must be finite and > 0, got -1"),
-        ({"epsilon": 1, "top": 0}, ValueError, "top must be >= 1, got 0"),
-        ({"epsilon": 1, "threshold_share": 2}, ValueError, "threshold_share must be in (0, 1), got 2"),
-        ({"epsilon": 1, "integer": 1}, TypeError, "integer must be True or False, got int"),
-    ],
-)
-def test_parameters_are_checked(options, error, message):
-    with pytest.raises(error) as caught:
-        HybridSparseVector(**options)
-    assert str(caught.value) == message
-
-
 def test_guarantee_tells_the_dynamic_cost():
     guarantee = HybridSparseVector(epsilon=1.0, top=4, threshold_share=0.2).guarantee
     assert (guarantee.epsilon, guarantee.delta) == (1.0, 0.0)

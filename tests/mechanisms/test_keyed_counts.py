@@ -278,6 +278,14 @@ def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again
     assert np.array_equal(rows.counts, answers[0]) != again
 
 
+@pytest.mark.parametrize("fields", [{}, {"over": "start", "horizon": 9}, {"over": 3, "horizon": 9}])
+def test_shares_of_delta_for_the_tests_of_a_run_sum_to_one_and_grow_as_counts_do(fields):
+    bounds = made(**fields).bounds
+    shares = [bounds.test_share(step) for step in range(1, bounds.steps + 1)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares == pytest.approx([step * shares[0] for step in range(1, bounds.steps + 1)])
+
+
 def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():
     mechanism = made(over=7, horizon=30, contributions=4)
     noise, tail = mechanism.law.noises[0], mechanism.law.tail * mechanism.law.bounds.test_share(20)
@@ -448,17 +456,14 @@ def test_long_runs_are_drawn_from_four_buffers():
     [
         ({"delta": 0.0}, "delta must be > 0 unless the list of items is public"),
         ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
-        ({"contributions": 0}, "contributions must be >= 1, got 0"),
         ({"contributions": 1 << 40}, "contributions must be <= 1,073,741,824"),
         ({"over": "day"}, "over must be one of window, start"),
         ({"over": 1}, "over must be >= 2, got 1"),
         ({"over": "start"}, "horizon must be given for counts over start"),
         ({"over": 7}, "horizon must be given for counts over 7"),
         ({"over": "start", "horizon": 1 << 21}, "horizon must be <= 1048576"),
-        ({"min_people": 0}, "min_people must be >= 1"),
         ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of items is public"),
         ({"max_value": 0}, "max_value must be >= 1"),
-        ({"value_share": 1.0}, "value_share must be in"),
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),
         ({"unit": "household"}, "unit must be one of person, event"),
         ({"contributions_per_key": 0}, "contributions_per_key must be >= 1"),

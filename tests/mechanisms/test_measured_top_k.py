@@ -124,13 +124,14 @@ def test_estimates_are_the_best_ones_and_their_variance_is_as_stated():
     assert np.var(errors) != pytest.approx(1.3**2 * stated, rel=within)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize(("delta", "releases"), [(0.0, 4), (1e-5, 100)])
 @pytest.mark.slow
-def test_a_single_measure_has_the_stated_law(delta):
-    runs = 6000
-    mechanism = MeasuredTopK(epsilon=2.0, delta=delta, releases=4)
+def test_a_single_measure_has_the_stated_law(delta, releases):
+    runs = 3300  # `samples_to_tell` for a law that is 30% wider: 3,264 with Laplace noise
+    mechanism = MeasuredTopK(epsilon=releases / 2, delta=delta, releases=releases)
     noise = [mechanism.release([9000, 0], SeededNoise(3).derive(run)).estimates[0] - 9000 for run in range(runs)]
     law = mechanism.measurement
+    assert isinstance(law, DiscreteGaussian if delta else DiscreteLaplace)
     reach = law.tail_quantile(0.02)
     observed = np.bincount(
         np.clip(np.rint(noise), -reach - 1, reach + 1).astype(int) + reach + 1, minlength=2 * reach + 3
@@ -150,7 +151,6 @@ def test_a_single_measure_has_the_stated_law(delta):
     "counts",
     [
         np.zeros(40, np.int64),
-        pytest.param(np.arange(40) * 3, marks=pytest.mark.slow),
         pytest.param(np.repeat([0, 9000], 20), marks=pytest.mark.slow),
     ],
 )
@@ -212,11 +212,6 @@ def test_the_guarantee_says_what_it_covers():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": math.nan}, ValueError, "epsilon must be finite and > 0, got nan"),
-        ({"epsilon": 1, "delta": 1}, ValueError, r"delta must be in \[0, 1\), got 1"),
-        ({"epsilon": 1, "top": 0}, ValueError, "top must be >= 1, got 0"),
-        ({"epsilon": 1, "releases": True}, TypeError, "releases must be an integer, got bool"),
-        ({"epsilon": 1, "items_per_release": 0}, ValueError, "items_per_release must be >= 1, got 0"),
         (
             {"epsilon": 1, "releases": 500_001, "items_per_release": 2, "top": 3},
             ValueError,

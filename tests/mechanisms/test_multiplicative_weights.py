@@ -169,11 +169,8 @@ def test_constants():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
-        ({"delta": 1}, ValueError, "delta must be in [0, 1), got 1"),
         ({"domain_size": 1}, ValueError, "domain_size must be >= 2, got 1"),
         ({"domain_size": 2**24 + 1}, ValueError, "domain_size must be <= 2**24, got 16777217"),
-        ({"records": 0}, ValueError, "records must be >= 1, got 0"),
         ({"alpha": 1.0}, ValueError, "alpha must be in (0, 1), got 1.0"),
         ({"alpha": 5e-324}, ValueError, "alpha must be >= 1e-12, got 5e-324"),
         ({"neighbouring": "x"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'x'"),

@@ -85,7 +85,6 @@ def test_bins_have_edges_of_equal_widths_or_ratios():
         ({"quantiles": ()}, "quantiles must be a tuple of at least one number"),
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event, got 2"),
         ({"unit": "update"}, "unit must be one of person, event, got 'update'"),
-        ({"contributions": 0}, "contributions must be >= 1, got 0"),
         ({"contributions": 1 << 25}, "contributions must be <= 16777216, got 33554432"),
         ({"over": "start"}, "horizon must be given"),
     ],

@@ -149,8 +149,6 @@ def test_without_a_share_there_are_no_counts():
         ({"starts": (-1,), "ends": (-1,)}, "starts must be >= 0"),
         ({"starts": (), "ends": (), "many": ()}, "starts, ends and many must be of equal length, at least one"),
         ({"ends": (1, 2)}, "starts, ends and many must be of equal length, at least one"),
-        ({"max_hits": 0}, "max_hits must be >= 1"),
-        ({"delta": 0.0}, "delta must be in"),
         ({"epsilon": 1e-7}, "epsilon must be large enough for"),
     ],
 )

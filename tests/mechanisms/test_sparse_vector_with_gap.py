@@ -153,9 +153,6 @@ def test_empty_step():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": 1, "max_hits": 0}, ValueError, "max_hits must be >= 1, got 0"),
-        ({"epsilon": 1, "threshold_share": 1.0}, ValueError, "threshold_share must be in (0, 1), got 1.0"),
-        ({"epsilon": 1, "threshold_share": 0}, ValueError, "threshold_share must be in (0, 1), got 0"),
         ({"epsilon": 1, "threshold": 0.5, "integer": True}, TypeError, "threshold must be an integer, got float"),
         (
             {"epsilon": 1e-13},
