@@ -22,7 +22,8 @@ from counts_workloads import (
     random_events,
     transform,
 )
-from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, run_stream, stamped
+from event_forms import as_arrow, as_rows, crowd_at, disordered, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,19 +32,15 @@ from privstream.transforms import Domain
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.publishing import on_clock
 from privstream.transforms.timing import keyed_state
-from runner_harness import on_every_runner
 from tiny_runner import END
 from workloads import KEY, SECOND, START
 
-EACH = some_quick("name", CONFIGURATIONS, "window", "window, public", "trailing, people", "start", "start, streams")
 
-
-@EACH
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+@one_job("counts", CONFIGURATIONS, "window", "window, public", "trailing, people", "start", "start, streams")
+def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(5))
     made = transform(name)
-    results = run_bounded(runner, as_arrow(events) if "public" in name else as_rows(events), made)
+    results = yield of_elements(as_arrow(events) if "public" in name else as_rows(events), made)
     rows = expected(made, events)
     assert sorted(results.elements("rows")) == rows
     assert results.elements("dead") == []
@@ -145,41 +142,38 @@ def test_late_events_are_set_aside_and_change_nothing(name):
     assert chain.stages[0].counters["late"] == len(late)
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["window", "window, people", "trailing, people", "start, public"])
+@one_job("late counts", ["window", "window, people", "trailing, people", "start, public"], runners=["prism"])
 def test_disorder_changes_nothing(name):
     made = transform(name, allowed_lateness=5)
     chance = random.Random(3)
     events = [event for event in random_events(name, chance, 400) if event[2] >= START * SECOND]
     stream = "" if made.streams is None else "s"
     late = [(f"late {i}", "a", (START + 10) * SECOND + i, stream) for i in range(30)]
-    results = run_stream("prism", disordered(events, late, START, chance), made)
+    results = yield of_stream(disordered(events, late, START, chance), made)
     assert sorted(results.elements("rows")) == expected(made, events)
     assert [letter.record for letter in results.elements("dead")] == ["a"] * len(late)
     assert results.counters["privstream:events_late"] == len(late)
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["window", "start"])
-def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
-    made = transform(name)
+@one_job("late counts", itertools.product(["window", "start"], ["alone", "beside one"]), runners=["prism"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
+    made = transform(case[0])
     crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
-    for others in ([], [("somebody", "b", START * SECOND, "")]):
-        results = run_stream("prism", crowd_at(START + 11, crowd, others), made)
-        assert sorted(results.elements("rows")) == expected(made, others)
-        assert len(results.elements("dead")) == len(crowd)
+    others = [] if case[1] == "alone" else [("somebody", "b", START * SECOND, "")]
+    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
+    assert sorted(results.elements("rows")) == expected(made, others)
+    assert len(results.elements("dead")) == len(crowd)
 
 
-@on_every_runner
-def test_without_any_event(runner):
-    assert run_bounded(runner, [], transform("window")).elements("rows") == []
-    assert run_bounded(runner, [], transform("start")).elements("rows") == []
-    made = transform("start, public")
-    assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(made, [])
+@one_job("counts", ["window", "start", "start, public"], "window", "start", "start, public")
+def test_without_any_event(name):
+    results = yield of_elements([], transform(name))
+    assert sorted(results.elements("rows")) == expected(transform(name), [])
+    assert bool(results.elements("rows")) == (name == "start, public")
 
 
-@on_every_runner
-def test_bad_events_are_dead_letters_and_change_nothing(runner):
+@one_job("counts")
+def test_bad_events_are_dead_letters_and_change_nothing():
     made = transform("start")
     good = [event for event in random_events("start", random.Random(5)) if event[2] >= 0]
     nan = float("nan")
@@ -190,7 +184,7 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
         source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
         return source | made.with_dead_letters()
 
-    results = runner_harness.run(runner, build)
+    results = yield build
     assert sorted(results.elements("rows")) == expected(made, good)
     assert len(results.elements("dead")) == len(bad)
 

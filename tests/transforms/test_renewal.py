@@ -5,6 +5,8 @@ import random
 import apache_beam as beam
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
@@ -20,7 +22,6 @@ from privstream.transforms import (
     TopKWithGap,
 )
 from privstream.transforms.alerts.rules import AlertRule
-from runner_harness import on_every_runner, run
 
 SECOND, WINDOW, WINDOWS, PERIODS = 1_000_000, 10, 4, 3
 START = 1_700_000_003  # windows are counted from here, and so are periods
@@ -72,10 +73,9 @@ def events(periods: set[int], seed: int = 1) -> list[beam.Row]:
     return found
 
 
-def rows(made: beam.PTransform, given: list[beam.Row], runner: str = "fn_api") -> list:
+def rows(made: beam.PTransform, given: list[beam.Row]) -> list:
     """Return what a transform publishes."""
-    results = run(runner, lambda pipeline: pipeline | beam.Create(given) | beam.Reshuffle() | made)
-    return results.elements()
+    return run_bounded("fn_api", given, made).elements("rows")
 
 
 def of_periods(found: list, periods: set[int]) -> list:
@@ -118,11 +118,11 @@ def test_each_period_has_noise_of_its_own(name):
         assert published[0] != published[1] != published[2] != published[0]
 
 
-@pytest.mark.parametrize("name", ["counts since the start", "hitters by status", "people"])
-@on_every_runner
-def test_runners_agree(runner, name):
+@one_job("rules", ["counts since the start", "hitters by status", "people"], runners=["prism", "flink"])
+def test_runners_agree(name):
     given = events({0, 1, 2})
-    assert sorted(rows(MADE[name](), given, runner)) == sorted(rows(MADE[name](), given))
+    results = yield of_elements(given, MADE[name]())
+    assert sorted(results.elements("rows")) == sorted(rows(MADE[name](), given))
 
 
 @pytest.mark.parametrize("name", MADE)
