@@ -265,7 +265,6 @@ class TestRules:
             ),
             ({"rules": [AlertRule(name="x", at_most=-1)]}, ValueError, "threshold of rule 'x' must be >= 0, got -1"),
             ({"rules": [AlertRule(name="x", at_least=2**62)]}, ValueError, "threshold of rule 'x' must be between"),
-            ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
             ({"min_alerts": 0}, ValueError, "min_alerts must be >= 1, got 0"),
             ({"budget": "each"}, ValueError, "budget must be one of shared, per_rule, got 'each'"),
             ({"quiet": -1}, ValueError, "quiet must be >= 0, got -1"),

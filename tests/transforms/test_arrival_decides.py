@@ -6,33 +6,12 @@ import pytest
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from every_runner import one_job
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import (
-    AlertRule,
-    ContinualHistogram,
-    Domain,
-    KeyedCounts,
-    PredecessorQueries,
-    RangeCounts,
-    SetCardinality,
-    ShiftingHeavyHitters,
-    SparseVectorAlerts,
-    TopKWithGap,
-)
+from examples import example
 from privstream.transforms.timing.on_time_markers import NO_TIME
 from runner_harness import run
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400
-HITTERS = ShiftingHeavyHitters(
-    epsilon=4,
-    delta=1e-6,
-    max_hits=2,
-    horizon=4,
-    window=WINDOW,
-    allowed_lateness=LATENESS,
-    method="clock",
-    noise=KeyedNoise(bytes(range(32)), "arrival"),
-)
+CLOCK = {"start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
 
 
 def batch(item: str) -> pa.RecordBatch:
@@ -45,7 +24,7 @@ def arriving(arrived: dict[str, Timestamp]):
         batches = (
             pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(stamped).with_output_types(pa.RecordBatch)
         )
-        published = batches | HITTERS.with_dead_letters()
+        published = batches | example("heavy hitters by clock", **CLOCK, epsilon=4.0).with_dead_letters()
         return {"rows": published.rows | beam.Map(item_of), "letters": published.dead_letters | beam.Map(reason_of)}
 
     return build
@@ -79,38 +58,27 @@ def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
     assert not results.elements("letters")
 
 
-POINTS = {"universe": 500, "window": WINDOW, "start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
-WINDOWS = {name: POINTS[name] for name in ("window", "start", "end", "allowed_lateness")}
-NOISE = {"noise": KeyedNoise(bytes(range(32)), "arrival")}
-ON_A_CLOCK = {
-    "ranges": RangeCounts(**POINTS, epsilon=50, standing=[(1, 500)], noise=KeyedNoise(bytes(range(32)), "arrival")),
-    "predecessor": PredecessorQueries(
-        **POINTS, epsilon=900, standing=[450], noise=KeyedNoise(bytes(range(32)), "arrival")
-    ),
+POINTS = {
+    "ranges": {"universe": 500, "standing": [(1, 500)]},
+    "predecessors": {"universe": 500, "standing": [450], "epsilon": 900.0},
 }
-OTHERS = {
-    "counts": KeyedCounts(**WINDOWS, **NOISE, epsilon=50, delta=1e-3, max_contributions=1),
-    "top-k": TopKWithGap(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"]), top=1),
-    "alerts": SparseVectorAlerts(**WINDOWS, **NOISE, epsilon=50, rules=[AlertRule(name="many", at_least=100)]),
-    "cardinality": SetCardinality(**WINDOWS, **NOISE, epsilon=50, enter_values=("in",), leave_values=("out",)),
-    "histogram": ContinualHistogram(**WINDOWS, **NOISE, epsilon=50, domain=Domain(["in", "out"])),
-}
+BY_WINDOWS = ["counts", "top-k", "alerts", "cardinality", "histogram"]
 
 
 def points(first: int, arrived: Timestamp) -> TimestampedValue:
     users = [str(point) for point in range(first, first + 100)]
-    columns = {"user": users, "item": ["in"] * 100, "time": [5] * 100}
+    columns = {"user": users, "item": ["1"] * 100, "time": [5] * 100}
     return TimestampedValue(pa.RecordBatch.from_pydict(columns), arrived)
 
 
-@one_job("rules", ON_A_CLOCK, "ranges")
+@one_job("rules", POINTS, "ranges")
 def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(name):
-    yield from check_that_arrival_decides(ON_A_CLOCK[name])
+    yield from check_that_arrival_decides(example(name, **CLOCK, **POINTS[name]))
 
 
-@one_job("rules", OTHERS, "cardinality", "histogram", runners=["fn_api"])
+@one_job("rules", BY_WINDOWS, "cardinality", "histogram", runners=["fn_api"])
 def test_all_that_goes_by_windows_is_decided_so(name):
-    yield from check_that_arrival_decides(OTHERS[name])
+    yield from check_that_arrival_decides(example(name, **CLOCK))
 
 
 def check_that_arrival_decides(made: beam.PTransform):

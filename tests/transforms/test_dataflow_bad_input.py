@@ -38,8 +38,6 @@ def at(user, item, micros):
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
-        *[("epsilon", value, ValueError) for value in (0, -1.0, math.nan, math.inf)],
-        *[("epsilon", value, TypeError) for value in ("1", True, None)],
         *[("delta", value, ValueError) for value in (0, 1, -0.1, 1.5, math.nan)],
         *[("max_hits", value, ValueError) for value in (0, -1, 65_536)],
         *[("max_hits", value, TypeError) for value in (1.5, True)],

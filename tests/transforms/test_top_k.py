@@ -314,7 +314,6 @@ class TestGuarantee:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
         ({"unit": "event"}, ValueError, "unit must be one of person, person_in_window, got 'event'"),
         ({"selection": "all"}, ValueError, "selection must be one of last, first, random, got 'all'"),
         ({"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
