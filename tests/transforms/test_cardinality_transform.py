@@ -105,7 +105,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     return stages
 
 
-@some_quick("seed", range(3), 0)
+@some_quick("seed", range(2), 0)
 @EACH
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
@@ -252,7 +252,7 @@ def test_one_event_changes_the_size_by_one_over_one_stretch(name, moves, data):
     assert sorted(changes[changes != 0].tolist()) in ([], [1], [-1], [-1, 1])
 
 
-@some_quick("name", CONFIGURATIONS, "doors", "streams", "visits in streams")
+@some_quick("name", ["doors", "streams", "visits", "visits in streams"], "doors", "streams", "visits in streams")
 @given(moves=PEOPLE)
 @settings(max_examples=25, deadline=None)
 def test_one_person_changes_each_size_by_one_at_most(name, moves):
