@@ -7,18 +7,20 @@ Flink means a cluster inside the job server, one for each pipeline; it runs in b
 
 import os
 import pickle
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import apache_beam as beam
 import flink_job_server
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import PBegin
 from privstream.transforms import Published
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -108,7 +110,10 @@ class _WriteBundle(beam.DoFn):
         Path(self._folder, uuid.uuid4().hex).write_bytes(pickle.dumps(self._rows))
 
 
-def run(runner: str, build: Callable[[beam.Pipeline], Outputs], *extra: str) -> Results:
+Build = Callable[[Any], Outputs]
+
+
+def run(runner: str, build: Build, *extra: str) -> Results:
     """Build and run a pipeline to its end; a failed pipeline raises what its runner raises.
 
     Args:
@@ -117,32 +122,69 @@ def run(runner: str, build: Callable[[beam.Pipeline], Outputs], *extra: str) -> 
             several by name, or both outputs of a private transform (`rows` and `dead`). Elements must be picklable.
         extra: Further pipeline options.
     """
+    return run_together(runner, {"only": build}, *extra)["only"]
+
+
+def run_together(runner: str, builds: Mapping[str, Build], *extra: str, source: Any = None) -> dict[str, Results]:
+    """Run several pipelines as parts of one, and return the results of each, with the counters of its own steps.
+
+    Args:
+        runner: A name of `RUNNERS`.
+        builds: As `build` of `run`, by name. Each is given the pipeline, or the collection that `source` makes.
+        extra: Further pipeline options.
+        source: What all of them read, if it must be one.
+    """
     require(runner)
     with tempfile.TemporaryDirectory(prefix="runner-harness-") as folder:
         pipeline = beam.Pipeline(options=options(runner, *extra))
-        built = build(pipeline)
+        given = pipeline if source is None else pipeline | "Source" >> source
+        parts = {name: f"Part{number}" for number, name in enumerate(builds)}
+        for name, part in parts.items():
+            _ = given | part >> _Part(builds[name], Path(folder, part))
+        result = pipeline.run()
+        result.wait_until_finish()
+        counters = _counters(result)
+        return {name: Results(_read(Path(folder, part)), counters.get(part, {})) for name, part in parts.items()}
+
+
+class _Part(beam.PTransform):
+    """One pipeline of several; each of its outputs is written to a folder of its name."""
+
+    def __init__(self, build: Build, folder: Path) -> None:
+        super().__init__()
+        self._build = build
+        self._folder = folder
+
+    def expand(self, given):
+        built = self._build(given.pipeline if isinstance(given, PBegin) else given)
         if isinstance(built, Published):
             built = {"rows": built.rows, "dead": built.dead_letters}
         collected = built if isinstance(built, Mapping) else {"main": built}
         for name, rows in collected.items():
-            Path(folder, name).mkdir()
-            _ = rows | f"Collect {name}" >> beam.ParDo(_WriteBundle(str(Path(folder, name))))
-        result = pipeline.run()
-        result.wait_until_finish()
-        outputs = {name: _read(Path(folder, name)) for name in collected}
-    return Results(outputs, _counters(result))
+            folder = self._folder / name
+            folder.mkdir(parents=True)
+            _ = rows | f"Collect {name}" >> beam.ParDo(_WriteBundle(str(folder)))
+        return dict(collected)
 
 
-def _read(folder: Path) -> list[tuple[object, int]]:
-    return [row for file in folder.iterdir() for row in pickle.loads(file.read_bytes())]
+def _read(folder: Path) -> dict[str, list[tuple[object, int]]]:
+    return {
+        output.name: [row for file in output.iterdir() for row in pickle.loads(file.read_bytes())]
+        for output in folder.iterdir()
+    }
 
 
-def _counters(result: beam.runners.runner.PipelineResult) -> dict[str, int]:
-    """Sum user counters over steps. Prism reports no attempted values and mixes in its own, which have no namespace."""
-    counters: dict[str, int] = {}
+def _counters(result: beam.runners.runner.PipelineResult) -> dict[str, dict[str, int]]:
+    """Sum user counters by part of the pipeline, over its steps.
+
+    Prism reports no attempted values and mixes in its own, which have no namespace.
+    """
+    counters: dict[str, dict[str, int]] = {}
     for counter in result.metrics().query()["counters"]:
         name = counter.key.metric
         if name.namespace and not name.name.startswith("metric:"):
+            part = re.search(r"(?<![A-Za-z])Part\d+", counter.key.step)[0]
+            of_part = counters.setdefault(part, {})
             key = f"{name.namespace}:{name.name}"
-            counters[key] = counters.get(key, 0) + counter.committed
+            of_part[key] = of_part.get(key, 0) + counter.committed
     return counters

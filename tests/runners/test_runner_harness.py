@@ -129,6 +129,22 @@ def test_a_failed_pipeline_raises(runner):
         run(runner, lambda pipeline: pipeline | beam.Create([1]) | beam.ParDo(_Fail()))
 
 
+class _Count(beam.DoFn):
+    def process(self, element):
+        Metrics.counter("test", "elements").inc()
+        yield element
+
+
+def test_parts_of_one_job_have_their_own_outputs_and_counters():
+    def build(numbers):
+        return lambda pipeline: pipeline | beam.Create(numbers) | beam.ParDo(_Count())
+
+    parts = runner_harness.run_together("fn_api", {"few": build([1, 2]), "many, of them": build(range(12))})
+    assert sorted(parts["few"].elements()) == [1, 2]
+    assert sorted(parts["many, of them"].elements()) == list(range(12))
+    assert [part.counters for part in parts.values()] == [{"test:elements": 2}, {"test:elements": 12}]
+
+
 @pytest.mark.parametrize("required", ["1", "prism", "fn_api, prism"])
 def test_a_required_runner_that_is_missing_fails(monkeypatch, required):
     monkeypatch.setenv("PRISM_LOCATION", "/no/such/prism")

@@ -25,7 +25,8 @@ from cardinality_workloads import (
     sizes_without_limits,
     transform,
 )
-from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
+from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,29 +37,27 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.cardinality.membership_log import MembershipLog, Stays
 from privstream.transforms.cardinality.presence_rules import last_presence
 from privstream.transforms.timing.public_clock import StartClocks, by_clock
-from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
 EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 
-@some_quick("name", CONFIGURATIONS, "doors", "sessions with ends", "visits in streams")
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+@one_job("sets", CONFIGURATIONS, "doors", "sessions with ends", "visits in streams")
+def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
-    results = run_bounded(runner, as_arrow(events) if name in ("doors", "streams") else as_rows(events), made)
+    results = yield of_elements(as_arrow(events) if name in ("doors", "streams") else as_rows(events), made)
     assert sorted(results.elements("rows")) == expected(made, events)
     assert len(results.elements("rows")) == WINDOWS * len(made.rules.streams)
     assert results.elements("dead") == []
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
-@on_every_runner
-def test_windows_without_events_are_published(runner):
-    for name in ("doors", "sessions", "events in streams"):
-        made = transform(name)
-        assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(made, [])
+@one_job("sets", ["doors", "sessions", "events in streams"], "doors", "sessions", "events in streams")
+def test_windows_without_events_are_published(name):
+    made = transform(name)
+    results = yield of_elements([], made)
+    assert sorted(results.elements("rows")) == expected(made, [])
 
 
 def test_workloads_are_interesting():
@@ -106,7 +105,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     return stages
 
 
-@some_quick("seed", range(3), 0)
+@some_quick("seed", range(2), 0)
 @EACH
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
@@ -148,8 +147,7 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     assert sum(map(len, log)) < 8000
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["doors", "sessions with ends", "visits in streams"])
+@one_job("late sets", ["doors", "sessions with ends", "visits in streams"], runners=["prism"])
 def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     made = transform(name, allowed_lateness=5)
     chance = random.Random(3)
@@ -157,7 +155,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     stream = made.rules.streams[0]
     late = [(f"late {i}", "in", (START + 10) * SECOND + i, stream) for i in range(30)]
     late += [(f"late {i}", "out", (START + 75) * SECOND + i, stream) for i in range(12)]
-    results = run_stream("prism", disordered(waiting, late, START, chance), made)
+    results = yield of_stream(disordered(waiting, late, START, chance), made)
     assert sorted(results.elements("rows")) == expected(made, waiting)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
     assert letters == ({"enter"} if made.rules.leave is None else {"enter", "leave"})
@@ -165,21 +163,16 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     assert results.counters["privstream:events_late"] == len(late)
 
 
-@pytest.mark.prism
-def test_one_persons_event_does_not_decide_whether_late_ones_count():
+@one_job("late sets", ["alone", "beside one"], runners=["prism"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
     made = transform("doors")
     crowd = [(f"user {i}", "in", START * SECOND + i, "") for i in range(60)]
-
-    def rows(others):
-        return run_stream("prism", crowd_at(START + 11, crowd, others), made).elements("rows")
-
-    alone = [("somebody", "in", START * SECOND, "")]
-    assert sorted(rows([])) == expected(made, [])
-    assert sorted(rows(alone)) == expected(made, alone)
+    others = [] if case == "alone" else [("somebody", "in", START * SECOND, "")]
+    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
+    assert sorted(results.elements("rows")) == expected(made, others)
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["doors", "sessions, short"])
+@one_job("sets without an end", ["doors", "sessions, short"], runners=["prism"])
 def test_a_run_without_an_end(name):
     made = transform(name, end=None)
     events = random_events(name, random.Random(8), 100)
@@ -187,7 +180,8 @@ def test_a_run_without_an_end(name):
     for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
         source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
     source = source.advance_watermark_to_infinity()
-    rows = sorted(runner_harness.run("prism", lambda p: p | "Source" >> source | made, "--streaming").elements())
+    results = yield of_stream(source, made)
+    rows = sorted(results.elements("rows"))
     windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
     assert 42 <= windows <= 42 + 2 * 256
     ends = transform(name, end=None)
@@ -258,7 +252,7 @@ def test_one_event_changes_the_size_by_one_over_one_stretch(name, moves, data):
     assert sorted(changes[changes != 0].tolist()) in ([], [1], [-1], [-1, 1])
 
 
-@some_quick("name", CONFIGURATIONS, "doors", "streams", "visits in streams")
+@some_quick("name", ["doors", "streams", "visits", "visits in streams"], "doors", "streams", "visits in streams")
 @given(moves=PEOPLE)
 @settings(max_examples=25, deadline=None)
 def test_one_person_changes_each_size_by_one_at_most(name, moves):

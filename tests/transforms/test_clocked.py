@@ -5,14 +5,13 @@ import random
 
 import apache_beam as beam
 import pytest
-import runner_harness
 from apache_beam.coders import BytesCoder
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from every_runner import Streamed, one_job
 from privstream.mechanisms.errors import SnapshotError
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
 from privstream.transforms.timing import clocked, keyed_state, public_clock
 from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
 from privstream.transforms.timing.on_time_markers import NO_TIME
@@ -26,13 +25,10 @@ from privstream.transforms.timing.public_clock import (
     stepped,
 )
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
-from runner_harness import on_every_runner
 from tiny_runner import Stage
 
 STREAMS = ("", "b\x00\xff")
 MANY = (*STREAMS, *(f"stream {number}" for number in range(100)))
-WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
-streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
 class Tell(SingleSteps, state="tell"):
@@ -89,9 +85,8 @@ def steps_of(number: int, *, first: int = 7, **others) -> Steps:
     return Steps(size=MICROS, period=MICROS, first=first, end=first + number, **others)
 
 
-@on_every_runner
-@pytest.mark.parametrize("windows", [1, 300])
-def test_every_step_once_in_order_on_every_runner(runner, windows):
+@one_job("rules", [1, 300], 1, 300)
+def test_every_step_once_in_order_on_every_runner(windows):
     steps = steps_of(windows, allowed_lateness=2 * MICROS)
     records = random_records(random.Random(3), steps, 40)
     fn = Tell(steps=steps, timer_offset=1)
@@ -100,14 +95,14 @@ def test_every_step_once_in_order_on_every_runner(runner, windows):
         made = pipeline | beam.Create(records).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
 
-    results = runner_harness.run(runner, build, WHOLE)
+    results = yield build
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 1) * MICROS - 1 for step, stamp in stamps.items())
 
 
-@on_every_runner
-def test_streams_that_share_clocks_are_handled_each_by_itself(runner):
+@one_job("rules")
+def test_streams_that_share_clocks_are_handled_each_by_itself():
     steps = steps_of(9, allowed_lateness=2 * MICROS)
     records = random_records(random.Random(4), steps, 300, MANY)
     fn = Tell(steps=steps, timer_offset=1, streams=MANY)
@@ -116,12 +111,12 @@ def test_streams_that_share_clocks_are_handled_each_by_itself(runner):
         made = pipeline | beam.Create(shared(records)).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, MANY, together=True) | beam.ParDo(fn)
 
-    results = runner_harness.run(runner, build, WHOLE)
+    results = yield build
     assert sorted(results.elements()) == expected(Tell(steps=steps, timer_offset=1), records, MANY)
 
 
-@on_every_runner
-def test_steps_without_any_event(runner):
+@one_job("rules")
+def test_steps_without_any_event():
     steps = steps_of(20)
     fn = Tell(steps=steps, timer_offset=0)
 
@@ -129,12 +124,12 @@ def test_steps_without_any_event(runner):
         nothing = pipeline | beam.Create([]).with_output_types(Keyed)
         return nothing | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
 
-    assert sorted(runner_harness.run(runner, build, WHOLE).elements()) == expected(fn, [])
+    results = yield build
+    assert sorted(results.elements()) == expected(fn, [])
 
 
-@streaming
-@pytest.mark.parametrize("endless", [False, True])
-def test_a_watermark_that_creeps_and_jumps(runner, endless):
+@one_job("a clock", [False, True], runners=["prism"])
+def test_a_watermark_that_creeps_and_jumps(endless):
     """Every step as the watermark passes; what comes later is set aside; an endless clock ends with its input."""
     steps = Steps(size=MICROS, period=MICROS, first=10, end=None if endless else 700)
     fn = Tell(steps=steps, timer_offset=0)
@@ -151,11 +146,12 @@ def test_a_watermark_that_creeps_and_jumps(runner, endless):
         events.advance_watermark_to(mark)
     events.advance_watermark_to_infinity()
 
-    def build(pipeline):
-        made = pipeline | events | beam.Map(under_one_key).with_output_types(Keyed)
+    def build(source):
+        made = source | beam.Map(under_one_key).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
 
-    rows = runner_harness.run(runner, build, "--streaming", WHOLE).elements()
+    results = yield Streamed(events, build)
+    rows = results.elements()
     late = [row for row in rows if row[2] == "late"]
     rows = sorted(row for row in rows if row[2] != "late")
     assert sorted(row[1] for row in late) == [13, 39]
@@ -164,8 +160,8 @@ def test_a_watermark_that_creeps_and_jumps(runner, endless):
     assert last == 699 if not endless else 639 <= last <= 639 + 2 * 256
 
 
-@on_every_runner
-def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside(runner):
+@one_job("rules")
+def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside():
     steps = steps_of(5, first=0, allowed_lateness=MICROS)
     decision = steps.decision_time(2, 1)
     early = [decision - Duration(micros=MILLISECOND), MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP]
@@ -176,7 +172,8 @@ def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside(runner):
         made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(Keyed)
         return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
 
-    rows = runner_harness.run(runner, build, WHOLE).elements()
+    results = yield build
+    rows = results.elements()
     assert [row[3] for row in rows if row[2] == "late"] == [b"late"] * 2
     used = [(b"", stepped(2, b"early"))] * len(early)
     assert sorted(row for row in rows if row[2] != "late") == expected(fn, used, [""])

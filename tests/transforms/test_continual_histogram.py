@@ -18,7 +18,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, run_stream, stamped
+from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
@@ -32,10 +33,8 @@ from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import first_rows
 from privstream.transforms.timing.clocked import ClockedSteps
 from privstream.transforms.timing.public_clock import StartClocks, by_clock, clock_of
-from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
-streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 ALL = [*CONFIGURATIONS, *FLAGS]
 
 
@@ -43,12 +42,11 @@ def expected(name, made, events):
     return (slow_histogram.flags if name in FLAGS else slow_histogram.histogram)(made, events)
 
 
-@some_quick("name", ALL, "extremes", "people, streams", "flags of people")
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+@one_job("histograms", ALL, "extremes", "people, streams", "flags of people")
+def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
-    results = run_bounded(runner, as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
+    results = yield of_elements(as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
     rows = expected(name, made, events)
     assert len(rows) == len(made.categories.streams) * 40 * (len(rows) // 40 // len(made.categories.streams)) > 0
     assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
@@ -71,11 +69,11 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
 
-@on_every_runner
-def test_windows_without_events_are_published(runner):
-    for name in ("plain", "people", "flags"):
-        made = transform(name)
-        assert sorted(run_bounded(runner, [], made).elements("rows")) == expected(name, made, [])
+@one_job("histograms", ["plain", "people", "flags"], "plain", "people", "flags")
+def test_windows_without_events_are_published(name):
+    made = transform(name)
+    results = yield of_elements([], made)
+    assert sorted(results.elements("rows")) == expected(name, made, [])
 
 
 @pytest.mark.slow
@@ -135,7 +133,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     return stages
 
 
-@some_quick("seed", range(3), 0)
+@some_quick("seed", range(2), 0)
 @pytest.mark.parametrize("name", ALL)
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
@@ -172,9 +170,8 @@ def test_a_state_is_small_however_many_events_there_were():
     assert sizes[0] == sizes[1] < 1500
 
 
-@pytest.mark.parametrize("name", ["several categories", "people", "flags", "published flags"])
-@streaming
-def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
+@one_job("late sets", ["several categories", "people", "flags", "published flags"], runners=["prism"])
+def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name in FLAGS else {}))
     chance = random.Random(3)
     waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
@@ -183,25 +180,21 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     late += [(f"late {i}", "eel", (START + 75) * SECOND + i, stream) for i in range(12)]
     used = list(waiting)
     used.append((f"user {0}", "dog", 0, ""))  # outside of the run
-    results = run_stream(runner, disordered(waiting, late, START, chance), made)
+    results = yield of_stream(disordered(waiting, late, START, chance), made)
     assert sorted(results.elements("rows")) == expected(name, made, used)
     letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
     assert letters == {"dog", "eel"}
     assert results.counters["privstream:events_late"] == len(late)
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["people", "approximate"])
-def test_one_persons_event_does_not_decide_whether_late_ones_count(name):
+@one_job("late sets", itertools.product(["people", "approximate"], ["alone", "beside one"]), runners=["prism"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
+    name, beside = case
     made = transform(name, delta=1e-6)
     crowd = [(f"user {i}", "dog", START * SECOND + i, "") for i in range(60)]
-
-    def rows(others):
-        return run_stream("prism", crowd_at(START + 11, crowd, others), made).elements("rows")
-
-    alone = [("somebody", "cat", START * SECOND, "")]
-    assert sorted(rows([])) == expected(name, made, [])
-    assert sorted(rows(alone)) == expected(name, made, alone)
+    others = [] if beside == "alone" else [("somebody", "cat", START * SECOND, "")]
+    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
+    assert sorted(results.elements("rows")) == expected(name, made, others)
 
 
 @pytest.mark.parametrize("name", ["plain", "people"])
@@ -224,16 +217,16 @@ def arrived(user, item, time, at) -> TimestampedValue:
     return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
 
 
-@streaming
-@pytest.mark.parametrize("name", ["approximate", "plain", "anchored", "flags", "people, streams"])
-def test_a_histogram_without_an_end(runner, name):
+@one_job("sets without an end", ["approximate", "plain", "anchored", "flags", "people, streams"], runners=["prism"])
+def test_a_histogram_without_an_end(name):
     made = transform(name, end=None)
     events = random_events(name, random.Random(8), 100)
     source = test_stream.TestStream()
     for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
         source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
     source = source.advance_watermark_to_infinity()
-    rows = sorted(runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements())
+    results = yield of_stream(source, made)
+    rows = sorted(results.elements("rows"))
     windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
     assert 42 <= windows <= 42 + 2 * 256
     if name in ("plain", "anchored"):

@@ -8,91 +8,19 @@ import re
 from collections import Counter
 from typing import Any
 
-import alert_workloads
 import apache_beam as beam
-import cardinality_workloads
-import histogram_workloads
-import privstream.transforms
 import pytest
-import test_numeric_quantiles_transform as quantiles
-import test_range_transforms as points
-import test_top_k as ranking
-import workloads
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.transforms.core import CallableWrapperDoFn
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec
-from apache_beam.utils.timestamp import Timestamp
+from examples import EXAMPLES, KEY, NOISE, ONE_OF_EACH, SECRET_ITEM, example, with_inputs
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import (
-    Domain,
-    KeyedCounts,
-    LinearQuery,
-    Measurement,
-    MeasurementAlerts,
-    PredecessorQueries,
-    PredecessorQuery,
-    PrivateQueries,
-    RangeCounts,
-    RangeQuery,
-)
+from privstream.transforms import Domain, ShiftingHeavyHitters
 
 NAME = re.compile(r"[A-Z][A-Za-z]*(/[A-Z][A-Za-z]*(\([A-Za-z]+\))?|\([A-Za-z]+\))*")
-EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(1), stream="s")
-KEY = b"a key for tests, no secret"
-SECRETS = [module.KEY.decode() for module in (alert_workloads, cardinality_workloads, histogram_workloads, points)]
-SECRETS += [KEY.decode(), workloads.KEY.decode(), *(repr(item)[1:-1] for item in ranking.ITEMS[3:])]
-
-
-def measurements():
-    rules = (privstream.transforms.AlertRule(name="rule", at_least=5),)
-    return MeasurementAlerts(epsilon=1.0, window=1, start=0, end=2, rules=rules, noise=KeyedNoise(KEY))
-
-
-def rules():
-    some = (privstream.transforms.AlertRule(name="rule", at_least=5, until=3),)
-    run = {"epsilon": 1.0, "delta": 1e-6, "window": 1, "start": 0, "end": 4, "renew_every": 2}
-    return privstream.transforms.SparseVectorAlerts(**run, rules=some, method="status", noise=KeyedNoise(KEY))
-
-
-def queries():
-    return PrivateQueries(epsilon=1.0, domain=Domain(["i", "j"]), records=10, alpha=0.5, noise=KeyedNoise(KEY))
-
-
-COUNTS = {
-    "window": {"delta": 1e-6, "max_contributions": 2},
-    "largest of a list": {"max_contributions": 2, "domain": Domain(["i", "j"]), "over": "start", "top": 1},
-    "events": {"delta": 1e-6, "unit": "event", "over": 2},
-    "last windows": {"delta": 1e-6, "max_contributions": 2, "over": 2, "min_people": 3, "streams": ("s", "t")},
-}
-
-
-def counts(name):
-    return KeyedCounts(epsilon=1.0, window=1, start=0, end=4, noise=KeyedNoise(KEY), **COUNTS[name])
-
-
-EXAMPLES = {
-    f"{title}, {name}": functools.partial(make, name)
-    for title, make, names in (
-        ("heavy hitters", workloads.transform, workloads.CONFIGURATIONS),
-        ("counts", counts, COUNTS),
-        ("histogram", histogram_workloads.transform, histogram_workloads.CONFIGURATIONS),
-        ("flags", histogram_workloads.transform, histogram_workloads.FLAGS),
-        ("cardinality", cardinality_workloads.transform, cardinality_workloads.CONFIGURATIONS),
-        ("quantiles", quantiles.transform, quantiles.CONFIGURATIONS),
-        ("alerts", alert_workloads.transform, alert_workloads.CONFIGURATIONS),
-        ("ranking", ranking.transform, ranking.CONFIGURATIONS),
-        ("points", points.transform, points.CONFIGURATIONS),
-    )
-    for name in names
-} | {
-    "measurements": measurements,
-    "rules": rules,
-    "queries": queries,
-}
-ONE_OF_EACH = [*{name.partition(",")[0]: name for name in EXAMPLES}.values(), "points, ranges"]
+SECRETS = (KEY.decode(), SECRET_ITEM)
 every_example = some_quick("name", EXAMPLES, *ONE_OF_EACH)
 
 
@@ -109,19 +37,6 @@ class Nodes(PipelineVisitor):
         self.nodes.append(node)
 
 
-def with_inputs(made, runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
-    """Return a pipeline, and in it what a transform takes."""
-    pipeline = beam.Pipeline(options=PipelineOptions([runner]))
-    row = Measurement("rule", Timestamp(1), 1.0) if isinstance(made, MeasurementAlerts) else EVENT
-    events = pipeline | "Input" >> beam.Create([row])
-    if not isinstance(made, PrivateQueries | RangeCounts | PredecessorQueries):
-        return pipeline, events
-    query: Any = LinearQuery("q", Timestamp(1), ("i",))
-    if not isinstance(made, PrivateQueries):
-        query = RangeQuery(1, 2, Timestamp(1)) if isinstance(made, RangeCounts) else PredecessorQuery(1, Timestamp(1))
-    return pipeline, {"events": events, "queries": pipeline | "Input queries" >> beam.Create([query])}
-
-
 def nodes_of(made) -> tuple[beam.Pipeline, list[Any]]:
     """Return a pipeline with a transform, and the nodes of the transform."""
     pipeline, given = with_inputs(made)
@@ -135,7 +50,7 @@ def nodes_of(made) -> tuple[beam.Pipeline, list[Any]]:
 @functools.cache
 def graph_of(name: str) -> tuple[beam.Pipeline, list[Any]]:
     """Return the graph of an example, built once."""
-    return nodes_of(EXAMPLES[name]())
+    return nodes_of(example(name))
 
 
 def modules():
@@ -154,17 +69,11 @@ def dofn_classes() -> set[type[beam.DoFn]]:
     }
 
 
-def test_every_public_transform_has_an_example():
-    public = [getattr(privstream.transforms, name) for name in privstream.transforms.__all__]
-    kinds = {kind for kind in public if inspect.isclass(kind) and issubclass(kind, beam.PTransform)}
-    assert kinds == {type(EXAMPLES[name]()) for name in ONE_OF_EACH}
-
-
 @every_example
 def test_labels_are_fixed_names(name):
     labels = [node.full_label for node in graph_of(name)[1]]
     assert len(labels) > 15
-    assert labels == [node.full_label for node in nodes_of(EXAMPLES[name]())[1]]
+    assert labels == [node.full_label for node in nodes_of(example(name))[1]]
     own = [label for label in labels if "/Reshuffle" not in label and "ApartFromOthers" not in label]
     assert [label for label in own if not NAME.fullmatch(label)] == []
 
@@ -212,7 +121,7 @@ def test_states_are_cells_and_bags():
 
 @every_example
 def test_display_data_and_labels_hold_no_secret(name):
-    made, (pipeline, nodes) = EXAMPLES[name](), graph_of(name)
+    made, (pipeline, nodes) = example(name), graph_of(name)
     shown = [str(DisplayData.create_from(node.transform).items) for node in nodes if node.transform is not None]
     shown += [str(t.display_data) + t.unique_name for t in pipeline.to_runner_api().components.transforms.values()]
     shown += [repr(made), *(str(value) for value in vars(made).values() if isinstance(value, KeyedNoise))]
@@ -222,8 +131,8 @@ def test_display_data_and_labels_hold_no_secret(name):
 def test_a_domain_in_a_file_stays_out_of_the_graph(tmp_path):
     path = tmp_path / "items"
     path.write_text("an item of the domain\nanother\n")
-    made = privstream.transforms.ShiftingHeavyHitters(
-        epsilon=9.0, delta=0.1, max_hits=1, window=1, start=0, horizon=2, noise=KeyedNoise(KEY), count_share=0.0,
+    made = ShiftingHeavyHitters(
+        epsilon=9.0, delta=0.1, max_hits=1, window=1, start=0, horizon=2, noise=NOISE, count_share=0.0,
         domain=Domain.from_file(str(path)),
     )  # fmt: skip
     pipeline, _ = nodes_of(made)
@@ -232,7 +141,7 @@ def test_a_domain_in_a_file_stays_out_of_the_graph(tmp_path):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_two_stand_side_by_side_under_their_own_names(name):
-    made = EXAMPLES[name]()
+    made = example(name)
     pipeline, given = with_inputs(made)
     _ = given | "One" >> made
     _ = given | "Other" >> made

@@ -8,12 +8,12 @@ import pytest
 import runner_harness
 import slow_histogram
 from event_forms import as_rows
+from every_runner import one_job
 from histogram_workloads import random_events, transform
 
 
-@runner_harness.on_every_runner
-@pytest.mark.slow
-def test_several_on_one_input_do_not_disturb_each_other(runner):
+@one_job("histograms", ["all"])
+def test_several_on_one_input_do_not_disturb_each_other(_):
     names = ("plain", "people", "flags", "approximate")
     events = random_events("plain", random.Random(3), 300)
 
@@ -23,7 +23,7 @@ def test_several_on_one_input_do_not_disturb_each_other(runner):
             "again": source | "Again" >> transform("plain")
         }
 
-    results = runner_harness.run(runner, build)
+    results = yield build
     for name in names:
         slow = slow_histogram.flags if name == "flags" else slow_histogram.histogram
         assert sorted(results.elements(name)) == slow(transform(name), events)

@@ -1,62 +1,20 @@
 """Whatever one element of a pipeline is: it is a dead letter, the run goes on, and what is published is the same."""
 
 import datetime
-import inspect
 import random
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-import privstream.transforms
 import pyarrow as pa
-import pytest
 import runner_harness
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import (
-    AlertRule,
-    ContinualHistogram,
-    Domain,
-    KeyedCounts,
-    LinearQuery,
-    Measurement,
-    MeasurementAlerts,
-    NumericQuantiles,
-    PredecessorQueries,
-    PredecessorQuery,
-    PrivateQueries,
-    RangeCounts,
-    RangeQuery,
-    SetCardinality,
-    ShiftingHeavyHitters,
-    SparseVectorAlerts,
-    ThresholdFlags,
-    TopKWithGap,
-)
+from privstream.transforms import Measurement
 
-NOISE = KeyedNoise(b"a key for tests, no secret")
-START = 1_700_000_000 // 60 * 60
 SECRET = "zaphod"
-CLOCK: dict[str, Any] = {"epsilon": 500.0, "window": 10, "start": START, "end": START + 20}
-LISTED = Domain(["1", "2", "3"])
-RULES = (AlertRule(name="crowd", at_least=20),)
-ARGUMENTS: dict[type, dict[str, Any]] = {
-    ShiftingHeavyHitters: CLOCK | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2, "horizon": 2, "end": None},
-    KeyedCounts: CLOCK | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 1},
-    NumericQuantiles: CLOCK | {"low": 0, "high": 9, "max_contributions": 1},
-    TopKWithGap: CLOCK | {"domain": LISTED, "top": 1},
-    SparseVectorAlerts: CLOCK | {"rules": RULES},
-    MeasurementAlerts: CLOCK | {"rules": RULES},
-    ContinualHistogram: CLOCK | {"domain": LISTED},
-    ThresholdFlags: CLOCK | {"domain": LISTED, "thresholds": 20, "unit": "user", "max_contributions": 2},
-    SetCardinality: CLOCK | {"timeout": 60, "leave_values": ("2",)},
-    RangeCounts: CLOCK | {"universe": 64, "standing": [(1, 64)]},
-    PredecessorQueries: CLOCK | {"universe": 64, "standing": [60]},
-    PrivateQueries: {"epsilon": 500.0, "domain": LISTED, "records": 60, "alpha": 0.3, "queries": 5},
-}
-every_transform = pytest.mark.parametrize("kind", ARGUMENTS)
 
 
 class Visit(NamedTuple):
@@ -65,18 +23,6 @@ class Visit(NamedTuple):
     time: Any
     stream: Any = None
     value: Any = 5
-
-
-def test_all_transforms_are_here():
-    public = {getattr(privstream.transforms, name) for name in privstream.transforms.__all__}
-    assert {kind for kind in public if inspect.isclass(kind) and issubclass(kind, beam.PTransform)} == set(ARGUMENTS)
-
-
-@every_transform
-@pytest.mark.parametrize("noise", [None, "key", b"key", 5, KeyedNoise])
-def test_what_is_no_noise_source_is_refused(kind, noise):
-    with pytest.raises(TypeError, match=r"^noise must be a NoiseSource, such as KeyedNoise, got "):
-        kind(**ARGUMENTS[kind], noise=noise)
 
 
 USERS = [None, "", True, 1.5, b"u", "\ud800", "x" * (2**20 + 1), 1 << 40_000, ["u"], {"u": 1}, np.bool_(1), object]
@@ -88,9 +34,9 @@ VALUES = [None, True, "five", "", b"5", float("nan"), float("inf"), 10**400, np.
 KINDS = [pa.array([1.5]), pa.array([b"u"]), pa.array([{"a": 1}]), pa.array([True]), pa.array([[1.5]]), pa.nulls(1)]
 
 
-def hostile_events(kind: type, chance: random.Random) -> list[Any]:
+def hostile_events(made: Any, chance: random.Random) -> list[Any]:
     """Return elements that cannot be events of a transform, of every form."""
-    fields = kind(**ARGUMENTS[kind], noise=NOISE).event_fields
+    fields = made.event_fields
     found: list[Any] = [None, 5, SECRET, b"x", {"user": SECRET}, (), ("u",), (1, 2, 3), [], set(), object, object()]
     found += [beam.Row(somebody=SECRET), pa.table({"user": ["u"]}), pa.array(["u"]), (SECRET, None), (SECRET, 1.5)]
     columns = {"user": pa.array(["1"]), "item": pa.array(["1"]), "time": pa.array([START]), "value": pa.array([5])}
@@ -106,35 +52,31 @@ def hostile_events(kind: type, chance: random.Random) -> list[Any]:
     return found
 
 
-@some_quick("kind", ARGUMENTS, ShiftingHeavyHitters, ThresholdFlags, RangeCounts)
-def test_elements_of_any_form_decide_about_themselves_alone(kind):
-    made = kind(**ARGUMENTS[kind], noise=NOISE)
+@some_quick("name", ONE_OF_EACH, "heavy hitters", "flags", "ranges")
+def test_elements_of_any_form_decide_about_themselves_alone(name):
+    made = example(name)
     people = [Visit(str(1 + i % 60), "1", START + i / 1000) for i in range(60)]
     good: list[Any] = [*people[:50], pa.RecordBatch.from_pylist([visit._asdict() for visit in people[50:]])]
-    bad = hostile_events(kind, random.Random(1))
-    if kind is MeasurementAlerts:
+    bad = hostile_events(made, random.Random(1))
+    if name == "measurements":
         good = [Measurement("crowd", Timestamp(START), 5.0)]
     empty = [pa.record_batch({"user": pa.array([], pa.float64())}), pa.RecordBatch.from_arrays([], names=[])]
-    asked = {
-        PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)),
-        RangeCounts: RangeQuery(1, 9, Timestamp(START)),
-        PredecessorQueries: PredecessorQuery(1, Timestamp(START)),
-    }
+    query = ASKED.get(type(made))
 
     def build(pipeline, hostile):
         given = pipeline | beam.Create([(each,) for each in [*good, *hostile]], reshuffle=False)
         given |= "Unpack" >> beam.Map(first_of).with_output_types(Any)
-        if kind in asked:
-            both = [(each,) for each in [asked[kind], *hostile]]
+        if query is not None:
+            both = [(each,) for each in [query, *hostile]]
             queries = pipeline | "Ask" >> beam.Create(both, reshuffle=False)
             given = {"events": given, "queries": queries | "Asked" >> beam.Map(first_of).with_output_types(Any)}
         return given | made.with_dead_letters()
 
     without = runner_harness.run("fn_api", lambda pipeline: build(pipeline, []))
     hostile = runner_harness.run(
-        "fn_api", lambda pipeline: build(pipeline, bad if kind is MeasurementAlerts else bad + empty)
+        "fn_api", lambda pipeline: build(pipeline, bad if name == "measurements" else bad + empty)
     )
-    assert without.elements("dead") == [] and (without.elements("rows") or kind is MeasurementAlerts)
+    assert without.elements("dead") == [] and (without.elements("rows") or name == "measurements")
     assert sorted(hostile.elements("rows")) == sorted(without.elements("rows"))
     letters = [letter for letter in hostile.elements("dead") if letter.source in ("event", "measurement")]
     assert len(letters) == len(bad)
@@ -145,14 +87,12 @@ def first_of(pair: tuple[Any]) -> Any:
     return pair[0]
 
 
-@some_quick(
-    "kind",
-    [kind for kind in ARGUMENTS if kind not in (MeasurementAlerts, NumericQuantiles, PrivateQueries)],  # no pairs
-    ShiftingHeavyHitters,
-    SetCardinality,
-)
-def test_pairs_without_a_time_are_set_aside(kind):
-    made = kind(**ARGUMENTS[kind], noise=NOISE)
+PAIRS = [name for name in ONE_OF_EACH if name not in ("measurements", "quantiles", "queries")]
+
+
+@some_quick("name", PAIRS, "heavy hitters", "cardinality")
+def test_pairs_without_a_time_are_set_aside(name):
+    made = example(name)
     pairs = [(str(1 + i % 60), "1") for i in range(60)]
 
     def build(pipeline):

@@ -10,7 +10,8 @@ import slow_reference
 import tiny_runner
 from counts_chain import Chain, drive, drive_at_once
 from counts_workloads import ITEMS, WINDOWS, expected
-from event_forms import crowd_at, run_stream
+from event_forms import crowd_at
+from every_runner import of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -106,13 +107,12 @@ def test_late_events_of_some_streams_change_nothing_in_others(name):
     assert places == sorted(STREAMS[::3])
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", ["window", "start"])
+@one_job("late counts", ["window", "start"], runners=["prism"])
 def test_a_crowd_that_is_late_in_one_stream_touches_no_count_of_others(name):
     made = counts(name)
     given = [event for event in events(5, n=500) if event[2] < (START + 10) * SECOND]
     crowd = [(f"late {i}", "a", START * SECOND + i, "s7" if i % 2 else "never seen") for i in range(60)]
-    results = run_stream("prism", crowd_at(START + 11, crowd, given), made)
+    results = yield of_stream(crowd_at(START + 11, crowd, given), made)
     assert sorted(results.elements("rows")) == expected(made, given)
     assert results.elements("rows")
     assert len(results.elements("dead")) == len(crowd)
@@ -153,14 +153,13 @@ def test_each_stream_has_the_heavy_hitters_that_it_has_alone(method, monkeypatch
     assert len(chain.dead_letters()) == len(late) * made.steps.overlap
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("method", ["status", "counts"])
+@one_job("late hitters", ["status", "counts"], runners=["prism"])
 def test_a_crowd_that_is_late_in_one_stream_is_no_heavy_hitter_of_others(method):
     made = hitters(method)
     given = crowds(made, windows=1)
     crowd = [(f"late {i}", "item 0", START * SECOND + i, STREAMS[1 + i % 2]) for i in range(60)]
     after = made.steps.bounds(made.steps.first)[1].micros / SECOND + 1
-    results = run_stream("prism", crowd_at(after, crowd, given), made)
+    results = yield of_stream(crowd_at(after, crowd, given), made)
     assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, given)
     assert results.elements("rows")
 

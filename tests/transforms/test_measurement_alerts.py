@@ -3,13 +3,13 @@
 import math
 import random
 
-import apache_beam as beam
 import numpy as np
 import pytest
-import runner_harness
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import run_bounded
+from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PrivacyUnit
@@ -82,12 +82,8 @@ def found(results) -> list[tuple]:
     return sorted((int(row.window_start), row.stream, row.rule, row.gap, row.stopped) for row in rows)
 
 
-def run(runner, elements, made, *extra):
-    def build(pipeline):
-        source = elements if isinstance(elements, beam.PTransform) else beam.Create(elements)
-        return pipeline | "Elements" >> source | made.with_dead_letters()
-
-    return runner_harness.run(runner, build, *extra)
+def run(elements, made):
+    return run_bounded("fn_api", elements, made)
 
 
 @some_quick("seed", [1, 2], 1)
@@ -97,22 +93,23 @@ def test_alerts_are_those_of_the_reference(name, seed):
     rows = random_measurements(made, random.Random(seed))
     expected = reference(made, rows)
     assert expected
-    results = run("fn_api", rows, made)
+    results = run(rows, made)
     assert found(results) == expected
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
-@pytest.mark.prism
-def test_runners_agree():
-    made = make("streams")
+@one_job("rules", ["streams"], runners=["prism"])
+def test_runners_agree(name):
+    made = make(name)
     rows = random_measurements(made, random.Random(3))
-    assert found(run("prism", rows, made)) == reference(made, rows)
+    results = yield of_elements(rows, made)
+    assert found(results) == reference(made, rows)
 
 
 def test_equal_measurements_are_tests_of_their_own():
     made = make("whole")
     rows = [Measurement("load", Timestamp(START), 1000.0)] * 3
-    assert len(found(run("fn_api", rows, made))) == 3
+    assert len(found(run(rows, made))) == 3
 
 
 def test_what_breaks_a_rule_is_a_dead_letter():
@@ -131,7 +128,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
     }
     infinite = Measurement("load", at, float("-inf"))
     good = Measurement("load", at, 1000.0)
-    results = run("fn_api", [*bad.values(), infinite, good], made)
+    results = run([*bad.values(), infinite, good], made)
     reasons = [letter.reason for letter in results.elements("dead")]
     assert len(reasons) == len(bad) + 1
     for message in bad:
@@ -146,16 +143,16 @@ def test_large_and_broken_values_are_cut_off_and_rounded_down():
     pairs = ((1000.9, 1000.0), (10**400, 2.0**53), (1e300, 2.0**53), (np.float32(7.5), 7.0))
     starts = [Timestamp(START + 10 * window) for window in range(len(pairs))]
     given, used = (
-        found(run("fn_api", [Measurement("load", *each) for each in zip(starts, values, strict=True)], made))
+        found(run([Measurement("load", *each) for each in zip(starts, values, strict=True)], made))
         for values in zip(*pairs, strict=True)
     )
     assert given == used != []
-    assert found(run("fn_api", [Measurement("load", Timestamp(START), -1e300)], real)) == []
-    (alert,) = run("fn_api", [Measurement("level", Timestamp(START), -(10**400))], real).elements("rows")
+    assert found(run([Measurement("load", Timestamp(START), -1e300)], real)) == []
+    (alert,) = run([Measurement("level", Timestamp(START), -(10**400))], real).elements("rows")
     assert alert.estimate == pytest.approx(-(2.0**53))
 
 
-@pytest.mark.prism
+@one_job("late counts", runners=["prism"])
 def test_late_measurements_are_set_aside():
     made = make("real")
     early, late = Measurement("load", Timestamp(START), 1000.0), Measurement("load", Timestamp(START + 1), 900.0)
@@ -166,7 +163,7 @@ def test_late_measurements_are_set_aside():
         .add_elements([TimestampedValue(late, late.time)])
         .advance_watermark_to_infinity()
     )
-    results = run("prism", source, made, "--streaming")
+    results = yield of_stream(source, made)
     assert found(results) == reference(made, [early])
     assert [letter.source for letter in results.elements("dead")] == ["late measurement"]
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import run_bounded
-from grids import some_quick
+from every_runner import of_elements, one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.quantiles.values import BoundValues, bin_names
-from runner_harness import on_every_runner
 
 KEY = b"a key for tests of quantiles"
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 6
@@ -90,15 +89,14 @@ def reference(made, events):
     return sorted(rows)
 
 
-@some_quick("name", list(CONFIGURATIONS), "person", "event")
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+@one_job("ranking", CONFIGURATIONS, "person", "event")
+def test_rows_are_those_of_the_reference(name):
     events = random_events(name)
     if name == "streams":  # who has several streams in a window is tested below
         alone = {}
         events = [event for event in events if alone.setdefault(event[0], event[3]) == event[3]]
     made = transform(name)
-    results = run_bounded(runner, as_rows(events), made)
+    results = yield of_elements(as_rows(events), made)
     rows = results.elements("rows")
     assert sorted(rows) == reference(made, events)
     assert len(rows) == 3 * WINDOWS * len(made.streams)

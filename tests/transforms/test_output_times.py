@@ -18,6 +18,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
+from every_runner import Streamed, one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts, ShiftingHeavyHitters
 from privstream.transforms.timing.holds import set_timer
@@ -29,13 +30,15 @@ SEED = 5
 LATENESS = 25 * SECOND
 START = 1_700_000_000
 
-WORKLOADS = {
+OF_PEOPLE = {
     "hitters": (workloads, "plain", {}),
     "hitters, sliding": (workloads, "sliding", {}),
     "hitters in streams": (workloads, "known domain, streams", {}),
     "hitters without a start": (workloads, "horizon per person", {}),
     "top-k": (test_top_k, "some streams", {}),
     "alerts": (alert_workloads, "both directions", {}),
+}
+OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {"restartable": True}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),
     "flags of people": (histogram_workloads, "flags of people", {"restartable": True}),
@@ -43,6 +46,7 @@ WORKLOADS = {
     "ranges": (test_range_transforms, "ranges gaussian", {}),
     "predecessors": (test_range_transforms, "predecessors", {}),
 }
+"""Their windows are decades earlier: beside the others, those without an end would go on until then."""
 
 
 def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
@@ -60,7 +64,7 @@ def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
         )
         times = range(START, START + 90, 4)
         return made, [TimestampedValue(Measurement("load", Timestamp(time), 900.0), time) for time in times]
-    kind, configuration, changes = WORKLOADS[name]
+    kind, configuration, changes = (OF_PEOPLE | OF_SETS)[name]
     if kind is workloads:
         made = workloads.transform(configuration)
     else:
@@ -117,14 +121,21 @@ def check(rows: list, found: list, size: int) -> None:
         assert end - start == size
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize("name", [*WORKLOADS, "measurements"])
+@one_job("window ends", [*OF_PEOPLE, "measurements"], runners=["prism"])
 def test_rows_are_in_time_for_the_windows_of_a_user(name):
+    yield from check_times(name)
+
+
+@one_job("window ends of sets", OF_SETS, runners=["prism"])
+def test_rows_about_sets_are_in_time_for_the_windows_of_a_user(name):
+    yield from check_times(name)
+
+
+def check_times(name: str):
     made, events = workload(name)
     source = paced(events, made.steps.size // 3 // MILLISECOND * MILLISECOND, random.Random(SEED))
 
-    def build(pipeline):
-        everything = pipeline | "Source" >> source
+    def build(everything):
         outputs = {}
         for lateness in (0, LATENESS):
             rows = everything | f"Private {lateness}" >> with_lateness(made, lateness)
@@ -132,7 +143,7 @@ def test_rows_are_in_time_for_the_windows_of_a_user(name):
             outputs |= {f"rows {lateness}": rows, f"grouped {lateness}": grouped}
         return outputs
 
-    results = runner_harness.run("prism", build, "--streaming")
+    results = yield Streamed(source, build)
     for lateness in (0, LATENESS):
         rows = results.outputs[f"rows {lateness}"]
         assert rows
@@ -159,17 +170,17 @@ def hit(steps: Steps, step: int) -> TimestampedValue:
     return TimestampedValue(HeavyHitter("", start, end, "a", 1, 0.0, start, "started"), steps.decision_time(step, 1))
 
 
-@pytest.mark.prism
-@pytest.mark.parametrize(
-    ("size", "lateness", "started"),
-    [
-        (MILLISECOND, 0, False),
-        (MILLISECOND, 90_061_001 * MILLISECOND, False),
-        (7 * MILLISECOND, 5 * MILLISECOND, True),
-        (86_400 * SECOND, 90_061_001 * MILLISECOND, False),
-    ],
-)
-def test_windows_of_any_length_long_after_the_first(size, lateness, started):
+LENGTHS = [
+    (MILLISECOND, 0, False),
+    (MILLISECOND, 90_061_001 * MILLISECOND, False),
+    (7 * MILLISECOND, 5 * MILLISECOND, True),
+    (86_400 * SECOND, 90_061_001 * MILLISECOND, False),
+]
+
+
+@one_job("windows of any length", LENGTHS, runners=["prism"])
+def test_windows_of_any_length_long_after_the_first(case):
+    size, lateness, started = case
     first = START * SECOND // size
     steps = Steps(size=size, period=size, first=first if started else None, allowed_lateness=lateness)
     source = test_stream.TestStream().advance_watermark_to(steps.decision_time(first - 3))
@@ -178,11 +189,11 @@ def test_windows_of_any_length_long_after_the_first(size, lateness, started):
     last = min(first + 10**7, steps.latest(END_OF_TIME, 3))
     source = source.add_elements([hit(steps, last)]).advance_watermark_to_infinity()
 
-    def build(pipeline):
-        rows = pipeline | "Source" >> source | "Ends" >> AtWindowEnds(steps, HeavyHitter, timer_offset=2)
+    def build(stream):
+        rows = stream | "Ends" >> AtWindowEnds(steps, HeavyHitter, timer_offset=2)
         return {"rows": rows, "grouped": rows | ByWindow(size)}
 
-    results = runner_harness.run("prism", build, "--streaming")
+    results = yield Streamed(source, build)
     assert len(results.elements("rows")) == 6
     check(results.elements("rows"), results.elements("grouped"), size)
 

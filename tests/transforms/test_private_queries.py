@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -39,14 +40,6 @@ CONFIGURATIONS = {
     "counts": {"method": "counts", "records": None, "alpha": None, "epsilon": 1.0},
     "counts, real weights": {"method": "auto", "epsilon": 1.0, "delta": 1e-6, "real_weights": True},
 }
-on_proper_runners = pytest.mark.parametrize(
-    "runner",
-    [
-        pytest.param("fn_api"),
-        pytest.param("prism", marks=pytest.mark.prism),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
-    ],
-)
 
 
 def make(name: str) -> PrivateQueries:
@@ -130,13 +123,17 @@ def scale_of(made):
     return made.mechanism.tests.value_scale if made.real_weights and made.method != "counts" else None
 
 
-def run(runner, data, queries, made, *extra):
+def asked(data, queries, made):
     def build(pipeline):
         source = queries if isinstance(queries, beam.PTransform) else beam.Create(queries)
         inputs = {"events": pipeline | "Data" >> beam.Create(data), "queries": pipeline | "Queries" >> source}
         return inputs | made.with_dead_letters()
 
-    return runner_harness.run(runner, build, *extra)
+    return build
+
+
+def run(data, queries, made, runner="fn_api", *extra):
+    return runner_harness.run(runner, asked(data, queries, made), *extra)
 
 
 def in_order(results):
@@ -148,7 +145,7 @@ def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     made, chance = make(name), random.Random(4)
     data = random_data(chance)
     queries = random_queries(chance, 60, real=made.real_weights)
-    results = run("fn_api", data, queries, made)
+    results = run(data, queries, made)
     expected = reference(made, data, queries)
     assert same(in_order(results), expected, scale_of(made))
     assert results.elements("dead") == []
@@ -160,12 +157,12 @@ def test_answers_are_those_of_the_mechanism_asked_one_by_one(name):
     assert results.counters.get("privstream:queries_refused", 0) == refused
 
 
-@on_proper_runners
-@pytest.mark.parametrize("name", ["plain", "counts"])
-def test_runners_agree(runner, name):
+@one_job("points", ["plain", "counts"], "counts")
+def test_runners_agree(name):
     made, chance = make(name), random.Random(5)
     data, queries = random_data(chance), random_queries(chance, 15, real=False)
-    assert same(in_order(run(runner, data, queries, made)), reference(made, data, queries))
+    results = yield asked(data, queries, made)
+    assert same(in_order(results), reference(made, data, queries))
 
 
 @pytest.mark.slow
@@ -176,11 +173,11 @@ def test_answers_are_within_their_bounds_and_refused_ones_say_so():
         data, queries = random_data(chance), random_queries(chance, 20, real=False)
         counts = dict(zip(sorted(ITEMS), true_counts(made, data).tolist(), strict=True))
         by_name = {query.name: query for query in queries}
-        for row in in_order(run("fn_api", data, queries, made)):
+        for row in in_order(run(data, queries, made)):
             truth = sum(counts[item] for item in by_name[row.query].items)
             assert abs(row.estimate - truth) <= row.error_bound
             assert row.error_bound < 2 * made.error_bound
-    rows = in_order(run("fn_api", data, queries * 3, make("soon over")))
+    rows = in_order(run(data, queries * 3, make("soon over")))
     assert {row.error_bound for row in rows if row.source == "refused"} == {-1.0}
     assert all(row.measurements_left == 0 for row in rows if row.source == "refused")
 
@@ -197,7 +194,7 @@ def test_sums_of_counts_are_within_bounds_that_are_those_of_their_items():
         data, queries = random_data(chance), random_queries(chance, 100, real=False)
         counts = dict(zip(sorted(ITEMS), true_counts(made, data).tolist(), strict=True))
         by_name = {query.name: query for query in queries}
-        rows = in_order(run("fn_api", data, queries, made))
+        rows = in_order(run(data, queries, made))
         for row in rows:
             bounds.setdefault(len(by_name[row.query].items), set()).add(row.error_bound)
         errors = [abs(row.estimate - sum(counts[i] for i in by_name[row.query].items)) for row in rows]
@@ -212,7 +209,7 @@ def test_sums_of_counts_are_within_bounds_that_are_those_of_their_items():
 def test_more_answers_than_planned_have_wider_bounds():
     made = PrivateQueries(epsilon=1.0, domain=Domain(ITEMS), queries=2, noise=KeyedNoise(KEY))
     queries = [LinearQuery(f"q{i}", Timestamp(i + 1), ITEMS[:1]) for i in range(5)]
-    bounds = [row.error_bound for row in in_order(run("fn_api", [("u", ITEMS[0])], queries, made))]
+    bounds = [row.error_bound for row in in_order(run([("u", ITEMS[0])], queries, made))]
     assert bounds[0] == bounds[1] <= bounds[2] <= bounds[4]
     assert bounds[4] > bounds[0]
 
@@ -231,7 +228,7 @@ def test_without_any_record_there_are_answers():
     made = make("plain")
     queries = random_queries(random.Random(1), 5, real=False)
     assert same(
-        in_order(run("fn_api", [beam.Row(user="u", item="elsewhere", time=1)], queries, made)),
+        in_order(run([beam.Row(user="u", item="elsewhere", time=1)], queries, made)),
         reference(made, [], queries),
     )
 
@@ -239,7 +236,7 @@ def test_without_any_record_there_are_answers():
 def test_pairs_without_a_time_count():
     made = make("plain")
     queries = [LinearQuery("all", Timestamp(1), ITEMS[:1])]
-    (row,) = run("fn_api", [(f"user {i}", ITEMS[0]) for i in range(2000)], queries, made).elements("rows")
+    (row,) = run([(f"user {i}", ITEMS[0]) for i in range(2000)], queries, made).elements("rows")
     assert row.source == "measured"
     assert abs(row.estimate - 2000) < row.error_bound < 1000
 
@@ -253,7 +250,7 @@ def test_queries_that_come_too_late_are_set_aside():
         source = source.add_elements([TimestampedValue(query, query.time)])
     source = source.advance_watermark_to(START + 3).add_elements([TimestampedValue(queries[3], queries[3].time)])
     source = source.advance_watermark_to(START + 60).add_elements([TimestampedValue(queries[2], queries[2].time)])
-    results = run("prism", data, source.advance_watermark_to_infinity(), made, "--streaming")
+    results = run(data, source.advance_watermark_to_infinity(), made, "prism", "--streaming")
     rows = in_order(results)
     late = [letter.record for letter in results.elements("dead")]
     assert len(rows) + len(late) == 4
@@ -269,7 +266,7 @@ def test_whether_a_query_is_late_is_decided_by_when_it_came_even_if_nothing_has_
     stamps = [0, START + 0.999, START + 2.0009, START + 3.001, START + 60]
     stamped = [TimestampedValue(query, stamp) for query, stamp in zip(queries, stamps, strict=False)]
     source = beam.Create([*stamped, TimestampedValue(ends, GlobalWindow().max_timestamp())])
-    results = run("fn_api", data, source, made)
+    results = run(data, source, made)
     assert same(in_order(results), reference(made, data, [*queries[:3], ends]))
     assert sorted((letter.record, letter.reason) for letter in results.elements("dead")) == [("q3", LATE), ("q4", LATE)]
     assert results.counters["privstream:queries_late"] == 2
@@ -341,7 +338,6 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         "query must have a field name": ("q", 1),
     }
     results = run(
-        "fn_api",
         [("u", ITEMS[0])],
         [*bad.values(), LinearQuery("q", at, ITEMS[:1], np.ones(1, np.float32))],
         make("plain"),

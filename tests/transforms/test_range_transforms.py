@@ -13,6 +13,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import checked
+from every_runner import Streamed, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
@@ -24,7 +25,6 @@ from privstream.transforms.points.updates import Actions, PackUpdates, PointBatc
 from privstream.transforms.rows import NearestPoints, PredecessorQuery, RangeCount, RangeQuery
 from privstream.transforms.timing.public_clock import StartClocks, by_clock, clock_of
 from privstream.transforms.timing.steps import Steps
-from runner_harness import on_every_runner
 from tiny_runner import Stage, call_all, dofns_of
 
 KEY = b"a key for tests of points"
@@ -142,23 +142,26 @@ def as_arrow(events, size=100, integers=False):
     return batches
 
 
-def run(runner, made, elements, queries, *arguments):
+def asked(made, elements, queries):
     def build(pipeline):
         inputs = {"events": pipeline | "Elements" >> beam.Create(elements)}
         if queries is not None:
             inputs["queries"] = pipeline | "Asked" >> beam.Create(queries)
         return inputs | made.with_dead_letters()
 
-    return runner_harness.run(runner, build, *arguments)
+    return build
 
 
-@some_quick("name", CONFIGURATIONS, "ranges counted, streams", "predecessors dynamic")
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+def run(made, elements, queries):
+    return runner_harness.run("fn_api", asked(made, elements, queries))
+
+
+@one_job("points", CONFIGURATIONS, "ranges counted, streams", "predecessors dynamic")
+def test_rows_are_those_of_the_reference(name):
     events, queries = random_input(name, random.Random(1))
     made = transform(name)
     elements = as_arrow(events, integers=name == "predecessors") if "streams" not in name else as_rows(events)
-    results = run(runner, made, elements, queries)
+    results = yield asked(made, elements, queries)
     rows = expected(made, events, queries)
     assert len(rows) > 20
     assert sorted(results.elements("rows")) == rows
@@ -176,7 +179,7 @@ def test_answers_are_right_where_there_is_no_noise(name):
         for _, inserts, point in window:
             (held.add if inserts else held.discard)(point)
         truth[Timestamp(START + 10 * number)] = set(held)
-    rows = run("fn_api", made, as_arrow(events), queries).elements("rows")
+    rows = run(made, as_arrow(events), queries).elements("rows")
     assert len(rows) > 30
     for row in rows:
         members = truth[row.window_start]
@@ -187,13 +190,12 @@ def test_answers_are_right_where_there_is_no_noise(name):
             assert row.successor == min((p for p in members if p >= row.query), default=0)
 
 
-@on_every_runner
-def test_standing_queries_are_answered_in_every_window_whatever_the_data(runner):
-    for name in ("ranges", "predecessors"):
-        made = transform(name)
-        results = run(runner, made, as_arrow([("7", "in", 5, "")]), None)
-        assert sorted(results.elements("rows")) == expected(made, [], [])
-        assert len(results.elements("rows")) == 12 * len(made.standing)
+@one_job("points", ["ranges", "predecessors"], "ranges", "predecessors")
+def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
+    made = transform(name)
+    results = yield asked(made, as_arrow([("7", "in", 5, "")]), None)
+    assert sorted(results.elements("rows")) == expected(made, [], [])
+    assert len(results.elements("rows")) == 12 * len(made.standing)
 
 
 def drive(made, events, queries, chance, *, crashes):
@@ -252,9 +254,8 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     assert not any(stage.cells.timers.values())
 
 
-@pytest.mark.parametrize("name", ["ranges gaussian", "predecessors"])
-@pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
-def test_late_updates_and_queries_are_set_aside(runner, name):
+@one_job("late sets", ["ranges gaussian", "predecessors"], runners=["prism"])
+def test_late_updates_and_queries_are_set_aside(name):
     made = transform(name, allowed_lateness=5)
     chance = random.Random(3)
     events, queries = random_input(name, chance, 150)
@@ -281,15 +282,14 @@ def test_late_updates_and_queries_are_set_aside(runner, name):
         source = source.advance_watermark_to(now)
     source = source.add_elements([stamped(e) for _, e in waiting]).advance_watermark_to_infinity()
 
-    def build(pipeline):
-        both = pipeline | "Source" >> source
+    def build(both):
         published = {
             "events": both | "Events" >> beam.ParDo(OnlyKind("event")),
             "queries": both | "Queries" >> beam.ParDo(OnlyKind("query")),
         } | made.with_dead_letters()
         return {"rows": published.rows, "dead": published.dead_letters}
 
-    results = runner_harness.run(runner, build, "--streaming")
+    results = yield Streamed(source, build)
     assert sorted(results.elements("rows")) == expected(made, events, queries)
     letters = results.elements("dead")
     assert sorted(letter.record for letter in letters if letter.source == "late event") == sorted(
@@ -320,7 +320,7 @@ class TestPacking:
         ]  # fmt: skip
         made = transform("ranges")
         elements = as_arrow([(*event, (START + 1) * SECOND, "") for event in events])
-        results = run("fn_api", made, elements, [])
+        results = run(made, elements, [])
         letters = results.elements("dead")
         assert sorted(re.search(r"'user': '([^']*)'", letter.record)[1] for letter in letters) == sorted(
             event[0] for event in events[:4]
@@ -408,7 +408,7 @@ class TestArguments:
             RangeQuery(1, 301, time), RangeQuery(9, 3, time), RangeQuery(1, True, time), RangeQuery(1, 2, "5"),
             RangeQuery(1, 2, time, "west"), RangeQuery(2, 3, Timestamp(5)), RangeQuery(3, 4, time),
         ]  # fmt: skip
-        results = run("fn_api", made, [], [PredecessorQuery(1, time), *asked])
+        results = run(made, [], [PredecessorQuery(1, time), *asked])
         assert sorted(letter.reason for letter in results.elements("dead")) == [
             "high must be >= low",
             "high must be an integer, got bool",

@@ -9,28 +9,29 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
+from examples import ONE_OF_EACH, example, with_inputs
 from grids import some_quick
-from test_dataflow_graph import EXAMPLES, with_inputs
 
-ONE_OF_EACH = {name.partition(",")[0]: make for name, make in EXAMPLES.items()}
-every_transform = pytest.mark.parametrize("make", ONE_OF_EACH.values(), ids=ONE_OF_EACH)
+every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 RULE = "^runner must not be BundleBasedDirectRunner: .* name PrismRunner$"
 
 
 @every_transform
-def test_the_runner_is_refused_by_name(make):
-    _, given = with_inputs(make(), "--runner=BundleBasedDirectRunner")
+def test_the_runner_is_refused_by_name(name):
+    made = example(name)
+    _, given = with_inputs(made, "--runner=BundleBasedDirectRunner")
     with pytest.raises(ValueError, match=RULE):
-        _ = given | make()
+        _ = given | made
 
 
 @every_transform
-def test_a_switch_that_will_take_it_for_a_test_stream_is_refused(make):
-    pipeline, given = with_inputs(make(), "--runner=DirectRunner")
-    _ = given | "Before" >> make()
+def test_a_switch_that_will_take_it_for_a_test_stream_is_refused(name):
+    made = example(name)
+    pipeline, given = with_inputs(made, "--runner=DirectRunner")
+    _ = given | "Before" >> made
     _ = pipeline | "Elsewhere" >> test_stream.TestStream().advance_watermark_to_infinity()
     with pytest.raises(ValueError, match=RULE):
-        _ = given | "After" >> make()
+        _ = given | "After" >> made
 
 
 class WithClockOfTheDay(beam.DoFn):
@@ -57,9 +58,9 @@ def publish(row) -> None:
 
 @some_quick("name", ONE_OF_EACH, "heavy hitters", "queries")
 def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(name):
-    make = ONE_OF_EACH[name]
-    pipeline, given = with_inputs(make(), "--runner=DirectRunner")
-    _ = given | make() | "Publish" >> beam.Map(publish)
+    made = example(name)
+    pipeline, given = with_inputs(made, "--runner=DirectRunner")
+    _ = given | made | "Publish" >> beam.Map(publish)
     keyed = pipeline | "Others" >> beam.Create([(b"key", b"value")])
     _ = keyed | beam.ParDo(WithClockOfTheDay())
     PUBLISHED.clear()
@@ -69,7 +70,7 @@ def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(n
 
 
 def test_a_stream_that_is_added_later_is_refused_when_the_pipeline_runs():
-    made = EXAMPLES["heavy hitters, plain"]()
+    made = example("heavy hitters by clock")
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=DirectRunner"]))
     start = made.steps.first * made.steps.size / 1e6
     crowd = [TimestampedValue((f"u{i}", "x"), start + 1) for i in range(60)]
@@ -82,7 +83,7 @@ def test_a_stream_that_is_added_later_is_refused_when_the_pipeline_runs():
 
 
 def test_other_runners_are_taken():
-    made = EXAMPLES["heavy hitters, plain"]()
+    made = example("heavy hitters by clock")
     start = made.steps.first * made.steps.size / 1e6
 
     def build(pipeline):

@@ -10,15 +10,12 @@ import runner_harness
 import slow_reference
 from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, crowd_at, run_bounded, run_stream, stamped
-from grids import some_quick
+from event_forms import as_arrow, as_rows, crowd_at, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
 from privstream.transforms import ShiftingHeavyHitters
-from runner_harness import on_every_runner
 from workloads import COMMON, CONFIGURATIONS, KEY, SECOND, START, random_events, transform
 
 SEED = 5
-STATUSES = ("status", "status, no start", "status, known domain, streams")
-streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
 def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
@@ -27,19 +24,25 @@ def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
     return made
 
 
-@pytest.mark.parametrize("form", [as_rows, as_arrow])
-@some_quick(
-    "name",
-    ["plain", "many items", "first item", "public streams", "capped", "known domain, streams", *STATUSES],
-    "public streams",
-    "known domain, streams",
-)
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name, form):
+FORMS = {
+    "plain": as_rows,
+    "many items": as_arrow,
+    "first item": as_rows,
+    "public streams": as_arrow,
+    "capped": as_rows,
+    "known domain, streams": as_rows,
+    "status": as_arrow,
+    "status, no start": as_rows,
+    "status, known domain, streams": as_arrow,
+}
+
+
+@one_job("hitters", FORMS, "public streams", "known domain, streams")
+def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(SEED))
     random.Random(SEED + 1).shuffle(events)
-    made = with_shards(name, 3 if form is as_rows else 1)
-    results = run_bounded(runner, form(events), made)
+    made = with_shards(name, 3 if FORMS[name] is as_rows else 1)
+    results = yield of_elements(FORMS[name](events), made)
     assert results.elements("dead") == []
     expected = slow_reference.heavy_hitters(made, events)
     assert expected
@@ -61,9 +64,8 @@ def test_rows_are_the_same_with_two_processes(name, monkeypatch):
     assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
 
 
-@on_every_runner
-@some_quick("name", ["plain", "known domain"], "plain")
-def test_two_monitors_of_one_input_do_not_disturb_each_other(runner, name):
+@one_job("hitters", ["plain", "known domain"], "plain")
+def test_two_monitors_of_one_input_do_not_disturb_each_other(name):
     events = random_events(name, random.Random(SEED))
     other = "sliding" if name == "plain" else "target charging, known"
 
@@ -71,7 +73,7 @@ def test_two_monitors_of_one_input_do_not_disturb_each_other(runner, name):
         source = pipeline | "Elements" >> beam.Create(as_rows(events))
         return {"one": source | "One" >> transform(name), "other": source | "Other" >> transform(other)}
 
-    results = runner_harness.run(runner, build)
+    results = yield build
     assert sorted(results.elements("one")) == slow_reference.heavy_hitters(transform(name), events)
     assert sorted(results.elements("other")) == slow_reference.heavy_hitters(transform(other), events)
 
@@ -98,9 +100,12 @@ def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_strea
     return source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity(), events
 
 
-@pytest.mark.parametrize("name", ["plain", "sliding", "public streams", "capped", "known domain", *STATUSES[:2]])
-@streaming
-def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
+@one_job(
+    "late hitters",
+    ["plain", "sliding", "public streams", "capped", "known domain", "status", "status, no start"],
+    runners=["prism"],
+)
+def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     made = with_shards(name, 2)
     stream = "s" if made.streams else ""
     size = made.steps.size
@@ -109,7 +114,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     late += [(f"late {i}", "b", START * SECOND + i, stream) for i in range(30)]
     source, events = disorderly(name, late, random.Random(SEED))
 
-    results = run_stream(runner, source, made)
+    results = yield of_stream(source, made)
     expected = slow_reference.heavy_hitters(made, events)
     assert expected
     assert sorted(results.elements("rows")) == expected
@@ -124,8 +129,8 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(runner, name):
     assert results.counters["privstream:events_late"] == windows
 
 
-@streaming
-def test_allowed_lateness_holds_a_window_open(runner):
+@one_job("late hitters", runners=["prism"])
+def test_allowed_lateness_holds_a_window_open():
     made = ShiftingHeavyHitters(
         **{**COMMON, **CONFIGURATIONS["sliding"], "noise": transform("plain").noise, "allowed_lateness": 5}
     )
@@ -140,21 +145,19 @@ def test_allowed_lateness_holds_a_window_open(runner):
         .advance_watermark_to_infinity()
     )
 
-    results = run_stream(runner, source, made)
+    results = yield of_stream(source, made)
     assert results.elements("rows") == slow_reference.heavy_hitters(made, in_time)
     assert results.elements("rows")
     assert len(results.elements("dead")) == len(late)
 
 
-@streaming
-def test_one_persons_event_does_not_decide_whether_late_ones_count(runner):
-    made = transform("plain")
+@one_job("late hitters", ["alone", "beside one"], runners=["prism"])
+def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
+    others = [] if case == "alone" else [("somebody", "a", START * SECOND, "")]
     crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
-
-    def rows(others):
-        return run_stream(runner, crowd_at(START + 11, crowd, others), made).elements("rows")
-
-    assert rows([]) == rows([("somebody", "a", START * SECOND, "")]) == []
+    results = yield of_stream(crowd_at(START + 11, crowd, others), transform("plain"))
+    assert results.elements("rows") == []
+    assert len(results.elements("dead")) == len(crowd)
 
 
 def test_the_key_decides():

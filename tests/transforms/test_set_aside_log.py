@@ -7,9 +7,9 @@ import apache_beam as beam
 import pytest
 import runner_harness
 from apache_beam.transforms.window import TimestampedValue
+from examples import ONE_OF_EACH, example, with_inputs
 from privstream.transforms.events import set_aside_log
 from privstream.transforms.events.set_aside_log import SetAsideLog
-from test_dataflow_graph import EXAMPLES, with_inputs
 
 SECRET = "zaphod"
 LOGGER = set_aside_log.__name__
@@ -78,7 +78,7 @@ def fresh(monkeypatch):
 
 @pytest.mark.parametrize("runner", ["fn_api", pytest.param("prism", marks=pytest.mark.prism)])
 def test_a_pipeline_that_nothing_comes_of_says_why(runner, fresh, caplog):
-    made = EXAMPLES["heavy hitters, plain"]()
+    made = example("heavy hitters by clock")
     start = made.steps.first * made.steps.size / 1e6
     good = TimestampedValue((SECRET, SECRET), start)
 
@@ -103,9 +103,9 @@ def stamped(value):
     return value
 
 
-@pytest.mark.parametrize("make", {name.partition(",")[0]: make for name, make in EXAMPLES.items()}.values())
-def test_every_transform_tells_and_counts(make, fresh, caplog):
-    made = make()
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_every_transform_tells_and_counts(name, fresh, caplog):
+    made = example(name)
 
     def build(pipeline):
         _, given = with_inputs(made)

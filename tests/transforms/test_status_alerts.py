@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_rows, run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -13,7 +13,6 @@ from privstream.transforms import Alert, SparseVectorAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.status_tests import DecideRules, Met
 from privstream.transforms.batches import HolderBatch, Names, encode
-from runner_harness import on_every_runner, run
 from slow_reference import hashed
 
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8
@@ -62,11 +61,9 @@ def random_events(name):
     return found
 
 
-def rows_of(made, events, runner="fn_api"):
+def rows_of(made, events):
     """Return what the transform publishes, sorted."""
-    elements = [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
-    found = run(runner, lambda pipeline: pipeline | beam.Create(elements) | beam.Reshuffle() | made)
-    return sorted(found.elements())
+    return sorted(run_bounded("fn_api", as_rows(events), made).elements("rows"))
 
 
 def reference(made, events):
@@ -119,11 +116,11 @@ def test_rows_are_those_of_the_reference(name):
     assert {row.status for row in rows} == {"started", "continues", "ended"}
 
 
-@pytest.mark.parametrize("name", ["one", "renewed", "streams of a person"])
-@on_every_runner
-def test_runners_agree(runner, name):
+@one_job("rules", ["one", "renewed", "streams of a person"], "streams of a person")
+def test_runners_agree(name):
     events = random_events(name)
-    assert rows_of(transform(name), events, runner) == rows_of(transform(name, shards=5), events[::-1])
+    results = yield of_elements(as_rows(events), transform(name))
+    assert sorted(results.elements("rows")) == rows_of(transform(name, shards=5), events[::-1])
 
 
 def test_rows_say_since_when_and_have_numbers_where_somebody_was_charged():

@@ -8,18 +8,17 @@ from types import SimpleNamespace
 import apache_beam as beam
 import numpy as np
 import pytest
-import runner_harness
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_rows, run_bounded, run_stream, stamped
+from event_forms import as_rows, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
 from privstream.transforms.timing.public_clock import StartClocks, clock_of, on_clocks
 from privstream.transforms.top_k.ranking import RankItems
-from runner_harness import on_every_runner
 from slow_reference import bounded, hashed, limit_people
 from tiny_runner import Stage, call_all
 from workloads import KEY, SECOND, START
@@ -49,7 +48,6 @@ CONFIGURATIONS = {
     "counts": {"method": "counts", "items_per_step": 2},
     "counts, streams": {"method": "counts", "streams": ("s", "t", "u"), "streams_per_person": 2, "delta": 1e-3},
 }
-streaming = pytest.mark.parametrize("runner", [pytest.param("prism", marks=pytest.mark.prism)])
 
 
 def transform(name="plain", **changes) -> TopKWithGap:
@@ -107,12 +105,11 @@ def reference(made, events, windows=8) -> list[RankedItem]:
     return sorted(rows)
 
 
-@some_quick("name", CONFIGURATIONS, "plain", "capped, in streams", "counts")
-@on_every_runner
-def test_rows_are_those_of_the_reference(runner, name):
+@one_job("ranking", CONFIGURATIONS, "plain", "capped, in streams", "counts")
+def test_rows_are_those_of_the_reference(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
-    results = run_bounded(runner, as_rows(events), made)
+    results = yield of_elements(as_rows(events), made)
     expected = reference(made, events)
     assert sorted(results.elements("rows")) == expected
     assert results.elements("dead") == []
@@ -137,10 +134,11 @@ def test_order_batches_and_shards_change_nothing(name):
         assert sorted(run_bounded("fn_api", as_rows(events), other).elements("rows")) == expected
 
 
-@on_every_runner
-def test_without_any_event_every_window_is_published(runner):
+@one_job("ranking")
+def test_without_any_event_every_window_is_published():
     made = transform("streams")
-    rows = run_bounded(runner, [], made).elements("rows")
+    results = yield of_elements([], made)
+    rows = results.elements("rows")
     assert sorted(rows) == reference(made, [])
     assert len(rows) == 8 * 3 * 3
 
@@ -159,9 +157,8 @@ def as_it_is(element):
     return element
 
 
-@pytest.mark.parametrize("name", ["plain", "capped, in streams"])
-@streaming
-def test_late_events_are_set_aside_and_change_nothing(runner, name):
+@one_job("late counts", ["plain", "capped, in streams"], runners=["prism"])
+def test_late_events_are_set_aside_and_change_nothing(name):
     made = transform(name, allowed_lateness=3)
     stream = "" if made.streams is None else "s"
     events = [e for e in random_events(made, random.Random(SEED)) if e[2] >= START * SECOND]
@@ -176,20 +173,21 @@ def test_late_events_are_set_aside_and_change_nothing(runner, name):
     late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
     source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
 
-    results = run_stream(runner, source, made)
+    results = yield of_stream(source, made)
     assert sorted(results.elements("rows")) == reference(made, events)
     letters = results.elements("dead")
     assert [letter.record for letter in letters] == ["c"] * len(late)
     assert not any("late 1" in field for letter in letters for field in letter)
 
 
-@streaming
-def test_an_endless_run_publishes_each_window_as_it_ends(runner):
+@one_job("late counts", runners=["prism"])
+def test_an_endless_run_publishes_each_window_as_it_ends():
     made = transform(end=None, participation_cap=2)
     events = [(f"user {i}", ITEMS[i % 3], START * SECOND + i * SECOND, "") for i in range(60)]
     source = test_stream.TestStream().add_elements([stamped(e) for e in events])
     source = source.advance_watermark_to(START + 55).advance_watermark_to_infinity()
-    rows = runner_harness.run(runner, lambda p: p | "Source" >> source | made, "--streaming").elements()
+    results = yield of_stream(source, made)
+    rows = results.elements("rows")
     shown = sorted(row for row in rows if row.window_end <= START + 50)
     assert shown == reference(made, events, windows=5)
     assert len(shown) == 5 * 3
@@ -200,8 +198,8 @@ def test_bounded_input_needs_an_end():
         run_bounded("fn_api", [], transform(end=None, participation_cap=2))
 
 
-@on_every_runner
-def test_bad_events_are_dead_letters_and_change_nothing(runner):
+@one_job("ranking")
+def test_bad_events_are_dead_letters_and_change_nothing():
     made = transform()
     good = random_events(made, random.Random(SEED))[:50]
     bad = [("", "a"), ("u", None), (1.5, "a"), ("u", True), ("u",), "u a", ("u", "a", "b"), 7]
@@ -211,11 +209,17 @@ def test_bad_events_are_dead_letters_and_change_nothing(runner):
         source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(as_it_is)
         return source | made.with_dead_letters()
 
-    results = runner_harness.run(runner, build)
+    results = yield build
     assert sorted(results.elements("rows")) == reference(made, good)
     assert len(results.elements("dead")) == len(bad)
+
+
+@one_job("ranking")
+def test_events_outside_of_the_run_are_counted_and_left_out():
+    made = transform()
+    good = random_events(made, random.Random(SEED))[:50]
     before = [("u", "a", -5 * SECOND, ""), ("u", "a", (START - 1) * SECOND, ""), ("u", "a", 2**61, "")]
-    outside = run_bounded(runner, as_rows(good + before), made)
+    outside = yield of_elements(as_rows(good + before), made)
     assert sorted(outside.elements("rows")) == reference(made, good)
     assert outside.counters["privstream:events_outside_run"] >= len(before)
 
@@ -310,7 +314,6 @@ class TestGuarantee:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"epsilon": 0}, ValueError, "epsilon must be finite and > 0, got 0"),
         ({"unit": "event"}, ValueError, "unit must be one of person, person_in_window, got 'event'"),
         ({"selection": "all"}, ValueError, "selection must be one of last, first, random, got 'all'"),
         ({"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),

@@ -10,7 +10,7 @@ from privstream.transforms.rows import STATUSES
 from privstream.transforms.timing import keyed_state
 from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
 
-SEEDS = range(3)
+SEEDS = range(2)
 QUICK = (
     "plain",
     "public streams",
@@ -38,29 +38,22 @@ def domain_of(made) -> list[str]:
 
 
 @some_quick("name", CONFIGURATIONS, *QUICK)
-def test_rows_are_those_of_the_reference(name):
+def test_rows_are_those_of_the_reference_whatever_fails_and_in_whatever_order_timers_come(name, monkeypatch):
     published = 0
     for seed in SEEDS:
         events = random_events(name, random.Random(seed))
         expected = slow_reference.heavy_hitters(transform(name), events)
-        chain = tiny_runner.run_chain(transform(name), events, random.Random(seed))
-        assert sorted(chain.rows) == expected
-        assert not chain.dead_letters()
+        quiet = tiny_runner.run_chain(transform(name), events, random.Random(seed))
+        with monkeypatch.context() as patched:
+            patched.setattr(keyed_state, "LEAST_COMPACTION", 64)
+            patched.setattr(keyed_state, "CACHED_KEYS", 2)
+            noisy = tiny_runner.run_chain(transform(name), events, random.Random(seed), crashes=0.3, workers=3)
+        assert sorted(quiet.rows) == sorted(noisy.rows) == expected
+        assert noisy.counters() == quiet.counters()
+        assert not quiet.dead_letters()
+        assert not noisy.dead_letters()
         published += len(expected)
     assert published
-
-
-@some_quick("name", CONFIGURATIONS, *QUICK)
-def test_failures_replays_and_odd_timers_change_nothing(name, monkeypatch):
-    monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 64)
-    monkeypatch.setattr(keyed_state, "CACHED_KEYS", 2)
-    events = random_events(name, random.Random(77))
-    quiet = tiny_runner.run_chain(transform(name), events, random.Random(1))
-    for seed in SEEDS:
-        noisy = tiny_runner.run_chain(transform(name), events, random.Random(seed), crashes=0.3, workers=3)
-        assert sorted(noisy.rows) == sorted(quiet.rows)
-        assert noisy.counters() == quiet.counters()
-        assert not noisy.dead_letters()
 
 
 @some_quick("name", CONFIGURATIONS, *QUICK)
@@ -70,8 +63,6 @@ def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
         chance = random.Random(seed)
         events = random_events(name, chance)
         watermark = START * SECOND + chance.randint(1, 3) * made.steps.size
-        late = [("late " + u, i, watermark - chance.randint(made.steps.size, 2 * made.steps.size), s)
-                for u, i, _, s in random_events(name, chance)]  # fmt: skip
         late = [
             (f"late {user}", item, watermark - chance.randint(made.steps.size, 2 * made.steps.size), stream)
             for user, item, _, stream in random_events(name, chance)

@@ -1,0 +1,122 @@
+"""One transform of every kind, and variants that have other code, with arguments under which a crowd is published.
+
+Tests of what every transform must do are parametrised by `EXAMPLES`, and change what they are about: `example(name,
+epsilon=0)`. A person of the crowd has item 1; the windows of all are the same two.
+"""
+
+import inspect
+from typing import Any
+
+import apache_beam as beam
+import privstream.transforms
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import (
+    AlertRule,
+    ContinualHistogram,
+    Domain,
+    KeyedCounts,
+    LinearQuery,
+    Measurement,
+    MeasurementAlerts,
+    NumericQuantiles,
+    PredecessorQueries,
+    PredecessorQuery,
+    PrivateQueries,
+    RangeCounts,
+    RangeQuery,
+    SetCardinality,
+    ShiftingHeavyHitters,
+    SparseVectorAlerts,
+    ThresholdFlags,
+    TopKWithGap,
+)
+
+KEY = b"a key for tests, no secret"
+NOISE = KeyedNoise(KEY)
+START = 1_700_000_000 // 60 * 60
+WINDOWS: dict[str, Any] = {"epsilon": 500.0, "window": 10, "start": START, "end": START + 20}
+SECRET_ITEM = "pan-galactic-gargle-blaster"
+LISTED = {"domain": Domain(["1", "2", "3", SECRET_ITEM])}
+STREAMS = {"streams": ("s", "t", "u"), "streams_per_person": 2}
+HITTERS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_hits": 2}
+COUNTS = WINDOWS | {"epsilon": 30.0, "delta": 1e-3, "max_contributions": 2}
+RULES = {"rules": (AlertRule(name="crowd", at_least=20),)}
+NUMBERS = {"low": 0, "high": 9}
+PEOPLE = {"unit": "user", "max_contributions": 2}
+
+EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
+    "heavy hitters": (ShiftingHeavyHitters, HITTERS | {"method": "status"}),
+    "heavy hitters by clock": (ShiftingHeavyHitters, HITTERS | {"method": "clock"}),
+    "heavy hitters by counts": (ShiftingHeavyHitters, HITTERS | {"method": "counts"}),
+    "heavy hitters in streams": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "status"}),
+    "heavy hitters in streams, by clock": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "clock"}),
+    "heavy hitters in streams, by counts": (ShiftingHeavyHitters, HITTERS | STREAMS | {"method": "counts"}),
+    "heavy hitters of a list": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "status"}),
+    "heavy hitters of a list, by clock": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "clock"}),
+    "heavy hitters of a list, by counts": (ShiftingHeavyHitters, HITTERS | LISTED | {"method": "counts"}),
+    "heavy hitters of a list, in streams": (ShiftingHeavyHitters, HITTERS | LISTED | STREAMS | {"method": "status"}),
+    "heavy hitters of a list, in streams, by clock": (
+        ShiftingHeavyHitters,
+        HITTERS | LISTED | STREAMS | {"method": "clock"},
+    ),
+    "heavy hitters of a list, in streams, by counts": (
+        ShiftingHeavyHitters,
+        HITTERS | LISTED | STREAMS | {"method": "counts"},
+    ),
+    "counts": (KeyedCounts, COUNTS),
+    "counts since the start": (KeyedCounts, COUNTS | {"over": "start"}),
+    "counts of the last windows": (KeyedCounts, COUNTS | {"over": 20}),
+    "counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "delta": 0.0}),
+    "largest counts of a list": (KeyedCounts, COUNTS | LISTED | {"over": "start", "top": 1}),
+    "counts of events": (KeyedCounts, COUNTS | {"unit": "event", "max_contributions": None}),
+    "top-k": (TopKWithGap, WINDOWS | LISTED | {"top": 1}),
+    "top-k in streams": (TopKWithGap, WINDOWS | LISTED | STREAMS | {"top": 1}),
+    "quantiles": (NumericQuantiles, WINDOWS | NUMBERS | {"max_contributions": 1}),
+    "quantiles of events": (NumericQuantiles, WINDOWS | NUMBERS | {"unit": "event"}),
+    "alerts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),
+    "alerts in streams": (SparseVectorAlerts, WINDOWS | RULES | STREAMS | {"method": "sparse_vector"}),
+    "alerts by counts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "counts"}),
+    "alerts by status": (SparseVectorAlerts, WINDOWS | RULES | {"method": "status", "delta": 1e-3}),
+    "measurements": (MeasurementAlerts, WINDOWS | RULES),
+    "histogram": (ContinualHistogram, WINDOWS | LISTED),
+    "histogram of people": (ContinualHistogram, WINDOWS | LISTED | PEOPLE),
+    "flags": (ThresholdFlags, WINDOWS | LISTED | {"thresholds": 20}),
+    "flags of people": (ThresholdFlags, WINDOWS | LISTED | PEOPLE | {"thresholds": 20}),
+    "cardinality": (SetCardinality, WINDOWS | {"timeout": 60, "leave_values": ("2",)}),
+    "ranges": (RangeCounts, WINDOWS | {"universe": 64, "standing": [(1, 64)]}),
+    "predecessors": (PredecessorQueries, WINDOWS | {"universe": 64, "standing": [60]}),
+    "queries": (PrivateQueries, LISTED | {"epsilon": 500.0, "records": 60, "alpha": 0.3, "queries": 5}),
+}
+ONE_OF_EACH = list({kind: name for name, (kind, _) in reversed(EXAMPLES.items())}.values())[::-1]
+"""The first example of every kind."""
+EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(START), stream="s")
+ASKED: dict[type[beam.PTransform], tuple[Any, ...]] = {
+    PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)),
+    RangeCounts: RangeQuery(1, 2, Timestamp(START)),
+    PredecessorQueries: PredecessorQuery(1, Timestamp(START)),
+}
+"""A query, for those that take queries beside events."""
+
+
+def example(name: str, **changes: Any) -> beam.PTransform:
+    """Return an example, with other arguments where they are given."""
+    kind, arguments = EXAMPLES[name]
+    return kind(**{**arguments, "noise": NOISE, **changes})
+
+
+def with_inputs(made: beam.PTransform, runner: str = "--runner=FnApiRunner") -> tuple[beam.Pipeline, Any]:
+    """Return a pipeline, and in it what a transform takes."""
+    pipeline = beam.Pipeline(options=PipelineOptions([runner]))
+    row = Measurement("crowd", Timestamp(START), 1.0) if isinstance(made, MeasurementAlerts) else EVENT
+    events = pipeline | "Input" >> beam.Create([row])
+    if type(made) not in ASKED:
+        return pipeline, events
+    return pipeline, {"events": events, "queries": pipeline | "Input queries" >> beam.Create([ASKED[type(made)]])}
+
+
+def public_kinds() -> set[type[beam.PTransform]]:
+    """Return the transforms that users import."""
+    public = [getattr(privstream.transforms, name) for name in privstream.transforms.__all__]
+    return {kind for kind in public if inspect.isclass(kind) and issubclass(kind, beam.PTransform)}
