@@ -144,7 +144,15 @@ def test_the_pipeline_of_the_documentation_runs(
     where = ["--jinja_variable_flags=privstream", f"--privstream={installed[0]}"]
     main.run(["--yaml_pipeline_file=trending.yaml", "--runner=FnApiRunner", *where])
     slow = [(user, item, START + 60 * (time - START), stream) for user, item, time, stream in events]
-    budget = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "window": 3600, "horizon": 8, "start": START}
+    budget = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "max_hits": 4,
+        "window": 3600,
+        "horizon": 8,
+        "start": START,
+        "method": "auto",
+    }
     expected = direct(slow, **budget)
     assert [row["item"] for row in expected] == ["tea", "tea"]
     assert read_json(tmp_path, "trending.jsonl") == expected
