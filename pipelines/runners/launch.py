@@ -115,9 +115,9 @@ def run(
             restarts_told(options, partial(_tell, shown)),
         ):
             pipeline = beam.Pipeline(options=options)
-            with _no_folders_left(pipeline):
+            with _no_folders_left(pipeline) as folder:
                 build(pipeline)
-                with on_loopback(), state_cache_as_asked(options):
+                with on_loopback(), state_cache_as_asked(options), _lists_of_packages_in(folder):
                     result = pipeline.run()
                 if accepted is not None:
                     accepted()
@@ -138,17 +138,25 @@ def run(
 
 
 @contextmanager
-def _no_folders_left(pipeline: beam.Pipeline) -> Iterator[None]:
-    """Remove what Beam leaves: the folder of a pipeline that never ran, and lists of what workers may install."""
-    module: Any = environments  # its function is replaced, which mypy refuses
-    theirs = module.python_sdk_dependencies
+def _no_folders_left(pipeline: beam.Pipeline) -> Iterator[str]:
+    """Give a folder that goes when the run is over, and remove that of a pipeline that never ran, which Beam leaves."""
     try:
         with TemporaryDirectory(prefix="privstream-") as folder:
-            module.python_sdk_dependencies = partial(theirs, tmp_dir=folder)
-            yield
+            yield folder
+    finally:
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+
+
+@contextmanager
+def _lists_of_packages_in(folder: str) -> Iterator[None]:
+    """Let pipelines that are started meanwhile write there what workers may install; by itself Beam leaves folders."""
+    module: Any = environments  # its function is replaced, which mypy refuses
+    theirs = module.python_sdk_dependencies
+    module.python_sdk_dependencies = partial(theirs, tmp_dir=folder)
+    try:
+        yield
     finally:
         module.python_sdk_dependencies = theirs
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
 
 
 def _wait(result: Any, end: str | None) -> str | None:
