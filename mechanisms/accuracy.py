@@ -4,10 +4,96 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from privstream.mechanisms import checks
+
+TOGETHER, EACH = "all of them together", "each by itself"
+"""Which intervals are right at once."""
+
+
+class Limit(NamedTuple):
+    """What one person adds to the answers at most: what is beyond it is missing in all of them.
+
+    Attributes:
+        option: the argument that sets it; empty if none does.
+        text: what counts and what is missing, as a part of a sentence.
+        lasting: whether what a person does in one window may be why later windows miss something.
+    """
+
+    option: str
+    text: str
+    lasting: bool = False
+
+    @classmethod
+    def at_most(
+        cls, option: str, most: int, thing: str, where: str, kept: str, *, unit: str = "person", lasting: bool = False
+    ) -> Limit:
+        """Return the limit by which so many things of each person, or of another `unit`, count.
+
+        Args:
+            option: the argument that sets it; empty if none does.
+            most: how many count.
+            thing: what they are, in the singular.
+            where: within what.
+            kept: which ones count: "first", "last" or "random".
+            unit: whose they are.
+            lasting: as the attribute.
+
+        Example:
+            >>> Limit.at_most("items_per_step", 2, "item", "in a window", "last").text
+            'of each person at most 2 items in a window count (items_per_step), the last ones, so that of 4 half are \
+missing'
+        """
+        plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
+        things, count = (plural, "count") if most > 1 else (thing, "counts")
+        set_by = f" ({option})" if option else ""
+        which = "chosen at random" if kept == "random" else f"the {kept} one{'s' * (most > 1)}"
+        missing = "half are missing" if most > 1 else "one is missing"
+        counted = f"of each {unit} at most {most:,} {things} {where} {count}{set_by}, {which}"
+        return cls(option, f"{counted}, so that of {2 * most:,} {missing}", lasting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What the intervals of a question hold, and what limits may keep out of them; from public parameters alone.
+
+    How much limits leave out of real data is not public. So this says what they may leave out.
+
+    Attributes:
+        holds: what the intervals hold, in the plural.
+        scope: which intervals are right at once with the probability that is stated.
+        limits: those that may leave something out; none if nothing can be left out.
+        beyond: what may be true where they do.
+        looks_like: what a limit that is used up in the course of a run can look like.
+    """
+
+    holds: str = "the true numbers"
+    scope: str = TOGETHER
+    limits: tuple[Limit, ...] = ()
+    beyond: str = "the numbers of all people may be larger"
+    looks_like: str = "a decline"
+
+    @property
+    def leaves_out(self) -> str:
+        """What limits may leave out, as a part of a sentence; empty if nothing."""
+        if not self.limits:
+            return ""
+        lasting = any(limit.lasting for limit in self.limits)
+        later = f", most so in later windows, which can look like {self.looks_like}" if lasting else ""
+        texts = "; ".join(limit.text for limit in self.limits)
+        return f"{texts}; {self.beyond}{later}, and by how much is not published"
+
+    @property
+    def of_period(self) -> Coverage:
+        """The same where all limits start afresh at public moments."""
+        limits = (limit._replace(text=limit.text.replace("the whole run", "one period")) for limit in self.limits)
+        return replace(self, limits=tuple(limits))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this as plain values for JSON."""
+        return {"hold": self.holds, "scope": self.scope, "leave_out": self.leaves_out}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +104,9 @@ class Accuracy:
         error: the number by which methods are compared, in the unit of the question; less is better, and math.inf says
             that no bound is stated.
         failure_probability: with which the statement is wrong, in (0, 1).
-        sentence: the statement, for people.
+        claim: the statement, for people, about what counts.
         numbers: all that it says, by name, for machines.
+        coverage: what counts, and so what intervals hold.
 
     Raises:
         ValueError, TypeError: a field breaks its rule.
@@ -27,14 +114,27 @@ class Accuracy:
 
     error: float
     failure_probability: float
-    sentence: str
+    claim: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage = Coverage()
 
     def __post_init__(self) -> None:
         if self.error != math.inf:
             checks.real("error", self.error)
         checks.probability("failure_probability", self.failure_probability)
 
+    @property
+    def sentence(self) -> str:
+        """The statement, and what it leaves out."""
+        if not (left_out := self.coverage.leaves_out):
+            return self.claim
+        return f"{self.claim} This is about {self.coverage.holds}: {left_out}."
+
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values for JSON."""
-        return {**self.numbers, "failure_probability": self.failure_probability, "sentence": self.sentence}
+        return {
+            **self.numbers,
+            "failure_probability": self.failure_probability,
+            "sentence": self.sentence,
+            "intervals": self.coverage.to_dict(),
+        }

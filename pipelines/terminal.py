@@ -8,6 +8,9 @@ import re
 import sys
 from typing import Any
 
+WARNING = "WARNING: "
+"""How a line begins that warns."""
+
 LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 

@@ -236,7 +236,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
-            sentence=sentences.accuracy(self.unit, self.beta, self.bounded_keys, self.horizon, numbers),
+            claim=sentences.accuracy(self.unit, self.beta, self.bounded_keys, self.horizon, numbers),
             numbers=numbers,
         )
 

@@ -39,7 +39,7 @@ def accuracy(unit: str, beta: float, items: int, horizon: int | None, numbers: M
     if (found := numbers["detection_threshold"]) is not None:
         text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
         text += f"{_plural(unit)} have{last}"
-    return f"{text}. Counts leave out what is beyond the limits of {'an event' if unit == 'event' else 'a person'}."
+    return f"{text}."
 
 
 def _plural(unit: str) -> str:

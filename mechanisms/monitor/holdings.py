@@ -49,6 +49,13 @@ class Holdings:
             if column.shape != (len(self.users),):
                 raise ValueError(f"{name} must have shape ({len(self.users)},), got {column.shape}")
 
+    def active(self, counters: UserCounters, max_hits: int) -> NDArray[np.bool_]:
+        """Return for each row, bool (n,), whether its person counts for its item: the rank is below the charges left.
+
+        This is not for publication.
+        """
+        return np.asarray((0 if self.ranks is None else self.ranks) < max_hits - counters.charged(self.users))
+
 
 @dataclass(frozen=True, eq=False)
 class Tally:
@@ -73,7 +80,7 @@ class Tally:
         """Sort holdings by item, and count the people whose rank is below their charges left."""
         order = np.argsort(holdings.items, kind="stable")
         users, items = holdings.users[order], holdings.items[order]
-        active = (0 if holdings.ranks is None else holdings.ranks[order]) < max_hits - counters.charged(users)
+        active = holdings.active(counters, max_hits)[order]
         first = np.flatnonzero(np.append(True, items[1:] != items[:-1]))[: len(items)]
         totals = np.add.reduceat(active, first, dtype=np.int64)
         return cls(items[first], totals, users, active, np.diff(np.append(first, len(items))))

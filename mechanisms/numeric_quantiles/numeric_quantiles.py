@@ -207,7 +207,7 @@ class NumericQuantiles(Mechanism[KeyedState]):
         return Accuracy(
             error=float(error),
             failure_probability=self.beta,
-            sentence=f"With probability {1 - self.beta:g} all intervals contain the true quantile, and edges of bins "
+            claim=f"With probability {1 - self.beta:g} all intervals contain their quantile, and edges of bins "
             f"inside of an interval are at most {2 * error:,} values away from it.",
             numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
         )

@@ -20,8 +20,8 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.command import RunError
 from privstream.pipelines.questions.attack import SUSPECT, Attack, Seen, Sent
-from privstream.pipelines.questions.options import NOISE, STREAMS, STREAMS_PER_PERSON
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.questions.options import NOISE, STREAMS
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows

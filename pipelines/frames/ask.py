@@ -7,6 +7,7 @@ import dataclasses
 import io
 import logging
 import os
+import re
 import tempfile
 import threading
 import warnings
@@ -18,13 +19,16 @@ from privstream.pipelines.frames.read import read
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
+from privstream.pipelines.terminal import WARNING
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
-WARNING = "WARNING: "
-LEFT_OUT = "the run has warned, mostly of many records that count in no answer: see the log of the result"
+LEFT_OUT = (
+    "much of the data is not in the answers, or changed, and intervals do not hold it{options}: see the log of the "
+    "result, which has exact numbers"
+)
 ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
@@ -88,7 +92,8 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(WARNING):
-            warnings.warn(LEFT_OUT, stacklevel=2)
+            names = ", ".join(dict.fromkeys(re.findall(r"(?<=--)\w+", line)))
+            warnings.warn(LEFT_OUT.format(options=f" (see {names})" if names else ""), stacklevel=2)
     return dataclasses.replace(result, log="\n".join(lines))
 
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from privstream.mechanisms import checks
 from privstream.pipelines.command import Command
 from privstream.pipelines.plot.chart import COLOURS, short
-from privstream.pipelines.plot.promise import Promise, percent
+from privstream.pipelines.plot.promise import Promise, left_out, meaning
 from privstream.pipelines.plot.rows import add_plot, choose_stream, read_rows, write_picture
 
 Drawing = Callable[[BinaryIO, str], None]
@@ -56,15 +56,13 @@ class Given:
         """Say where points stand, if not in the middle of their windows."""
         return "" if self.of_windows else " A point stands at the end of the time that it is about."
 
-    def sure(self, what: str, *, together: bool) -> str:
-        """Say what a bar or a band means; it is the same in all pictures.
+    def sure(self, what: str) -> str:
+        """Say what a bar or a band means, and what it leaves out, the same in all pictures; `what`: Bars, .."""
+        return f"{what}: {meaning(self.promise)}."
 
-        Args:
-            what: Bars, or Bands.
-            together: whether all of them are right at once with this probability, or each by itself.
-        """
-        scope = "all of them together" if together else "each by itself"
-        return f"{what}: where the true values are, with probability {percent(self.promise)}, {scope}."
+    def counted(self, what: str) -> str:
+        """Return the name of an axis that counts people or events: those within limits, where there are any."""
+        return f"{what} who count" if left_out(self.promise) else what
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,12 @@ from apache_beam.io.filesystems import FileSystems
 UNKNOWN = "as high as the run was asked for"
 """The probability of error bounds where the guarantee file is not there."""
 
+BARS = "95%"
+"""How sure two standard deviations of the noise are."""
+
+UNSTATED = "the numbers of what counts within the limits of the run, of which its guarantee file says more"
+"""What intervals hold where the guarantee file is not there, or does not say it."""
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -63,6 +69,54 @@ class Promise:
             return self.number(*names)
         except ValueError:
             return None
+
+
+def left_out(promise: Promise | None) -> str:
+    """Return what limits may keep out of intervals, as a part of a sentence; empty if nothing, or not known."""
+    return _of_intervals(promise, "leave_out") or ""
+
+
+def held(promise: Promise | None) -> str:
+    """Return what intervals hold, in the plural."""
+    return _of_intervals(promise, "hold") or UNSTATED
+
+
+def without_limits(promise: Promise | None) -> str:
+    """Return how a sentence about intervals goes on: with what limits may keep out of them, if anything."""
+    return f", without what limits leave out: {leave}" if (leave := left_out(promise)) else ""
+
+
+def certainty(promise: Promise | None, sure: str | None = None) -> str:
+    """Return how sure intervals are, as a part of a sentence: a percentage (the run's if not given), and of which."""
+    scope = _of_intervals(promise, "scope")
+    return f"with probability {sure or percent(promise)}{f', {scope}' if scope else ''}"
+
+
+def meaning(promise: Promise | None, sure: str | None = None) -> str:
+    """Return what intervals mean, as a part of a sentence that begins with what they are; `sure` as for `certainty`."""
+    return f"where {held(promise)} are, {certainty(promise, sure)}{without_limits(promise)}"
+
+
+def columns_in_words(row_type: Any, promise: Promise) -> str:
+    """Say what a table's columns of errors mean: what stands after ±, and what bounds and intervals hold."""
+    names, parts = row_type._fields, []
+    if any(name.endswith("_stddev") for name in names):
+        parts.append("±: one standard deviation of the noise")
+    bounds = [name for name in ("error_bound", "lower", "upper") if name in names]
+    if bounds:
+        parts.append(f"{', '.join(bounds).replace('_', ' ')}: {meaning(promise)}")
+    elif "gap_lower_bound" in names:
+        sure = f"{certainty(promise)}{without_limits(promise)}"
+        parts.append(f"gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
+    elif without := without_limits(promise):
+        parts.append(f"counts: {held(promise)}{without}")
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
+
+
+def _of_intervals(promise: Promise | None, name: str) -> str | None:
+    """Return what the guarantee file says of intervals under a name; None if it does not."""
+    found = None if promise is None else promise.maybe("accuracy", "intervals", name)
+    return found if isinstance(found, str) else None
 
 
 def percent(promise: Promise | None) -> str:

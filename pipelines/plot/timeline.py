@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+import numpy as np
 from matplotlib.axes import Axes
 from privstream.pipelines.plot.chart import (
     ALARM,
@@ -33,9 +34,6 @@ PEAKS = 6
 MANY_WINDOWS = 100
 BAR = 2
 """Length of a bar to either side, in standard deviations: what is beyond has a probability of about 5%."""
-
-BARS = "Bars: where these counts are without it, with probability 95%, each by itself."
-LEFT_OUT = "Counts leave out what people have beyond their limits, such as --max_hits and --items_per_step. "
 
 
 class Counted(NamedTuple):
@@ -65,6 +63,8 @@ class Timeline:
         truth: the true numbers of people, or nothing.
         detection_threshold: the number of people from which items are promised to be found, if known.
         verdict: the rows against the truth, if both that and the threshold are known.
+        meaning: what bars mean, as a part of a sentence.
+        people: what the vertical axis counts.
     """
 
     stream: str
@@ -72,6 +72,8 @@ class Timeline:
     truth: Sequence[ItemHolders]
     detection_threshold: int | None
     verdict: Verdict | None
+    meaning: str
+    people: str
 
 
 def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None:
@@ -120,21 +122,19 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
 def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, marker: str, *, small: bool, layer: int) -> None:
     """Draw an item's counts with error bars; windows that follow each other are connected.
 
-    Where there is no count, the line stays at the height of the last one, or at 0.
+    Where there is no count, a dotted line goes from the last one to the next; without any, it stands at the foot.
     """
     for run in _runs(rows):
-        heights: list[int] = []
-        for row in run:
-            heights.append(row.count if row.count is not None else heights[-1] if heights else 0)
+        days = np.array([_day(row) for row in run])
         counted = _counted(run)
-        axes.plot(
-            [_day(row) for row in run],
-            heights,
-            color=colour,
-            linewidth=1.0 if small else 1.6,
-            marker="_" if len(run) == 1 and not counted else "",
-            zorder=layer,
-        )
+        heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
+        known = np.isfinite(heights)
+        between = np.interp(days, days[known], heights[known]) if known.any() else np.zeros(len(run))
+        width = 1.0 if small else 1.6
+        if not known.all():
+            style: dict[str, Any] = {"marker": "_" if len(run) == 1 else "", "linestyle": (0, (1, 2))}
+            axes.plot(days, between, color=colour, linewidth=width / 2, zorder=layer, **style)
+        axes.plot(days, heights, color=colour, linewidth=width, zorder=layer)
         axes.errorbar(
             [point.day for point in counted],
             [point.count for point in counted],
@@ -190,7 +190,9 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
     title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: items that many people have"
-    style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(timeline))
+    style_axes(
+        figure, axes, span=span, values=f"{timeline.people} in a window", title=title, caption=_caption(timeline)
+    )
     items = {row.item for row in timeline.rows}
     counts = [point.count + point.bar for point in _counted(timeline.rows)]
     counts += [row.holders for row in timeline.truth if row.item in items]
@@ -198,7 +200,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     if threshold is not None:
         axes.axhline(threshold, color=INK, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         axes.annotate(
-            f"enough for a report:\n{threshold:,} people",
+            f"enough for a report:\n{threshold:,} {timeline.people}",
             (1.0, threshold),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
@@ -215,9 +217,9 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
     counted = len(_counted(timeline.rows))
-    bars = f"Points: counts with noise. {BARS} {LEFT_OUT}" if counted else "There are no counts. "
+    bars = f"Points: counts with noise. Bars: {timeline.meaning}. " if counted else "There are no counts. "
     if 0 < counted < len(timeline.rows):
-        bars += "Lines without points: the item continues, and has no count. "
+        bars += "Dotted: the item continues, and how many people have it is not known; its height says nothing. "
     if not timeline.rows:
         bars = "No heavy hitters were published. "
     if not timeline.truth:

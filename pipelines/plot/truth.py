@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,6 +46,13 @@ class Verdict:
             f"were reported and {len(self.missed):,} missed. Reported items that fewer people had: "
             f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
         )
+
+
+def share_of_truth(known: Iterable[tuple[float, float]]) -> str:
+    """Say which part of true numbers published ones are, all together, given pairs of a published and a true one."""
+    both = list(known)
+    published, total = math.fsum(number for number, _ in both), math.fsum(true for _, true in both)
+    return f", and together they are {100 * published / total:.0f}% of it" if total else ""
 
 
 def key(row: HeavyHitter | ItemHolders) -> Key:

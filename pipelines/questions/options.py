@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from privstream.pipelines.durations import seconds
 from privstream.pipelines.help_page import parsed
 from privstream.pipelines.questions.signature import REQUIRED, Argument
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
 
 WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
-NOISE, STREAMS, STREAMS_PER_PERSON = "noise", "streams", "streams_per_person"
+NOISE, STREAMS = "noise", "streams"
 SPANS = ("window", "start")
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from privstream.pipelines.durations import seconds
 from privstream.pipelines.questions.alert_rules_file import read_rules
-from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON, options_of, span
-from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
+from privstream.pipelines.questions.options import STREAMS, options_of, span
+from privstream.pipelines.questions.spec import ROOMS, STREAMS_PER_PERSON, QuestionSpec, resolve
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import TIME_TEXT, read_micros

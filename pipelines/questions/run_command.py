@@ -19,6 +19,7 @@ from privstream.pipelines.accounts.run_identity import RunIdentity, identify, pu
 from privstream.pipelines.clock import clock
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.noise_key import noise_source
+from privstream.pipelines.plot.promise import Promise, columns_in_words
 from privstream.pipelines.questions.endless import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -115,7 +116,8 @@ class RunCommand:
             return self._try(run, options)
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         shown = partial(in_words, parameters=vars(arguments))
-        with file_or_terminal(arguments.output, row_type, self.spec.title, shown) as path:
+        note = columns_in_words(row_type, Promise(run.guarantee_file, run.promised))
+        with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
@@ -264,10 +266,10 @@ class RunCommand:
             NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
         """
         spec, arguments, promised = self.spec, run.arguments, run.promised
-        report = RunReport(counters, unusable=spec.unusable, unanswered=spec.unanswered, beyond=spec.beyond)
+        report = RunReport(counters, spec, promised["parameters"])
         published = counters.get(spec.published, 0)
         nothing = report.nothing_usable(published) if report.known else None
-        lines = [] if nothing else report.warning()
+        lines = [] if nothing else report.warnings()
         if report.known:
             told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
             lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")

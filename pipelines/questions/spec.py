@@ -14,6 +14,7 @@ from privstream.pipelines.questions.signature import PACKAGE, Signature, read_si
 ROOMS = "privstream.pipelines.questions"
 ROWS = f"{PACKAGE}.rows"
 METHOD, AUTO = "method", "auto"
+STREAMS_PER_PERSON = "streams_per_person"
 
 
 class Option(NamedTuple):
@@ -32,6 +33,53 @@ class Option(NamedTuple):
     text: str
     default: Any = None
     choices: tuple[str, ...] = ()
+
+
+class Excess(NamedTuple):
+    """What a limit keeps out of the answers of a run, as its counters say.
+
+    Attributes:
+        left_out: the counter of what was left out.
+        came: the counter of all that this limit was applied to.
+        text: what a number of `left_out` is of.
+        options: those that set the limit; without any, `instead` says what helps.
+        lasting: whether what a person does in one window may be why later windows miss something.
+        instead: what can be changed where no option sets the limit.
+    """
+
+    left_out: str
+    came: str
+    text: str
+    options: tuple[str, ...] = ()
+    lasting: bool = False
+    instead: str = ""
+
+
+ITEMS = Excess(
+    "items_over_limit",
+    "items_before_limit",
+    "times an item of a person was left out, because --items_per_step others count in its window",
+    ("items_per_step",),
+)
+"""Of the items of a person in a window, for `Excess`."""
+
+WINDOWS = Excess(
+    "holdings_over_limit",
+    "holdings_before_limit",
+    "times an item of a person was left out, who has taken part as often as the limits of windows and streams allow",
+    ("participation_cap", "horizon", STREAMS_PER_PERSON),
+    lasting=True,
+)
+"""Of the windows and streams of a person, for `Excess`."""
+
+CHARGES = Excess(
+    "charged_over_limit",
+    "charged_before_limit",
+    "times a person was left out, who has been charged --max_hits times",
+    ("max_hits",),
+    lasting=True,
+)
+"""Of people who are charged, for `Excess`; of those whose items may be reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +106,9 @@ class QuestionSpec:
         units_without_users: units of privacy for which it does not matter whose an event is.
         unusable: counters of events that count in no answer, and how to say it, beside those of all commands.
         unanswered: counters of queries that are not answered, likewise.
-        beyond: counters of what else was left out, likewise.
+        limits: what limits leave out, in the order in which they are applied.
+        clipped: what limits of values change.
+        beyond: counters of what else there is to say, and how to say it.
         all_streams: whether streams need not be named.
         one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
@@ -103,6 +153,8 @@ class QuestionSpec:
     units_without_users: tuple[str, ...] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[Excess, ...] = ()
+    clipped: tuple[Excess, ...] = ()
     beyond: Mapping[str, str] = field(default_factory=dict)
     all_streams: bool = False
     one_stream: bool = False

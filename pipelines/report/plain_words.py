@@ -41,7 +41,8 @@ def promise_in_words(guarantee: PrivacyGuarantee) -> list[str]:
 
 def left_out(guarantee: PrivacyGuarantee, spec: QuestionSpec, parameters: Mapping[str, Any]) -> list[str]:
     """Return what the numbers leave out by rule; how much it was is exact, and not published."""
-    texts = [*OUTSIDE.values(), *spec.unusable.values(), *spec.unanswered.values(), *spec.beyond.values()]
+    limits = [limit.text for limit in (*spec.limits, *spec.clipped)]
+    texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *spec.beyond.values()]
     happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
     return [
         *guarantee.limits,

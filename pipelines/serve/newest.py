@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privstream.pipelines.plot.chart import moment
-from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.plot.promise import BARS, meaning
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.report.result import Result
@@ -122,8 +122,5 @@ def _meaning(result: Result) -> str:
     """Say what the bands of the table mean."""
     names = result.row_type._fields
     if "error_bound" in names or LIMITS[0] in names:
-        return (
-            f"After ±, or in brackets: where the true values are, with probability {percent(result.promise)}; the text "
-            "of the picture says whether each by itself, or all of them together."
-        )
-    return "After ±: two standard deviations of the noise, within which it stays with probability 95%, each by itself."
+        return f"After ±, or in brackets: {meaning(result.promise)}."
+    return f"After ±, two standard deviations of the noise: {meaning(result.promise, BARS)}."

@@ -114,11 +114,11 @@ def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool,
 
 @contextmanager
 def file_or_terminal(
-    path: str, row_type: type, title: str = "", shown: Callable[[Any], Any] | None = None
+    path: str, row_type: type, title: str = "", shown: Callable[[Any], Any] | None = None, note: str = ""
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
-    `shown` makes of each row what is printed in its place.
+    `shown` makes of each row what is printed in its place; `note` stands below the rows.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -131,7 +131,7 @@ def file_or_terminal(
         file = os.path.join(folder, "rows.avro")
         yield file
         rows = read_row_file(file, row_type)
-        print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title)
+        print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title, note=note)
 
 
 def print_rows(
@@ -139,6 +139,7 @@ def print_rows(
     row_type: type,
     *,
     title: str = "",
+    note: str = "",
     limit: int | None = None,
     console: Console | None = None,
 ) -> None:
@@ -151,6 +152,7 @@ def print_rows(
         rows: what to print, in order.
         row_type: the NamedTuple that they are.
         title: printed above.
+        note: printed below, if there are rows.
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
     """
@@ -179,6 +181,8 @@ def print_rows(
     console.print(table)
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
+    if note and rows:
+        console.print(Text(printable(note)), soft_wrap=True)
 
 
 def _cell(row: Any, name: str) -> Text:

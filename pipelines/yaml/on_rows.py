@@ -13,9 +13,9 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.noise_key import noise_source
-from privstream.pipelines.questions.options import STREAMS, STREAMS_PER_PERSON
+from privstream.pipelines.questions.options import STREAMS
 from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.yaml.configuration import GOOD, error_output
 from privstream.transforms.events.private_transform import PrivateTransform
 

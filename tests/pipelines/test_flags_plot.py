@@ -36,7 +36,7 @@ def micros(hour: int) -> int:
 
 
 def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
-    found = picture("", ROWS, TRUTH, "95%")
+    found = picture("", ROWS, TRUTH, "95%", "the true numbers")
     assert list(found.thresholds) == ["soon", "late", "no"]
     assert found.raised == {"soon": micros(2), "late": micros(3)}
     assert found.passed == {"late": micros(4), "soon": micros(4), "no": micros(4)}
@@ -45,17 +45,18 @@ def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
 
 
 def test_the_caption_counts_what_was_early_and_what_is_missing() -> None:
-    text = caption(picture("", ROWS, TRUTH, "95%"))
+    text = caption(picture("", ROWS, TRUTH, "95%", "the true numbers"))
     assert "2 of 3 flags went up" in text
     assert "In truth 3 counts passed their thresholds: 2 flags were early, 1 not up yet." in text
-    assert "In truth" not in caption(picture("", ROWS, None, "95%"))
-    assert caption(picture("", [], None, "95%")) == "There are no rows."
+    assert "In truth" not in caption(picture("", ROWS, None, "95%", "the true numbers"))
+    assert caption(picture("", [], None, "95%", "the true numbers")) == "There are no rows."
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST + 3])
 def test_any_number_of_categories_can_be_drawn(count: int) -> None:
     stream = io.BytesIO()
-    draw(picture("north", [flag(0, f"category <{i}>", False) for i in range(count)], None, "95%"), stream, "svg")
+    flags = [flag(0, f"category <{i}>", False) for i in range(count)]
+    draw(picture("north", flags, None, "95%", "the true numbers"), stream, "svg")
     shown = stream.getvalue().decode()
     assert ("no rows" in shown) == (count == 0)
     assert ("shown: 3 more" in " ".join(shown.split())) == (count > MOST)

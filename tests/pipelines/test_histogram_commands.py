@@ -83,7 +83,7 @@ def test_users_are_limited(trips: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
     last = read_row_file(str(tmp_path / "1.jsonl"), HistogramEstimate)[-12:]
     assert sum(row.estimate for row in last) <= 1000 + 12 * last[0].error_bound < sum(truth_of(trips).values())
-    assert "categories left out, because their person had reached the limit" in capsys.readouterr().err
+    assert "categories of people left out, who had reached --max_contributions" in capsys.readouterr().err
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
     assert promise["unit"] == "one person over the whole run"
     assert "first 2 categories count in the whole run" in promise["paragraph"]

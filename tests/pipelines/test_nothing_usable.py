@@ -1,15 +1,15 @@
 """A run that can use nothing of its input writes its rows, counts the reasons, and does not end as a success."""
 
 import json
-import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.questions import run_command
+from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.run_report import RunReport
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.writers import COMPLETE
@@ -114,20 +114,60 @@ def test_much_that_is_left_out_is_said_first(folder: Path, capsys: pytest.Captur
     write_events(folder, [*people(GOOD)[:60], *people(APACHE)[:90]])
     status, told = run(run_line("cardinality"), capsys)
     assert status == 0
-    assert re.search(r"^WARNING: 90 of 150 records \(60%\) count in no answer\n60 of 150 events usable", told, re.M)
+    warned = (
+        "WARNING: 90 of 150 records (60%) could not be used, and no interval holds what they would add: 90 "
+        f"{SYNTAX}\n60 of 150 events usable"
+    )
+    assert f"\n{warned}" in told
     assert "With probability" in told
 
 
-def report(**counters: int) -> RunReport:
-    unusable = {"events_of_other_values": "events that neither enter nor leave"}
-    return RunReport(counters | {COMPLETE: 1}, unusable=unusable, unanswered={}, beyond={})
+def report(question_word: str = "cardinality", given: Collection[str] = (), **counters: int) -> RunReport:
+    return RunReport(counters | {COMPLETE: 1}, question(question_word), given)
 
 
-def test_little_that_is_left_out_needs_no_warning() -> None:
-    assert report(events_read=100, events_usable=50).warning() == []
-    assert report(events_read=100, events_usable=49).warning()
-    assert report(events_read=100, events_usable=100, events_late=51).warning()
-    assert report().warning() == []
+def test_there_is_a_warning_from_5_percent_on() -> None:
+    assert report().warnings() == []
+    assert report(events_read=100, events_usable=100, events_late=4).warnings() == []
+    (late,) = report(events_read=100, events_usable=100, events_late=5).warnings()
+    assert late == (
+        "WARNING: 5 of 100 records (5%) could not be used, and no interval holds what they would add: 5 later than "
+        "--allowed_lateness"
+    )
+    assert len(report(events_read=95, events_malformed=5, events_malformed_time_type=5).warnings()) == 1
+
+
+def test_what_was_not_asked_for_is_a_warning_only_where_it_may_be_a_mistake() -> None:
+    assert report(events_read=100, events_usable=51, events_outside_run=49).warnings() == []
+    assert report(events_read=100, events_usable=10, events_of_other_values=90).warnings() == []
+    (warning,) = report("counts", events_read=100, events_usable=50, events_outside_domain=50).warnings()
+    assert "50 of 100 records (50%) are not asked for" in warning and "change --start" in warning
+    rules = report("alerts", events_read=100, events_usable=2, events_outside_domain=98)
+    assert rules.warnings() == [], "items that no rule names are none of its business"
+    assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
+
+
+def test_limits_that_bind_are_named_with_their_option() -> None:
+    limits = {"items_before_limit": 1000, "holdings_before_limit": 900}
+    given = {"items_per_step": 1, "participation_cap": 8}
+    assert report("top-k", given, **limits, items_over_limit=49).warnings() == []
+    (window,) = report("top-k", given, **limits, items_over_limit=50).warnings()
+    assert "limits have left out 5% of all contributions: --items_per_step (50 of 1,000). Published numbers" in window
+    assert "the other 95%, not about all. privstream plan top-k says what other limits cost." in window
+    (both,) = report("top-k", given, **limits, items_over_limit=100, holdings_over_limit=450).warnings()
+    assert "55% of all contributions: --items_per_step (100 of 1,000); --participation_cap (450 of 900)" in both
+    assert "later windows may miss more, which can look like a decline" in both
+    (few,) = report("top-k", given, **limits, items_over_limit=100, holdings_over_limit=8).warnings()
+    assert "participation_cap" not in few and "decline" not in few
+    (values,) = report("quantiles", values_before_limit=10, values_over_limit=5).warnings()
+    assert "--unit event none (5 of 10)" in values
+
+
+def test_values_beyond_their_limits_are_a_warning() -> None:
+    came = {"events_usable": 200, "contributions_before_limit": 100}
+    (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=5).warnings()
+    assert sums.startswith("WARNING: 5% of 100: 5 times the values of a person for an item in a window added up")
+    assert "--max_value" in sums
 
 
 def test_reasons_come_by_their_number() -> None:

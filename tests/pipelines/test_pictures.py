@@ -68,10 +68,12 @@ def test_an_axis_has_days(hours: tuple[int, int], days: str) -> None:
 
 def test_gaps_are_explained() -> None:
     rows = [count(0), count(2), count(1, "milk", 60)]
-    promise = Promise("", {"parameters": {"beta": 0.01}, "accuracy": {"threshold": 47}})
+    promise = Promise(
+        "", {"parameters": {"beta": 0.01}, "accuracy": {"threshold": 47, "intervals": {"scope": "all at once"}}}
+    )
     caption = drawn(counts.PICTURE, rows, promise)["caption"]
     assert "below the threshold of 47 people, and is not published" in caption
-    assert "with probability 99%, all of them together" in caption
+    assert "with probability 99%, all at once" in caption
     assert "below the threshold of the run" in drawn(counts.PICTURE, rows)["caption"]
     assert "gap" not in drawn(counts.PICTURE, rows[:2], promise)["caption"]
 

@@ -77,6 +77,7 @@ def test_the_plan_is_what_a_run_promises(neighbouring: str, capsys: pytest.Captu
             delta=1e-6,
             max_hits=4,
             window=60,
+            start=0,
             horizon=24,
             items_per_step=3,
             neighbouring=neighbouring,
@@ -138,7 +139,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(shown.split())
     assert "With probability 0.99, every item that at least 337 people have in a window" in shown
     assert "An item that at most 46 people still have ends in the next window with probability 0.99" in shown
-    assert "Counts leave out people who were charged 4 times before" in shown
+    assert "who was charged for 4 changes before (max_hits) no longer counts" in shown
     assert cli.main([*BASE, "--epsilon", "1"]) == 0
     assert "This number is for the first window; it rises to" in printed(capsys)
 

@@ -270,13 +270,13 @@ def uncounted(hour: int) -> HeavyHitter:
     return row(hour, "first snow", 0)._replace(count=None, count_stddev=None)
 
 
-def test_an_item_that_continues_without_a_count_stays_at_its_height(files: Path) -> None:
+def test_an_item_that_continues_without_a_count_is_dotted(files: Path) -> None:
     going_on = [uncounted(hour)._replace(status="continues") for hour in (2, 3)]
     write_row_file(str(files / "rows.jsonl"), HeavyHitter, [*ROWS[:2], *going_on])
     text = words(files, "picture.svg")
-    assert "Lines without points: the item continues" in text
-    assert "Counts leave out" in text
-    assert "Lines without points" not in words(files, "other.svg", rows=_all_counted(files))
+    assert "Dotted: the item continues" in text
+    assert "Bars: where the numbers of what counts within the limits" in text
+    assert "Dotted" not in words(files, "other.svg", rows=_all_counted(files))
 
 
 def test_rows_without_counts_are_drawn_at_0(files: Path) -> None:

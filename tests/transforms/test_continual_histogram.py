@@ -255,7 +255,7 @@ def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
 @given(st.lists(st.lists(st.sampled_from([*NAMES, "x", ""]), max_size=6), max_size=8), st.integers(1, 4))
 def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
     found = Categories(domain=workloads.COMMON["domain"], streams=("",), limit=limit, separator="|")
-    row, position = found.of_lists(pa.array(rows, pa.list_(pa.string())))
+    row, position, _ = found.of_lists(pa.array(rows, pa.list_(pa.string())))
     wanted = [[c for c in dict.fromkeys(names) if c in NAMES][:limit] for names in rows]
     assert list(zip(row.tolist(), [found.domain[p] for p in position.tolist()], strict=True)) == [
         (i, name) for i, names in enumerate(wanted) for name in names

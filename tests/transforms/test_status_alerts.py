@@ -187,9 +187,9 @@ def test_the_guarantee_says_whom_changes_charge():
     assert "Each person counts in at most 1 stream." in found.limits
     assert found.proof == "docs/proofs/status_monitor.md, section 6"
     assert any("64-bit hashes" in caveat for caveat in found.caveats)
-    assert "Who has been charged 4 times is not counted. The end of an alert with at_most charges everybody" in (
-        transform("one").accuracy.sentence
-    )
+    sentence = transform("one").accuracy.sentence
+    assert "The end of an alert with at_most charges everybody" in sentence
+    assert "who was charged for 4 starts or ends of alerts before (max_hits) no longer counts" in sentence
     assert "at_most" not in transform("one", rules=RULES[2:]).accuracy.sentence
 
 

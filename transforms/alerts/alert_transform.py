@@ -17,6 +17,9 @@ from privstream.transforms.timing.steps import Steps
 
 BUDGETS = ("shared", "per_rule")
 
+OF_ALL_TESTS = "each test by itself, with an alert or without: of alerts near a threshold more have a wrong bound"
+"""The scope of bounds where the noise of a test is that of its number."""
+
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""
 
@@ -60,7 +63,7 @@ class AlertTransform(PrivateTransform):
         return self.plan.mechanism.accuracy(tests, self.plan.beta)
 
     @property
-    def accuracy(self) -> Accuracy:
+    def prediction(self) -> Accuracy:
         """By how much a threshold must be passed, in all tests together, and what alerts cost."""
         plan, windows = self.plan, self.windows or LATER
         mechanism, margin, tests = plan.mechanism, self.margin(windows), plan.tests(windows)
@@ -86,6 +89,6 @@ class AlertTransform(PrivateTransform):
         return Accuracy(
             error=margin,
             failure_probability=plan.beta,
-            sentence=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}",
+            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}",
             numbers={"margin": margin, "tests": tests, **runs},
         )

@@ -8,13 +8,14 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Coverage
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.transforms.alerts.alert_transform import BUDGETS, AlertTransform
+from privstream.transforms.alerts.alert_transform import BUDGETS, OF_ALL_TESTS, AlertTransform
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan
@@ -152,6 +153,11 @@ class MeasurementAlerts(AlertTransform):
             caveats=noise_caveats(self.plan.mechanism.integer, ROUNDED_FLOATS),
             curve=PureDp(self.epsilon),
         )
+
+    @property
+    def coverage(self) -> Coverage:
+        """All measurements count."""
+        return Coverage(holds="the measurements", scope=OF_ALL_TESTS)
 
     def build(self, measurements: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""

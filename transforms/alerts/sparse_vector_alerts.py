@@ -9,6 +9,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, Coverage
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
@@ -17,7 +18,7 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, AlertTransform
+from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, OF_ALL_TESTS, AlertTransform
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -25,6 +26,7 @@ from privstream.transforms.alerts.status_tests import DecideRules, StatusAlerts,
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms.events.coverage import people_who_count, streams_of_person
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
@@ -308,6 +310,14 @@ class SparseVectorAlerts(AlertTransform):
             caveats=tuple(caveats),
             curve=PureDp(self.epsilon),
         )
+
+    @property
+    def coverage(self) -> Coverage:
+        """Who counts: people in some streams and, by status, while they have charges left."""
+        limits, scope = streams_of_person(self.streams_per_person, self.plan.streams), OF_ALL_TESTS
+        if isinstance(self.counted, StatusAlerts):
+            limits, scope = [*limits, *self.counted.charges], EACH
+        return people_who_count(limits, scope)
 
     @property
     def event_fields(self) -> EventFields:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
@@ -19,6 +20,7 @@ from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
 from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.events.charged_people import count_charged
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.stream_groups import InStreams
@@ -50,9 +52,14 @@ class StatusAlerts:
         return (
             f"an alert starts where a number of people passes its threshold by more than {margin:,}, and nowhere where "
             f"the number misses it by more; it ends where the number misses until (without one, the threshold) by "
-            f"more than {margin:,}, and nowhere where the number passes that by more. Who has been charged "
-            f"{self.monitor.max_hits:,} times is not counted.{dry if self.runs_dry else ''}"
+            f"more than {margin:,}, and nowhere where the number passes that by more.{dry if self.runs_dry else ''}"
         )
+
+    @property
+    def charges(self) -> tuple[Limit, ...]:
+        """The limit by which people who were charged no longer count."""
+        times = f"{self.monitor.max_hits:,} start{'s' * (self.monitor.max_hits > 1)} or ends of alerts"
+        return (Limit("max_hits", f"who was charged for {times} before (max_hits) no longer counts", lasting=True),)
 
     @property
     def runs_dry(self) -> bool:
@@ -119,6 +126,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         given = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        count_charged(given, state.counters, self.monitor.max_hits)
         found, since, charges = self.monitor.decide(state.counters, state.since, given, noise)
         self.alerts.inc(len(found.rules))
         after = Met(state.counters.add(charges), since, state.unlogged.merged(charges))

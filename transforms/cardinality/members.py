@@ -74,6 +74,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.visits = visits
         self.streams_per_person = streams_per_person
+        self.came = Metrics.counter("privstream", "entries_before_limit")
         self.left_out = Metrics.counter("privstream", "entries_over_limit")
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
@@ -87,6 +88,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         present = before > step
         entering = np.flatnonzero(~present & (stay > 0))
         admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], state)
+        self.came.inc(len(admitted))
         self.left_out.inc(int(len(admitted) - admitted.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
@@ -17,6 +17,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.presence_rules import FOR_EVER, LastPresence, PresenceRules, SplitPresence
 from privstream.transforms.cardinality.publishing import PublishCardinality
+from privstream.transforms.events.coverage import FIRST, people_who_count, streams_of_person
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
@@ -194,7 +195,19 @@ class SetCardinality(PrivateTransform):
         return [people_hashed(neighbouring), *([streams_hashed(neighbouring)] if several else [])]
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """Who counts: people within their limits of visits and streams."""
+        visits, limits = (
+            self.mechanism.visits_per_person,
+            streams_of_person(self.streams_per_person, self.rules.streams),
+        )
+        if visits is not None:
+            where = "in the whole run" if self.rules.streams == ("",) else "to a stream in the whole run"
+            limits.append(Limit.at_most("visits_per_person", visits, "visit", where, FIRST, lasting=True))
+        return people_who_count(limits, TOGETHER)
+
+    @property
+    def prediction(self) -> Accuracy:
         """How far the estimates are off at most, all of them together."""
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
@@ -204,8 +217,8 @@ class SetCardinality(PrivateTransform):
         return Accuracy(
             error=error,
             failure_probability=mechanism.beta,
-            sentence=f"With probability {1 - mechanism.beta:g}, all estimates of a stream{span} are within {error:,} "
-            f"of the true number{condition} (method {self.method}; each row has an error bound of its own).",
+            claim=f"With probability {1 - mechanism.beta:g}, all estimates of a stream{span} are within {error:,} "
+            f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
             numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
         )
 

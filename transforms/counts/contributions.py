@@ -74,6 +74,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.limits = limits
         self.key_shards = key_shards
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
+        self.came = Metrics.counter("privstream", "contributions_before_limit")
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
@@ -90,6 +91,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         if self.distinct:
             rows = np.flatnonzero(new)
         admitted = rows[self._within_limit(held, rows, state.times)]
+        self.came.inc(len(held.users))
         self.left_out.inc(len(rows) - len(admitted))
         times = Charges.of(held.users[admitted])
         counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()

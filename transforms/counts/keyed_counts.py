@@ -8,7 +8,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
@@ -20,6 +20,7 @@ from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -184,9 +185,37 @@ class KeyedCounts(PrivateTransform):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats))
 
     @property
-    def accuracy(self) -> Accuracy:
+    def prediction(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
         return self.mechanism.accuracy
+
+    @property
+    def coverage(self) -> Coverage:
+        """What counts: of a person so many contributions, and of a value what is within its limits."""
+        scope = TOGETHER if self.domain is not None else f"all of up to {MANY:,} items together"
+        if self.steps.count is None:
+            scope = "all of a window together"
+        limits, holds = [], f"the true numbers of {'people' if self._by_person else 'events'}"
+        if self._by_person and self._may_leave_out:
+            thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
+            limit = Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True)
+            limits, holds = [limit], "the numbers of people who count"
+        if self.mechanism.max_value is not None:
+            holds += ", and the sums of their values, each as if it were within max_value"
+        return Coverage(
+            holds=holds,
+            scope=scope,
+            limits=tuple(limits),
+            looks_like="a standstill" if self.mechanism.over == "start" else "a decline",
+        )
+
+    @property
+    def _may_leave_out(self) -> bool:
+        """Whether a person can have more contributions than count."""
+        windows = 1 if self._distinct else self.steps.count
+        if self.domain is None or windows is None:
+            return True
+        return self.mechanism.contributions < windows * len(self.domain) * len(self.streams or ("",))
 
     @property
     def event_fields(self) -> EventFields:

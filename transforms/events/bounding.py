@@ -180,6 +180,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
+        self.came = Metrics.counter("privstream", "items_before_limit")
         self.left_out = Metrics.counter("privstream", "items_over_limit")
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
@@ -200,6 +201,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
             selection=self.selection,
             lots=lambda some: self._lots(key.step, events, some),
         )
+        self.came.inc(len(kept.rows) + kept.left_out)
         self.left_out.inc(kept.left_out)
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)

@@ -65,6 +65,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self.participations = participations
         self.streams = streams
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
+        self.came = Metrics.counter("privstream", "holdings_before_limit")
         self.left_out = Metrics.counter("privstream", "holdings_over_limit")
 
     def handle(
@@ -82,6 +83,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             lots[order] = together.words(people[order])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
+        self.came.inc(len(kept))
         self.left_out.inc(int(len(kept) - kept.sum()))
         outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))

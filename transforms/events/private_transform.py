@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sized
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
 
@@ -12,7 +13,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
@@ -81,8 +82,20 @@ class PrivateTransform(beam.PTransform[Any, Any]):
 
     @property
     @abstractmethod
+    def prediction(self) -> Accuracy:
+        """How accurate the rows are about what counts, by public parameters alone."""
+
+    @property
+    @abstractmethod
+    def coverage(self) -> Coverage:
+        """What counts, and so what the intervals of rows hold, in a run in which nothing starts afresh."""
+
+    @property
     def accuracy(self) -> Accuracy:
-        """How accurate the rows are, by public parameters alone."""
+        """How accurate the rows are, and what limits may keep out of them, by public parameters alone."""
+        steps: Steps | None = getattr(self, "steps", None)
+        renewed = steps is not None and steps.renewal is not None
+        return replace(self.prediction, coverage=self.coverage.of_period if renewed else self.coverage)
 
     @property
     def public(self) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -17,6 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
+from privstream.transforms.events.coverage import OF_ALL
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
@@ -71,8 +73,18 @@ class ByCounts:
 
     @property
     def remarks(self) -> str:
-        """What a reader of rows must know beside the detection threshold."""
-        return "Counts leave out what people have beyond these limits."
+        """What a reader of rows must know beside the detection threshold: nothing."""
+        return ""
+
+    @property
+    def scope(self) -> str:
+        """Which counts are right at once: what is published is chosen by the same numbers."""
+        return OF_ALL
+
+    @property
+    def charges(self) -> tuple[Limit, ...]:
+        """The limits by which people who are charged no longer count: nobody is."""
+        return ()
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report, the same in every window.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.accuracy import EACH, Limit
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -37,6 +38,8 @@ class ByMonitor:
         streams: public names of the streams, if they are known.
         shards: of people, and of items.
     """
+
+    charged_for: ClassVar[str] = "report"
 
     monitor: ThresholdMonitor | StatusMonitor
     windows: int | None
@@ -73,26 +76,29 @@ class ByMonitor:
 
         None if that never happens.
         """
-        most, items = self.monitor.max_hits, self.monitor.items_per_step
-        return None if self.windows is not None and most >= self.windows * items else most
+        return self.monitor.max_hits if self.charges else None
 
     @property
     def remarks(self) -> str:
         """What a reader of rows must know beside the detection threshold."""
         if self.lasting is None:
-            return self.left_out
+            return ""
         windows = f"{self.lasting:,} window{'s' * (self.lasting > 1)}"
-        fades = f"An item that the same people have in more than {windows} fades, since reports charge them."
-        return f"{fades} {self.left_out}"
+        return f" An item that the same people have in more than {windows} fades, since reports charge them."
 
     @property
-    def left_out(self) -> str:
-        """Whom counts leave out."""
-        hits, items = self.monitor.max_hits, self.monitor.items_per_step
-        return (
-            f"Counts leave out people who were charged {hits:,} time{'s' * (hits > 1)} before, and what a person has "
-            f"beyond {items:,} item{'s' * (items > 1)} in a window."
-        )
+    def scope(self) -> str:
+        """Which counts are right at once: their noise is not that of the tests."""
+        return EACH
+
+    @property
+    def charges(self) -> tuple[Limit, ...]:
+        """The limit by which people who were charged no longer count; none if nobody can be charged so often."""
+        most, items = self.monitor.max_hits, self.monitor.items_per_step
+        if self.windows is not None and most >= self.windows * items:
+            return ()
+        times = f"{most:,} {self.charged_for}{'s' * (most > 1)}"
+        return (Limit("max_hits", f"who was charged for {times} before (max_hits) no longer counts", lasting=True),)
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report in window 1, 2, .."""

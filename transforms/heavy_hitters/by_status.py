@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -24,6 +24,8 @@ class ByStatus(ByMonitor):
     Attributes:
         monitor: of one stream.
     """
+
+    charged_for: ClassVar[str] = "change"
 
     monitor: StatusMonitor
 
@@ -55,10 +57,10 @@ class ByStatus(ByMonitor):
         up_steps = self.monitor.calibrated.up_steps
         ends = f"An item that at most {self.ends_with:,} people still have ends in the next window with probability "
         return (
-            f"It is then reported in every window until fewer have it, in {up_steps:,} windows of items "
+            f" It is then reported in every window until fewer have it, in {up_steps:,} windows of items "
             f"that are reported. {ends if self.ends_with >= 0 else 'An item that nobody has ends with probability '}"
             f"{1 - self.monitor.beta:g}; one that {between:,} people have stays for {windows:,.0f} windows on average. "
-            "There are counts where an item starts or ends. " + self.left_out
+            "There are counts where an item starts or ends."
         )
 
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
@@ -21,6 +21,12 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
+from privstream.transforms.events.coverage import (
+    items_in_window,
+    people_who_count,
+    streams_of_person,
+    windows_of_person,
+)
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
@@ -194,6 +200,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.neighbouring = neighbouring
         self.beta = beta
         self._participations = bound if capped else None
+        self._capped_by = "horizon" if participation_cap is None else "participation_cap"
         monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
@@ -307,7 +314,21 @@ class ShiftingHeavyHitters(PrivateTransform):
         return replace(self.answer.guarantee, caveats=tuple(caveats))
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """Who counts: people within their limits, and, where reports charge them, while they have charges left."""
+        stream = "" if self.streams_per_person is None else " of a stream"
+        return people_who_count(
+            [
+                *items_in_window(self.items_per_step, self.selection, self.domain, stream),
+                *windows_of_person(self._participations, self._capped_by),
+                *streams_of_person(self.streams_per_person, self.streams),
+                *self.answer.charges,
+            ],
+            self.answer.scope,
+        )
+
+    @property
+    def prediction(self) -> Accuracy:
         """How many people must have an item for it to be reported."""
         first, later = self.detection_threshold, self.detection_threshold_at(LATER)
         rising = f" This number is for the first window; it rises to {later:,} in window {LATER:,}."
@@ -315,9 +336,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         return Accuracy(
             error=first,
             failure_probability=self.beta,
-            sentence=f"With probability {1 - self.beta:g}, every item that at least {first:,} people have "
+            claim=f"With probability {1 - self.beta:g}, every item that at least {first:,} people have "
             f"in a window{stream}, all of them within their limits, is reported: in {self.tests:,} tests together, "
-            f"each of one item in one window.{rising if later > first else ''} {self.answer.remarks}",
+            f"each of one item in one window.{rising if later > first else ''}{self.answer.remarks}",
             numbers={"detection_threshold": first, "tests": self.tests, **self.answer.numbers},
         )
 

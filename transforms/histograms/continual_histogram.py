@@ -160,10 +160,9 @@ class ContinualHistogram(CategoryTransform):
         return self._mechanism
 
     @property
-    def accuracy(self) -> Accuracy:
+    def prediction(self) -> Accuracy:
         """How far the numbers are off at most, all of them together."""
         mechanism, error = self.mechanism, _expected_error(self.mechanism)
-        truth = "the true numbers" if self.unit == "event" else "the true numbers after all limits"
         numbers: dict[str, Any] = {"error_bound": error, "method": self.method}
         windows, grown = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows", ""
         if mechanism.chosen_mode != "direct":
@@ -172,8 +171,9 @@ class ContinualHistogram(CategoryTransform):
         return Accuracy(
             error=error,
             failure_probability=mechanism.beta,
-            sentence=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
-            f"within {error:,} of {truth}{grown} (method {self.method}; each row has an error bound of its own).",
+            claim=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
+            f"within {error:,} of the numbers without noise{grown} (method {self.method}; each row has an error bound "
+            "of its own).",
             numbers=numbers,
         )
 

@@ -37,8 +37,11 @@ class Categories:
     limit: int
     separator: str
 
-    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for lists of texts, row and position in the domain of each category that counts."""
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return, for lists of texts, row and position in the domain of each category that counts.
+
+        Return also how many would count without the limit.
+        """
         rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
         found = pc.index_in(texts, self.domain.texts)
         known = pc.is_valid(found).to_numpy(zero_copy_only=False)
@@ -47,15 +50,15 @@ class Categories:
         first.sort()
         rows, positions = rows[first], positions[first]
         place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        return rows[place < self.limit], positions[place < self.limit]
+        return rows[place < self.limit], positions[place < self.limit], len(rows)
 
-    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for texts, row and position in the domain of each category that counts."""
+    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return, for texts, what `of_lists` returns for lists."""
         if self.limit > 1:
             return self.of_lists(pc.split_pattern(items, self.separator))
         found = pc.index_in(items, self.domain.texts)
         rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64)
+        return rows, found.drop_null().to_numpy().astype(np.int64), len(rows)
 
 
 class ReadCategories(beam.DoFn):
@@ -69,13 +72,17 @@ class ReadCategories(beam.DoFn):
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
+        self.came = Metrics.counter("privstream", "categories_before_limit")
+        self.left_out = Metrics.counter("privstream", "categories_over_limit")
 
     def read(self, batch: pa.RecordBatch) -> Contributions:
         """Return what counts in a batch."""
         self.events.inc(batch.num_rows)
         items = batch["item"]
         of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
-        rows, positions = of_items(items)
+        rows, positions, listed_in_all = of_items(items)
+        self.came.inc(listed_in_all)
+        self.left_out.inc(listed_in_all - len(rows))
         streams = stream_numbers(batch["stream"], self.categories.streams)
         times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)

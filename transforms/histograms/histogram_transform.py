@@ -9,12 +9,14 @@ from typing import Any, cast
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Coverage, Limit
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
@@ -139,6 +141,26 @@ class CategoryTransform(PrivateTransform):
             public=tuple(public),
             proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'user' else 2}; {found.proof}",
             caveats=(*found.caveats, *hashes),
+        )
+
+    @property
+    def coverage(self) -> Coverage:
+        """What counts: so many categories of an event, and so many of a person."""
+        limits, several, thing = [], self.categories.limit, "event"
+        if several > 1:
+            thing = "category"
+            if several < len(self.categories.domain):
+                limits.append(Limit.at_most("categories_per_row", several, thing, "of it", FIRST, unit="event"))
+        if self.max_contributions is not None:
+            most = self.max_contributions
+            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True))
+            if self.max_per_window is not None:
+                limits.append(Limit.at_most("max_per_window", self.max_per_window, thing, "in a window", FIRST))
+        return Coverage(
+            holds="the numbers of events that count" if limits else "the true numbers of events",
+            limits=tuple(limits),
+            beyond="the numbers of all events may be larger",
+            looks_like="a standstill",
         )
 
     @property

@@ -75,7 +75,8 @@ class BoundRows(OnTimeBatches, state="bound_rows"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
-        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.came = Metrics.counter("privstream", "items_before_limit")
+        self.left_out = Metrics.counter("privstream", "items_over_limit")
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late rows."""
@@ -88,6 +89,7 @@ class BoundRows(OnTimeBatches, state="bound_rows"):
         """Bound one step of one shard of people."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows, places = first_rows(events.users, events.items, events.times, self.limit)
+        self.came.inc(len(events.users))
         self.left_out.inc(len(events.users) - len(rows))
         kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
         yield people_key(key.shard), seal(key, kept)
@@ -103,12 +105,14 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
+        self.came = Metrics.counter("privstream", "contributions_before_limit")
         self.left_out = Metrics.counter("privstream", "contributions_over_limit")
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Admit rows while their person has some left, and count what is admitted."""
         rows = HolderBatch.join([batch for _, batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
+        self.came.inc(len(admitted))
         self.left_out.inc(int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))

@@ -129,14 +129,14 @@ class ThresholdFlags(CategoryTransform):
         return self._mechanism
 
     @property
-    def accuracy(self) -> Accuracy:
+    def prediction(self) -> Accuracy:
         """How far counts are from their thresholds at most, where flags are wrong."""
         windows, beta = self.windows or MANY, self.mechanism.beta
         error = self.error(windows)
         return Accuracy(
             error=error,
             failure_probability=beta,
-            sentence=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
+            claim=f"With probability {1 - beta:g}, in {'all' if self.windows else f'the first {windows:,}'} windows "
             f"of a stream together, the flag of every category whose count is {error:,} above its "
             f"threshold is up, and that of every category whose count is more than {error:,} below it is down "
             f"(method {self.method}).",

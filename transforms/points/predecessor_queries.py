@@ -8,7 +8,7 @@ from typing import Any, Literal
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
@@ -156,14 +156,19 @@ class PredecessorQueries(PointTransform):
         return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """All updates count."""
+        return Coverage(holds="the true numbers of points")
+
+    @property
+    def prediction(self) -> Accuracy:
         """How many points may lie between a query and its answer."""
         windows, span = self.stated
         error, beta = self.error(windows), self.mechanism.beta
         return Accuracy(
             error=error,
             failure_probability=beta,
-            sentence=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
+            claim=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
             f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
             "none, no more points than this lie on that side. This is for queries that do not depend on answers; each "
             "row has its own bound.",

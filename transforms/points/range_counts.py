@@ -9,7 +9,7 @@ from typing import Any, Literal
 import apache_beam as beam
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
@@ -146,18 +146,23 @@ class RangeCounts(PointTransform):
         return self.mechanism.delta == 0
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """All updates count."""
+        return Coverage(holds="the true numbers of points")
+
+    @property
+    def prediction(self) -> Accuracy:
         """How far the counts are off."""
         if self.mechanism.consistent:
             text = "No error is stated for consistent counts."
-            return Accuracy(error=math.inf, failure_probability=self.beta, sentence=text)
+            return Accuracy(error=math.inf, failure_probability=self.beta, claim=text)
         windows, span = self.stated
         error = self.error(windows)
         number = f", at most {self.queries:,} of them with a time" if self.queries else ""
         return Accuracy(
             error=error,
             failure_probability=self.beta,
-            sentence=f"With probability {1 - self.beta:g}, all counts of a stream{span} are within {error:,} of the "
+            claim=f"With probability {1 - self.beta:g}, all counts of a stream{span} are within {error:,} of the "
             f"truth, for queries that do not depend on answers{number}; each row has its own bound, by its range.",
             numbers={"error_bound": error, "windows": windows},
         )

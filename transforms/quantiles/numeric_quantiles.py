@@ -9,12 +9,13 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
@@ -164,9 +165,28 @@ class NumericQuantiles(PrivateTransform):
         )
 
     @property
-    def accuracy(self) -> Accuracy:
+    def prediction(self) -> Accuracy:
         """How many values lie between a quantile and the ends of its interval."""
         return self.mechanism.accuracy
+
+    @property
+    def coverage(self) -> Coverage:
+        """What counts: of a person one value in a window, and so many in the whole run."""
+        made, windows, limits = self.mechanism, self.steps.count, []
+        if self._by_person:
+            stream = "" if self.streams == ("",) else " of a stream"
+            limits.append(Limit.at_most("", 1, "value", f"in a window{stream}", "random"))
+            if windows is None or made.contributions < windows * len(self.streams):
+                most = made.contributions
+                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST, lasting=True))
+        which = "the quantiles of the values that count" if limits else "the true quantiles"
+        return Coverage(
+            holds=f"{which}, each value as if it were between low and high",
+            scope="all of a window together" if windows is None else TOGETHER,
+            limits=tuple(limits),
+            beyond="the quantiles of all values may be others",
+            looks_like="a trend",
+        )
 
     @property
     def event_fields(self) -> EventFields:

@@ -59,6 +59,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.noise = noise
+        self.came = Metrics.counter("privstream", "values_before_limit")
         self.left_out = Metrics.counter("privstream", "values_over_limit")
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
@@ -79,6 +80,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         rows = order[first_of_run(events.users[order], streams[order])]
         users, lots = events.users[rows], lots[rows]
         places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
+        self.came.inc(len(events.users))
         self.left_out.inc(len(events.users) - len(rows))
         yield people_key(key.shard), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
 

@@ -33,16 +33,18 @@ class CountRecords(beam.DoFn):
         self.domain_size = domain_size
         self.selection = selection
         self.noise = noise
-        self.records = Metrics.counter("privstream", "events_beyond_one_record")
+        self.came = Metrics.counter("privstream", "items_before_limit")
+        self.left_out = Metrics.counter("privstream", "items_over_limit")
 
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         """Count one shard."""
         events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
-        rows = bound_items(
+        kept = bound_items(
             events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
-        ).rows
-        self.records.inc(len(events.users) - len(rows))
-        yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
+        )
+        self.came.inc(len(kept.rows) + kept.left_out)
+        self.left_out.inc(kept.left_out)
+        yield ONE_KEY, encode_counts(np.bincount(events.items[kept.rows].astype(np.int64), minlength=self.domain_size))
 
 
 class NoRecords(beam.DoFn):

@@ -12,7 +12,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
@@ -21,6 +21,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms.events.coverage import people_who_count
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import EventFields
@@ -186,7 +187,12 @@ class PrivateQueries(PrivateTransform):
         )
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """What counts: one item of each person."""
+        return people_who_count([Limit.at_most("", 1, "item", "in all", self.selection)], TOGETHER)
+
+    @property
+    def prediction(self) -> Accuracy:
         """How far answers are off, and whether queries are refused; compared by the error of a query of all items."""
         bound, confidence = self.error_bound, f"With probability {1 - self.beta:g}, the first {self.queries:,} answers"
         numbers: dict[str, Any] = {"error_bound": bound, "queries": self.queries}
@@ -207,8 +213,9 @@ class PrivateQueries(PrivateTransform):
                 else "None is refused."
             )
             nothing = " With so few people, this bound is of no use." if bound >= records else ""
-            sentence = f"{confidence} are all within {math.ceil(bound):,} people of the truth.{nothing} {refused}"
-        return Accuracy(error=bound, failure_probability=self.beta, sentence=sentence, numbers=numbers)
+            within = f"within {math.ceil(bound):,} people of the number without noise"
+            sentence = f"{confidence} are all {within}.{nothing} {refused}"
+        return Accuracy(error=bound, failure_probability=self.beta, claim=sentence, numbers=numbers)
 
     @property
     def error_bound(self) -> float:

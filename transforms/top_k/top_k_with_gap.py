@@ -10,7 +10,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -20,6 +20,12 @@ from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
+from privstream.transforms.events.coverage import (
+    items_in_window,
+    people_who_count,
+    streams_of_person,
+    windows_of_person,
+)
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
@@ -222,16 +228,27 @@ class TopKWithGap(PrivateTransform):
         )
 
     @property
-    def accuracy(self) -> Accuracy:
+    def coverage(self) -> Coverage:
+        """Who counts: people within their limits."""
+        stream = "" if self.streams is None else " of a stream"
+        return people_who_count(
+            [
+                *items_in_window(self.mechanism.items_per_release, self.selection, self.domain, stream),
+                *windows_of_person(self._participations, "participation_cap"),
+                *streams_of_person(self._streams_limit, self.streams),
+            ]
+        )
+
+    @property
+    def prediction(self) -> Accuracy:
         """How right the ranking and the counts are; compared by the ranking."""
         confidence = f"With probability {1 - self.beta:g}"
         return Accuracy(
             error=self.selection_error,
             failure_probability=self.beta,
-            sentence=f"{confidence}, no item that is left out of a window belongs to over "
+            claim=f"{confidence}, no item that is left out of a window belongs to over "
             f"{self.selection_error:,.0f} more people than an item that is published. {confidence}, an estimate is "
-            f"within its error bound, which is at least {self.measure_error:,.0f} people, of the true number. Both "
-            "statements are about people within their limits.",
+            f"within its error bound, which is at least {self.measure_error:,.0f} people, of the number of people.",
             numbers={
                 "selection_error": self.selection_error,
                 "least_error_bound": self.measure_error,

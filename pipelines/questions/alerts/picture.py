@@ -28,7 +28,7 @@ from privstream.pipelines.plot.chart import (
     told,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.plot.promise import certainty, held, without_limits
 from privstream.pipelines.questions.alerts.simulation import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
@@ -36,9 +36,11 @@ from privstream.transforms.rows import ENDED
 
 @dataclass(frozen=True)
 class AlertPicture:
-    """What is drawn: the alerts of a stream, the truth about their rules, or about nothing, and how sure bounds are.
+    """What is drawn: the alerts of a stream, and the truth about their rules, or about nothing.
 
     Attributes:
+        meaning: what bars mean, as a part of a sentence.
+        values: what the vertical axis counts.
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
     """
@@ -46,7 +48,8 @@ class AlertPicture:
     stream: str
     rows: Sequence[Alert]
     truth: Sequence[RuleCount]
-    certainty: str
+    meaning: str
+    values: str
     tested: Sequence[str] = ()
     span: Sequence[int] = ()
 
@@ -68,8 +71,12 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the alerts."""
     rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
     tested = [rule["name"] for rule in rules]
-    sure = percent(given.promise)
-    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], sure, tested, span))
+    meaning = (
+        f"where {held(given.promise)} are, from a bound that they are beyond {certainty(given.promise)}"
+        f"{without_limits(given.promise)}"
+    )
+    values = given.counted("people in a window")
+    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], meaning, values, tested, span))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -97,7 +104,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows, span)
         title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
-        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=_caption(picture))
+        style_axes(figure, axes, span=span, values=picture.values, title=title, caption=_caption(picture))
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)
@@ -169,12 +176,9 @@ def _caption(picture: AlertPicture) -> str:
     ]
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")
-    parts.append(
-        "; bars: where the true values are, from a bound that they are beyond with probability "
-        f"{picture.certainty}, each by itself. Dashed: thresholds"
-    )
+    parts.append(f"; bars: {picture.meaning}. Dashed: thresholds")
     if picture.truth:
-        parts.append(". Thin lines: the true numbers")
+        parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")
     if any(row.stopped for row in picture.rows):
         parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")

@@ -1,7 +1,7 @@
 """`privstream alerts`: from events to the windows in which public rules about numbers of people are met."""
 
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import CHARGES, WINDOWS, Option, QuestionSpec
 
 RULES = """\
 rules, one JSON object on each line:
@@ -43,10 +43,15 @@ SPEC = QuestionSpec(
     order=("window_start", "stream", "rule"),
     title="alerts",
     published="alerts_published",
-    beyond={
-        "runs_stopped": "runs of tests have stopped, because their budget is spent",
-        "holdings_over_limit": "times a person was left out, who is in as many streams as the limit allows",
-    },
+    unusable={"events_outside_domain": "events of items that no rule names"},
+    limits=(
+        WINDOWS._replace(
+            text="times a person was left out, who is in --streams_per_person other streams",
+            options=("streams_per_person",),
+        ),
+        CHARGES,
+    ),
+    beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
     files=("rules",),
     epilog=RULES,
     plan_epilog=f"{RULES}\n{NUMBERS}",

@@ -15,8 +15,10 @@ from privstream.transforms.rows import CardinalityEstimate
 def prepare(given: Given) -> Drawing:
     """Return what draws the estimates."""
     found = band(given.rows, given.truth or [])
-    text = caption(given.rows, found, given.sure("Band", together=True))
-    return partial(draw_bands, [found], values="people", title=given.title("People in the set now"), caption=text)
+    text = caption(given.rows, found, given.sure("Band"))
+    return partial(
+        draw_bands, [found], values=given.counted("people"), title=given.title("People in the set now"), caption=text
+    )
 
 
 def band(rows: Sequence[CardinalityEstimate], truth: Sequence[SetSize]) -> Band:

@@ -1,6 +1,6 @@
 """`privstream cardinality`: from events to how many people are in a set now, at the end of every window."""
 
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="cardinality",
@@ -17,8 +17,16 @@ SPEC = QuestionSpec(
     published="estimates_published",
     item="value for entering or leaving",
     unusable={"events_of_other_values": "events that neither enter nor leave"},
+    limits=(
+        Excess(
+            "entries_over_limit",
+            "entries_before_limit",
+            "entries that do not count, because their person had reached the limits of visits and streams",
+            ("visits_per_person", "streams_per_person"),
+            lasting=True,
+        ),
+    ),
     beyond={
-        "entries_over_limit": "entries that do not count, because their person had reached the limits",
         "estimates_without_bound": "estimates without a bound, which no longer follow the set, because "
         "--max_updates was passed",
     },

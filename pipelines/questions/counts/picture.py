@@ -10,6 +10,7 @@ import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
 
@@ -20,12 +21,12 @@ MOST_LINES = 30
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
     found = bands(given.rows, given.truth or [], each=given.of_windows)
-    text = caption(given.rows, found, given.sure("Bands", together=True))
+    text = caption(given.rows, found, given.sure("Bands"))
     text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     title = given.title("People with each item")
-    return partial(draw_bands, found, values="people", title=title, caption=text, top=given.top)
+    return partial(draw_bands, found, values=given.counted("people"), title=title, caption=text, top=given.top)
 
 
 def _gaps(promise: Promise | None) -> str:
@@ -72,14 +73,20 @@ def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
     items, windows = len({row.item for row in rows}), len({row.window_start for row in rows})
     drawn = f", {len(found):,} of them drawn" if items > len(found) else ""
     text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found, meaning)}"
-    errors = [(np.abs(band.estimates - band.truth), band.error_bounds) for band in found if band.truth is not None]
-    pairs = [(error, bound) for column in errors for error, bound in zip(*column, strict=True) if np.isfinite(error)]
-    if not pairs:
+    judged = [
+        (estimate, true, bound)
+        for band in found
+        if band.truth is not None
+        for estimate, true, bound in zip(band.estimates, band.truth, band.error_bounds, strict=True)
+        if np.isfinite(estimate - true)
+    ]
+    if not judged:
         return text
-    outside = sum(bool(error > bound) for error, bound in pairs)
+    outside = sum(bool(abs(estimate - true) > bound) for estimate, true, bound in judged)
+    together = share_of_truth((estimate, true) for estimate, true, _ in judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
-        f"{len(pairs):,} counts are further from the truth than their error bound."
+        f"{len(judged):,} counts are further from the truth than their error bound{together}."
     )
 
 

@@ -1,6 +1,6 @@
 """`privstream counts`: from events to the number of people who have each item, by window or over many of them."""
 
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="counts",
@@ -21,15 +21,34 @@ SPEC = QuestionSpec(
     values_with="max_value",
     units_without_users=("event",),
     silence="no item reached the threshold of its window, so nothing is published",
-    beyond={
-        "items_over_limit": "times an item of a person was left out, because --max_contributions others count in its "
-        "window",
-        "contributions_over_limit": "times an item of a person was left out, who has contributed --max_contributions "
-        "times",
-        "values_clipped": "values were beyond the limits of --max_value, and count as the nearest limit",
-        "contributions_clipped": "times the values of a person for an item in a window added up to a sum beyond the "
-        "limits of --max_value, which counts as the nearest limit",
-    },
+    limits=(
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "times an item of a person was left out, because --max_contributions others count in its window",
+            ("max_contributions",),
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "times an item of a person was left out, who has contributed --max_contributions times",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
+    clipped=(
+        Excess(
+            "values_clipped",
+            "events_usable",
+            "values were beyond the limits of --max_value, and count as the nearest limit",
+        ),
+        Excess(
+            "contributions_clipped",
+            "contributions_before_limit",
+            "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
+            "which counts as the nearest limit",
+        ),
+    ),
     prepare="counts.spans.prepare",
     unplanned=("streams", "top"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from matplotlib.lines import Line2D
 from privstream.pipelines.plot.chart import COLOURS, DAY, FAINT, INK, chart, key_above, moment, note, short, style_axes
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.plot.promise import held, percent, without_limits
 from privstream.pipelines.questions.histogram.simulation import CategoryCount
 from privstream.transforms.rows import CategoryFlag
 
@@ -30,6 +30,7 @@ class FlagPicture:
         passed: when counts had passed their thresholds in truth, of those that had; None if the truth is not known.
         error_bound: the largest of the rows.
         certainty: the probability with which it is right, such as 95%.
+        counts: what counts are, as a part of a sentence.
     """
 
     stream: str
@@ -39,15 +40,18 @@ class FlagPicture:
     passed: Mapping[str, int] | None
     error_bound: int
     certainty: str
+    counts: str
 
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the flags."""
-    return partial(draw, picture(given.stream, given.rows, given.truth, percent(given.promise)))
+    promise = given.promise
+    counts = f"{held(promise)} so far{without_limits(promise)}"
+    return partial(draw, picture(given.stream, given.rows, given.truth, percent(promise), counts))
 
 
 def picture(
-    stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryCount] | None, certainty: str
+    stream: str, rows: Sequence[CategoryFlag], truth: Sequence[CategoryCount] | None, certainty: str, counts: str
 ) -> FlagPicture:
     """Return when flags went up, and when they should have."""
     thresholds = {row.category: row.threshold for row in rows}
@@ -70,6 +74,7 @@ def picture(
         passed=passed,
         error_bound=max((row.error_bound for row in rows), default=0),
         certainty=certainty,
+        counts=counts,
     )
 
 
@@ -107,7 +112,7 @@ def caption(found: FlagPicture) -> str:
     text = (
         f"In brackets: the thresholds, in events. {len(found.raised):,} of {len(found.thresholds):,} flags "
         f"went up, and stay up. With probability {found.certainty}, all of them together, each flag goes up at a count "
-        f"that is at most {found.error_bound:,} events below or above its threshold."
+        f"that is at most {found.error_bound:,} events below or above its threshold. Counts are {found.counts}."
     )
     if found.passed is not None:
         early = sum(moment < found.passed.get(name, moment + 1) for name, moment in found.raised.items())

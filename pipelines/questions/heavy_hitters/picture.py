@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import BARS, meaning
 from privstream.pipelines.plot.timeline import Timeline, draw
 from privstream.pipelines.plot.truth import detection_threshold, judge
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -20,6 +21,8 @@ def prepare(given: Given) -> Drawing:
         truth=given.truth or [],
         detection_threshold=threshold,
         verdict=verdict,
+        meaning=meaning(given.promise, BARS),
+        people=given.counted("people"),
     )
     return partial(draw, timeline, top=given.top)
 

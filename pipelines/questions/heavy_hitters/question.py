@@ -1,6 +1,6 @@
 """`privstream heavy-hitters`: from events to the items that many people have, window by window."""
 
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import CHARGES, ITEMS, WINDOWS, Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="heavy-hitters",
@@ -14,11 +14,7 @@ SPEC = QuestionSpec(
     order=("stream", "window_start", "-count", "item"),
     title="heavy hitters",
     published="hits_published",
-    beyond={
-        "items_over_limit": "times an item of a person was left out, because --items_per_step others count in "
-        "its window",
-        "holdings_over_limit": "times a person was left out, who has taken part as often as the limits allow",
-    },
+    limits=(ITEMS, WINDOWS, CHARGES),
     all_streams=True,
     one_stream=True,
     sizes={

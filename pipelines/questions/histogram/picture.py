@@ -27,7 +27,7 @@ def prepare(given: Given) -> Drawing:
     found = bands(rows, given.truth or [])
     quantiles = bool(rows) and not any(row.category for row in rows)
     title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
-    text = caption(rows, found, given.sure("Bands", together=True))
+    text = caption(rows, found, given.sure("Bands"))
     return partial(draw_bands, found, values="events so far", title=title, caption=text, top=given.top)
 
 

@@ -1,7 +1,7 @@
 """`privstream histogram`: from events to live counts of public categories."""
 
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="histogram",
@@ -17,7 +17,27 @@ SPEC = QuestionSpec(
     user="person, read with --unit user alone",
     item="category",
     units_without_users=("event",),
-    beyond={"contributions_over_limit": "categories left out, because their person had reached the limit"},
+    limits=(
+        Excess(
+            "categories_over_limit",
+            "categories_before_limit",
+            "categories of events left out, because --categories_per_row others of their event count",
+            ("categories_per_row",),
+        ),
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "categories of people left out, because others count in their window",
+            ("max_per_window", "max_contributions"),
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "categories of people left out, who had reached --max_contributions",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
     prepare="histogram.assumptions.prepare",
     unplanned=("streams", "separator", "max_per_window"),
     sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},

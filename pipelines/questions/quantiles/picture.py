@@ -73,9 +73,7 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the quantiles."""
     parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
     found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
-    text = caption(given.rows, found, given.sure("Bands", together=True)) + given.when
-    if given.promise is not None and given.promise.maybe("parameters", "unit") != "event":
-        text += " Each person counts with one value in a window, chosen at random."
+    text = caption(given.rows, found, given.sure("Bands")) + given.when
     return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
 
 

@@ -1,6 +1,6 @@
 """`privstream quantiles`: from events with a number to medians and percentiles, by window or over many of them."""
 
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
 SPEC = QuestionSpec(
     word="quantiles",
@@ -18,11 +18,29 @@ SPEC = QuestionSpec(
     item="",
     value="number (default: value)",
     units_without_users=("event",),
-    beyond={
-        "values_clipped": "values were outside of --low to --high, and count as the nearest of these",
-        "values_over_limit": "values left out, because another one of their person counts in their window",
-        "contributions_over_limit": "values left out, because their person had reached the limit",
-    },
+    limits=(
+        Excess(
+            "values_over_limit",
+            "values_before_limit",
+            "values left out, because another one of their person counts in their window",
+            instead="a person counts with one value in a window, so that a shorter --window leaves out fewer, and "
+            "--unit event none",
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "values left out, because their person had reached --max_contributions",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
+    clipped=(
+        Excess(
+            "values_clipped",
+            "events",
+            "values were outside of --low to --high, and count as the nearest of these",
+        ),
+    ),
     files=(),
     prepare="counts.spans.prepare",
     unplanned=("streams",),

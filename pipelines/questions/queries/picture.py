@@ -37,7 +37,7 @@ def prepare(given: Given) -> Drawing:
     people = {row.query: row.people for row in given.truth or ()}
     if people and not {row.query for row in rows} <= set(people):
         raise ValueError("truth must be about all queries of the rows")
-    return partial(draw, QueryPicture(rows, people, given.sure("Grey", together=True)))
+    return partial(draw, QueryPicture(rows, people, given.sure("Grey")))
 
 
 def draw(picture: QueryPicture, stream: BinaryIO, format: str) -> None:

@@ -1,7 +1,7 @@
 """`privstream queries`: from events and linear queries, in a file or a folder, to private answers."""
 
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
 WATCHED = "queries"
 
@@ -21,10 +21,16 @@ SPEC = QuestionSpec(
         "queries_malformed": "lines that are not queries on the domain",
         "queries_late": "queries that came after their time, or after a later query had been answered",
     },
-    beyond={
-        "events_beyond_one_record": "events left out, because another event of their person counts",
-        "queries_refused": "queries refused, because the budget is spent",
-    },
+    limits=(
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "items of people left out, because another item of their person counts",
+            instead="a person counts with one item, the --selection one; ask counts --over start where people have "
+            "several",
+        ),
+    ),
+    beyond={"queries_refused": "queries refused, because the budget is spent"},
     extras=(
         Option(WATCHED, "Path", "file or folder with the public queries, see below", REQUIRED),
         Option("planned", "int", "number of queries for which errors are bounded", 1000),

@@ -16,7 +16,7 @@ from privstream.transforms.rows import RangeCount
 def prepare(given: Given) -> Drawing:
     """Return what draws the ranges."""
     bands = make_bands(given.rows, given.truth or [])
-    text = caption(bands, given.sure("Bands", together=True))
+    text = caption(bands, given.sure("Bands"))
     return partial(draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text)
 
 

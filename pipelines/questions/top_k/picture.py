@@ -25,6 +25,7 @@ from privstream.pipelines.plot.chart import (
 )
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import RankedItem
 
@@ -42,11 +43,11 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     Where every item may have had nobody, nothing is drawn: the order is noise.
     """
     rows, truth, top = given.rows, given.truth, given.top
-    title, text = given.title("The leading items"), caption(rows, truth, given.sure("Bars", together=False))
+    title, text = given.title("The leading items"), caption(rows, truth, given.sure("Bars"))
     windows = sorted({int(row.window_start.micros) for row in rows})
     span = (windows[0], max(int(row.window_end.micros) for row in rows)) if rows else None
     with chart(stream, format) as (figure, axes):
-        style_axes(figure, axes, span=span, values="people in a window", title=title, caption=text)
+        style_axes(figure, axes, span=span, values=given.counted("people in a window"), title=title, caption=text)
         if not rows or drowned(rows):
             words = "Nothing can be told apart: noise dominates" if rows else "no rows"
             axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", fontsize=13, color=INK)
@@ -141,16 +142,16 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
     if truth is None:
         return text
     holders = {(row.item, row.window_start): row.holders for row in truth}
-    errors = [
-        (abs(row.estimate - holders[row.item, row.window_start]), row.error_bound)
-        for row in rows
-        if (row.item, row.window_start) in holders
-    ]
+    judged = [row for row in rows if (row.item, row.window_start) in holders]
+    known = [(row.estimate, holders[row.item, row.window_start]) for row in judged]
     text += " Dashed: true numbers, as far as they are known, of all people, before any limits"
-    if not errors:
+    if not known:
         return f"{text}."
-    outside = sum(error > bound for error, bound in errors)
-    return f"{text}; {outside:,} of {len(errors):,} estimates are further from the truth than their error bound."
+    outside = sum(abs(number - true) > row.error_bound for row, (number, true) in zip(judged, known, strict=True))
+    return (
+        f"{text}; {outside:,} of {len(known):,} estimates are further from the truth than their error bound"
+        f"{share_of_truth(known)}."
+    )
 
 
 PICTURE = PictureSpec(

@@ -1,7 +1,7 @@
 """`privstream top-k`: from events to the items of a public list that most people have, and how far each is ahead."""
 
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.questions.spec import ITEMS, WINDOWS, Option, QuestionSpec
 
 NUMBERS = """\
 numbers in the answer:
@@ -26,11 +26,7 @@ SPEC = QuestionSpec(
     order=("stream", "window_start", "rank"),
     title="ranks",
     published="ranks_published",
-    beyond={
-        "items_over_limit": "times an item of a person was left out, because --items_per_step others count in "
-        "its window",
-        "holdings_over_limit": "times a person was left out, who has taken part as often as the limits allow",
-    },
+    limits=(ITEMS, WINDOWS),
     one_stream=True,
     sizes={
         "domain": Option("items", "int", "number of items on the public list", REQUIRED),
