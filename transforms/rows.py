@@ -19,8 +19,8 @@ class HeavyHitter(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who had the item and were charged for this report, plus integer noise; with the method
-            "counts", of all who had it within their limits. None if the run publishes no counts, and with the method
-            "status" while an item continues.
+            "counts", of all who had it within their limits. It leaves out what limits leave out, which no standard
+            deviation shows. None if the run publishes no counts, and with the method "status" while an item continues.
         count_stddev: standard deviation of that noise; None without a count.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
@@ -46,11 +46,12 @@ class Alert(NamedTuple):
         window_end: first moment after the window.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: the value that was tested, with noise, rounded; a number of people if the rule is about people.
+        estimate: the value that was tested, with noise, rounded; a number of people who count if the rule is about
+            people.
         gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
         gap_stddev: standard deviation of that noise.
-        gap_lower_bound: what the true gap is at least. For any one test, the probability of an alert with a wrong bound
-            is at most the beta of the transform.
+        gap_lower_bound: what the gap without noise is at least. For any one test, the probability of an alert with a
+            wrong bound is at most the beta of the transform.
         epsilon_spent: what this alert has cost, rounded up; 0 with "status" and "counts", where alerts cost nothing.
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
@@ -115,8 +116,9 @@ class QueryAnswer(NamedTuple):
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all of the first
-            `queries` answers together; -1, for none, if the query is refused.
+        error_bound: how far the estimate is at most from the answer without noise, about the one item of each person
+            that counts, with probability 1 - beta for all of the first `queries` answers together; -1, for none, if the
+            query is refused.
         source: "counts", a sum of counts with noise; or, with multiplicative weights, "hypothesis", tested and found
             good enough; "measured", from the data with noise; "refused", the budget is spent and nothing was tested.
         measurements_left: how many more answers may be measured; None where nothing is used up.
@@ -141,8 +143,9 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, plus integer noise of mean 0. Of
             equals the item that sorts first leads: so the last gap is one less if the item after it sorts before it.
-        estimate: number of people who had the item, plus noise.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta.
+        estimate: number of people who had the item and count for it within their limits, plus noise.
+        error_bound: how far the estimate is from that number at most, with probability 1 - beta. It says nothing of
+            what limits leave out.
     """
 
     stream: str
@@ -166,8 +169,9 @@ class KeyCount(NamedTuple):
         count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
             negative where the list of items is public.
         count_stddev: standard deviation of the noise.
-        error_bound: how far the count is from the truth at most, with probability 1 - beta for all items of the public
-            list, or for ten thousand, in all windows together; in one window where the run has no end.
+        error_bound: how far the count is at most from that of the people who count within their limits, with
+            probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one
+            window where the run has no end. It says nothing of what limits leave out.
     """
 
     stream: str
@@ -190,7 +194,7 @@ class KeySum(NamedTuple):
         count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
             negative where the list of items is public.
         count_stddev: standard deviation of the noise.
-        error_bound: how far the count is from the truth at most, as in `KeyCount`.
+        error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -220,8 +224,9 @@ class QuantileEstimate(NamedTuple):
         window_end: first moment after the window.
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile, between `lower` and `upper`.
-        lower, upper: an interval that contains the true quantile, with probability 1 - beta for all rows of the stream
-            together. Where it covers (nearly) all values, tables and pictures say "nothing is known here".
+        lower, upper: an interval that contains the quantile of the values that count, of each person at most one in a
+            window, with probability 1 - beta for all rows of the stream together. Where it covers (nearly) all values,
+            tables and pictures say "nothing is known here".
     """
 
     stream: str
@@ -243,8 +248,8 @@ class HistogramEstimate(NamedTuple):
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all rows of a stream
-            together.
+        error_bound: how far the estimate is at most from the number without noise, of the events that count, with
+            probability 1 - beta for all rows of a stream together.
     """
 
     stream: str
@@ -267,7 +272,8 @@ class CategoryFlag(NamedTuple):
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
         error_bound: with probability 1 - beta for all rows of a stream together, a flag that is up belongs to a count
-            above threshold - error_bound, and a flag that is down to a count below threshold + error_bound.
+            above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
+            of the events that count within limits.
     """
 
     stream: str
@@ -287,9 +293,10 @@ class CardinalityEstimate(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise, at least 0.
-        error_bound: how far the estimate is from the truth at most, with probability 1 - beta for all windows together,
-            while people come and go no more often than `max_updates`, if that was given; -1 if the budget for changes
-            of the estimate is used up, so that it no longer follows the set.
+        error_bound: how far the estimate is at most from the number of people who count within their limits, with
+            probability 1 - beta for all windows together, while people come and go no more often than `max_updates`, if
+            that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
+            set.
     """
 
     stream: str

@@ -55,6 +55,9 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
+NOT_BY_THIS = "choose them by what you know of people: this number is exact, and no guarantee covers a choice by it"
+"""What who reads a warning of limits must know."""
+
 MOST = 0.5
 """A run warns if it was not asked about such a share of its records, or a larger one."""
 
@@ -136,7 +139,7 @@ class RunReport:
             f"limits have left out {_percent(1 - kept)} of all contributions: {by}. Published numbers and their "
             f"intervals are about the other {_percent(kept)}, not about all"
             f"{'; later windows may miss more, which can look like a decline' if later else ''}."
-            f"{f' privstream plan {self._word} says what other limits cost.' if plan else ''}"
+            f"{f' privstream plan {self._word} says what other limits cost; {NOT_BY_THIS}.' if plan else ''}"
         )
 
     def _set_by(self, limit: Excess) -> str:

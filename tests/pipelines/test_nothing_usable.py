@@ -153,7 +153,7 @@ def test_limits_that_bind_are_named_with_their_option() -> None:
     assert report("top-k", given, **limits, items_over_limit=49).warnings() == []
     (window,) = report("top-k", given, **limits, items_over_limit=50).warnings()
     assert "limits have left out 5% of all contributions: --items_per_step (50 of 1,000). Published numbers" in window
-    assert "the other 95%, not about all. privstream plan top-k says what other limits cost." in window
+    assert "the other 95%, not about all. privstream plan top-k says what other limits cost; choose them by" in window
     (both,) = report("top-k", given, **limits, items_over_limit=100, holdings_over_limit=450).warnings()
     assert "55% of all contributions: --items_per_step (100 of 1,000); --participation_cap (450 of 900)" in both
     assert "later windows may miss more, which can look like a decline" in both

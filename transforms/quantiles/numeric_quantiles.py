@@ -44,7 +44,7 @@ class NumericQuantiles(PrivateTransform):
         value in a window of a stream, chosen at random. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 1 - beta all intervals of a stream contain the true quantile of the values that count, each
+        With probability 1 - beta all intervals of a stream contain the quantile of the values that count, each
         clipped to [low, high]: in all windows together, or in each window by itself if the run has no end. Where a
         window has few values or none, intervals reach from `low` to `high`.
 

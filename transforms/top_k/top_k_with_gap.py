@@ -59,9 +59,9 @@ class TopKWithGap(PrivateTransform):
 
     Accuracy:
         In each window, with probability 1 - beta, no item that is left out belongs to over `selection_error` more
-        people than one that is published. Each estimate is within its error bound of the truth with probability 1 -
-        beta. Both statements are about people within their limits. See `MeasuredTopK` for what estimates mean where the
-        noise decides which items are published.
+        people than one that is published. Each estimate is within its error bound of the number without noise with
+        probability 1 - beta. Both statements are about people within their limits. See `MeasuredTopK` for what
+        estimates mean where the noise decides which items are published.
 
     Args:
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A

@@ -6,7 +6,7 @@ SPEC = QuestionSpec(
     word="quantiles",
     summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
     description="Finds quantiles of a number in the events, such as a latency, a price or an age: in each window, in "
-    "the last windows, or since the start. Each has an interval that contains the true one.",
+    "the last windows, or since the start. Each has an interval that contains it, for the values that count.",
     protected="a person over the whole run, or an event",
     known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
     transform="quantiles.numeric_quantiles.NumericQuantiles",
