@@ -16,7 +16,7 @@ UNKNOWN = "as high as the run was asked for"
 BARS = "95%"
 """How sure two standard deviations of the noise are."""
 
-UNSTATED = "the numbers of what counts within the limits of the run, of which its guarantee file says more"
+UNSTATED = "the numbers of what counts within the limits of the run"
 """What intervals hold where the guarantee file is not there, or does not say it."""
 
 

@@ -1,0 +1,191 @@
+"""What is shown says what its intervals hold, and they hold it; where limits leave much out, the run warns."""
+
+import importlib
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from example_results import row_of, write
+from privstream.pipelines import cli
+from privstream.pipelines.plot.chart import PAGE
+from privstream.pipelines.plot.picture_spec import Given
+from privstream.pipelines.plot.promise import Promise, columns_in_words, meaning
+from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.counts import picture as counts
+from privstream.pipelines.questions.spec import resolve
+from privstream.pipelines.report.result import read_result
+from privstream.pipelines.report.section import section
+from privstream.pipelines.serve.newest import newest
+from privstream.pipelines.simulate.event_writers import ItemHolders
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+HOLD, SCOPE = "the numbers of people <who> count", "every third by itself"
+LEAVE = "of each person one thing counts (max_it)"
+LEFT_OUT = f"without what limits leave out: {LEAVE}."
+INTERVALS = {"hold": HOLD, "scope": SCOPE, "leave_out": LEAVE}
+WITHOUT = "the numbers of what counts within the limits of the run"
+Span = tuple[float, float]
+
+
+def drawn(word: str, content: Promise) -> tuple[str, str]:
+    """Return the caption and the drawing of some rows of a question with a guarantee file."""
+    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    rows = [row_of(word, hour, "tea") for hour in range(3)]
+    stream = io.BytesIO()
+    picture.prepare(Given(stream="", rows=rows, promise=content, options=picture.options))(stream, PAGE)
+    found = json.loads(stream.getvalue())
+    return found["caption"], found["svg"]
+
+
+def promise(**intervals: Any) -> Promise:
+    """Return a guarantee file that says this of intervals."""
+    accuracy = {"sentence": "All is well.", "detection_threshold": 90, "threshold": 80, "intervals": intervals}
+    return Promise("", {"parameters": {"beta": 0.05}, "accuracy": accuracy})
+
+
+LIMITED, UNLIMITED = promise(**INTERVALS), promise(**INTERVALS | {"leave_out": ""})
+OLD = Promise("", {"parameters": {}, "accuracy": {"detection_threshold": 90}})
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if word != "predecessor"])
+def test_every_picture_says_what_its_intervals_hold(word: str) -> None:
+    """All but that of `predecessor`, whose points have no intervals."""
+    caption, _ = drawn(word, LIMITED)
+    assert HOLD in caption and LEFT_OUT in caption and "95%" in caption
+    assert SCOPE in caption or word == "flags"
+    assert "true" not in caption
+    unlimited, _ = drawn(word, UNLIMITED)
+    assert HOLD in unlimited and "limits leave out" not in unlimited
+    old, _ = drawn(word, OLD)
+    assert WITHOUT in old and "limits leave out" not in old
+
+
+@pytest.mark.parametrize("word", ["counts", "top-k", "alerts", "heavy-hitters", "cardinality"])
+def test_axes_say_who_is_counted(word: str) -> None:
+    assert re.search(r">people( in a window)? who count( in a window)?</text>", drawn(word, LIMITED)[1])
+    unlimited = drawn(word, UNLIMITED)[1]
+    assert re.search(r">people( in a window)?</text>", unlimited) and "who count" not in unlimited
+
+
+def test_the_meaning_of_intervals_is_one_sentence() -> None:
+    assert f"{meaning(LIMITED)}." == f"where {HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT}"
+    assert meaning(None, "95%") == f"where {WITHOUT} are, with probability 95%"
+    assert meaning(promise(hold=3, scope=None)) == f"where {WITHOUT} are, with probability 95%"
+
+
+def test_tables_say_what_their_columns_hold() -> None:
+    of_counts = columns_in_words(question("counts").row_type, LIMITED)
+    assert of_counts == f"±: one standard deviation of the noise. Error bound: {meaning(LIMITED)}."
+    alerts = columns_in_words(question("alerts").row_type, LIMITED)
+    assert f"Gap lower bound: {HOLD} pass the threshold by at least so much, with probability 95%, {SCOPE}, w" in alerts
+    assert columns_in_words(question("heavy-hitters").row_type, LIMITED).endswith(f"Counts: {HOLD}, {LEFT_OUT}")
+    assert columns_in_words(question("quantiles").row_type, LIMITED).startswith(f"Lower, upper: where {HOLD}")
+
+
+def test_reports_and_live_pages_say_it_too(tmp_path: Path) -> None:
+    for word in ("counts", "heavy-hitters"):
+        path = write(tmp_path, word)
+        file = Path(f"{path}.guarantee.json")
+        content = json.loads(file.read_text())
+        content["accuracy"]["intervals"] = INTERVALS
+        file.write_text(json.dumps(content))
+        found = read_result(str(path))
+        (picture,) = section(found, None)["pictures"]
+        assert LEFT_OUT in picture["caption"]
+        assert f"{HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT}" in newest(found)["bands"]
+
+
+@pytest.fixture(scope="module")
+def limits() -> ModuleType:
+    """Return the benchmark of limits, whose shop and measures are those of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return importlib.import_module("limits")
+
+
+@pytest.fixture(scope="module")
+def shop(limits: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the shop of the benchmark."""
+    return limits.Shop(tmp_path_factory.mktemp("shop"), limits.Purchases())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "option", "limit", "warned", "false"),
+    [
+        ("counts", "--max_contributions", 10, (0.4, 0.5), 0.985),
+        ("top-k", "--items_per_step", 1, (0.4, 0.5), 0.5),
+        ("quantiles", "--max_contributions", 3, (0.7, 0.9), 1.01),
+    ],
+)
+def test_intervals_hold_what_counts_and_the_run_warns(
+    limits: ModuleType, shop: Any, word: str, option: str, limit: int, warned: Span, false: float
+) -> None:
+    """They need not hold all there is, and do not where limits bind: else the test would say nothing.
+
+    The key and the run id are fixed, so that all that is measured is the same in each run of the test.
+    """
+    found = limits.measured(shop, word, option, limit)
+    assert found["hold_what_counts"] >= found["stated"]
+    assert found["hold_all"] < false
+    low, high = warned
+    assert low < found["warned_of"] < high
+
+
+@pytest.mark.slow
+def test_without_limits_that_bind_there_is_no_warning_and_all_is_held(limits: ModuleType, shop: Any) -> None:
+    """A limit that no customer reaches is named; one that nobody can reach, with this list, is not."""
+    found = limits.measured(shop, "counts", "--max_contributions", 500)
+    assert found["warned_of"] == 0 and found["hold_all"] >= found["stated"]
+    _, said = shop.run("counts", f"--max_contributions {13 * 200}", 1.0)
+    assert "WARNING" not in said and "leave out" not in said and "left out" not in said
+
+
+@pytest.mark.slow
+def test_the_share_that_is_left_out_is_exact(limits: ModuleType, shop: Any) -> None:
+    table = shop.purchases.table.to_pylist()
+    triples = {(row["user"], row["item"], (row["time"].timestamp() - limits.START) // limits.WEEK) for row in table}
+    beyond = sum(max(0, number - 10) for number in Counter(user for user, _, _ in triples).values())
+    _, said = shop.run("counts", "--max_contributions 10", 1.0)
+    assert f"limits have left out {100 * beyond / len(triples):.0f}% of all contributions" in said
+    assert "later windows may miss more, which can look like a decline" in said
+    lines = re.findall(r"^([\d,]+) times an item of a person was left out", said, re.M)
+    assert sum(int(number.replace(",", "")) for number in lines) == beyond
+
+
+@pytest.mark.slow
+def test_a_table_on_the_terminal_says_what_it_holds(
+    limits: ModuleType, shop: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop.folder)
+    line = f"counts --input purchases.parquet --output - --window {limits.WEEK} --start {limits.START} --epsilon 8"
+    line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"
+    assert cli.main(line.split()) == 0
+    shown = capsys.readouterr()
+    last = " ".join(shown.out.split()).rpartition("±: one standard deviation")[2]
+    assert last.startswith(
+        " of the noise. Error bound: where the numbers of people who count are, with probability 99%"
+    )
+    assert "of each person at most 10 contributions in the whole run count (max_contributions), the first ones" in last
+    assert "\nWARNING: limits have left out" in shown.err
+
+
+@pytest.mark.slow
+def test_a_picture_beside_the_truth_says_which_part_it_shows(limits: ModuleType, shop: Any) -> None:
+    shop.run("counts", "--max_contributions 10", 1.0)
+    truth = [
+        ItemHolders("", Timestamp(week), Timestamp(week + limits.WEEK), item, people)
+        for (item, week), people in shop.purchases.people().items()
+    ]
+    (given,) = read_result(str(shop.folder / "rows.parquet")).given()
+    stream = io.BytesIO()
+    counts.PICTURE.prepare(replace(given, truth=truth))(stream, PAGE)
+    caption = json.loads(stream.getvalue())["caption"]
+    assert re.search(r"further from the truth than their error bound, and together they are [4-7]\d% of it\.", caption)
