@@ -67,6 +67,7 @@ class Coverage:
         limits: those that may leave something out; none if nothing can be left out.
         beyond: what may be true where they do.
         looks_like: what a limit that is used up in the course of a run can look like.
+        note: a sentence on intervals that hold less often than all of their kind; empty if there are none.
     """
 
     holds: str = "the true numbers"
@@ -74,6 +75,7 @@ class Coverage:
     limits: tuple[Limit, ...] = ()
     beyond: str = "the numbers of all people may be larger"
     looks_like: str = "a decline"
+    note: str = ""
 
     @property
     def leaves_out(self) -> str:
@@ -93,7 +95,7 @@ class Coverage:
 
     def to_dict(self) -> dict[str, Any]:
         """Return this as plain values for JSON."""
-        return {"hold": self.holds, "scope": self.scope, "leave_out": self.leaves_out}
+        return {"hold": self.holds, "scope": self.scope, "leave_out": self.leaves_out, "note": self.note}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +128,9 @@ class Accuracy:
     @property
     def sentence(self) -> str:
         """The statement, and what it leaves out."""
-        if not (left_out := self.coverage.leaves_out):
-            return self.claim
-        return f"{self.claim} This is about {self.coverage.holds}: {left_out}."
+        left_out = self.coverage.leaves_out
+        about = f"This is about {self.coverage.holds}: {left_out}." if left_out else ""
+        return " ".join(filter(None, (self.claim, about)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values for JSON."""

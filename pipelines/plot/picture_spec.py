@@ -58,7 +58,7 @@ class Given:
 
     def sure(self, what: str) -> str:
         """Say what a bar or a band means, and what it leaves out, the same in all pictures; `what`: Bars, .."""
-        return f"{what}: {meaning(self.promise)}."
+        return meaning(self.promise, what)
 
     def counted(self, what: str) -> str:
         """Return the name of an axis that counts people or events: those within limits, where there are any."""

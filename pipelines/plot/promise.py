@@ -92,25 +92,31 @@ def certainty(promise: Promise | None, sure: str | None = None) -> str:
     return f"with probability {sure or percent(promise)}{f', {scope}' if scope else ''}"
 
 
-def meaning(promise: Promise | None, sure: str | None = None) -> str:
-    """Return what intervals mean, as a part of a sentence that begins with what they are; `sure` as for `certainty`."""
-    return f"where {held(promise)} are, {certainty(promise, sure)}{without_limits(promise)}"
+def meaning(promise: Promise | None, what: str, sure: str | None = None) -> str:
+    """Return what intervals mean, in sentences that begin with what shows them; `sure` as for `certainty`."""
+    where = f"{what}: where {held(promise)} are, {certainty(promise, sure)}"
+    return f"{where}{without_limits(promise)}.{remark(promise)}"
+
+
+def remark(promise: Promise | None) -> str:
+    """Return what else there is to say of intervals, as a sentence after a space; empty if nothing."""
+    return f" {said}" if (said := _of_intervals(promise, "note")) else ""
 
 
 def columns_in_words(row_type: Any, promise: Promise) -> str:
     """Say what a table's columns of errors mean: what stands after ±, and what bounds and intervals hold."""
-    names, parts = row_type._fields, []
+    names, texts = row_type._fields, []
     if any(name.endswith("_stddev") for name in names):
-        parts.append("±: one standard deviation of the noise")
+        texts.append("±: one standard deviation of the noise.")
     bounds = [name for name in ("error_bound", "lower", "upper") if name in names]
     if bounds:
-        parts.append(f"{', '.join(bounds).replace('_', ' ')}: {meaning(promise)}")
+        texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
     elif "gap_lower_bound" in names:
-        sure = f"{certainty(promise)}{without_limits(promise)}"
-        parts.append(f"gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
+        sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
+        texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
     elif without := without_limits(promise):
-        parts.append(f"counts: {held(promise)}{without}")
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
+        texts.append(f"Counts: {held(promise)}{without}.{remark(promise)}")
+    return " ".join(texts)
 
 
 def _of_intervals(promise: Promise | None, name: str) -> str | None:

@@ -63,7 +63,7 @@ class Timeline:
         truth: the true numbers of people, or nothing.
         detection_threshold: the number of people from which items are promised to be found, if known.
         verdict: the rows against the truth, if both that and the threshold are known.
-        meaning: what bars mean, as a part of a sentence.
+        meaning: what bars mean, in sentences.
         people: what the vertical axis counts.
     """
 
@@ -217,7 +217,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
 def _caption(timeline: Timeline) -> str:
     """Say what is seen."""
     counted = len(_counted(timeline.rows))
-    bars = f"Points: counts with noise. Bars: {timeline.meaning}. " if counted else "There are no counts. "
+    bars = f"Points: counts with noise. {timeline.meaning} " if counted else "There are no counts. "
     if 0 < counted < len(timeline.rows):
         bars += "Dotted: the item continues, and how many people have it is not known; its height says nothing. "
     if not timeline.rows:

@@ -122,5 +122,5 @@ def _meaning(result: Result) -> str:
     """Say what the bands of the table mean."""
     names = result.row_type._fields
     if "error_bound" in names or LIMITS[0] in names:
-        return f"After ±, or in brackets: {meaning(result.promise)}."
-    return f"After ±, two standard deviations of the noise: {meaning(result.promise, BARS)}."
+        return meaning(result.promise, "After ±, or in brackets")
+    return meaning(result.promise, "After ±, two standard deviations of the noise", BARS)

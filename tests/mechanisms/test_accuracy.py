@@ -23,7 +23,7 @@ def test_a_limit_says_what_counts_and_what_is_missing():
 
 def test_without_limits_nothing_is_said():
     assert Coverage().leaves_out == ""
-    assert Coverage().to_dict() == {"hold": "the true numbers", "scope": TOGETHER, "leave_out": ""}
+    assert Coverage().to_dict() == {"hold": "the true numbers", "scope": TOGETHER, "leave_out": "", "note": ""}
     assert Accuracy(error=1.0, failure_probability=0.1, claim="All is well.").sentence == "All is well."
 
 

@@ -29,7 +29,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOLD, SCOPE = "the numbers of people <who> count", "every third by itself"
 LEAVE = "of each person one thing counts (max_it)"
 LEFT_OUT = f"without what limits leave out: {LEAVE}."
-INTERVALS = {"hold": HOLD, "scope": SCOPE, "leave_out": LEAVE}
+NOTE = "Some are more equal."
+INTERVALS = {"hold": HOLD, "scope": SCOPE, "leave_out": LEAVE, "note": NOTE}
 WITHOUT = "the numbers of what counts within the limits of the run"
 Span = tuple[float, float]
 
@@ -61,6 +62,7 @@ def test_every_picture_says_what_its_intervals_hold(word: str) -> None:
     assert HOLD in caption and LEFT_OUT in caption and "95%" in caption
     assert SCOPE in caption or word == "flags"
     assert "true" not in caption
+    assert NOTE in caption or word == "flags"
     unlimited, _ = drawn(word, UNLIMITED)
     assert HOLD in unlimited and "limits leave out" not in unlimited
     old, _ = drawn(word, OLD)
@@ -75,17 +77,17 @@ def test_axes_say_who_is_counted(word: str) -> None:
 
 
 def test_the_meaning_of_intervals_is_one_sentence() -> None:
-    assert f"{meaning(LIMITED)}." == f"where {HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT}"
-    assert meaning(None, "95%") == f"where {WITHOUT} are, with probability 95%"
-    assert meaning(promise(hold=3, scope=None)) == f"where {WITHOUT} are, with probability 95%"
+    assert meaning(LIMITED, "Bars") == f"Bars: where {HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT} {NOTE}"
+    assert meaning(None, "Bars", "95%") == f"Bars: where {WITHOUT} are, with probability 95%."
+    assert meaning(promise(hold=3, scope=None), "It") == f"It: where {WITHOUT} are, with probability 95%."
 
 
 def test_tables_say_what_their_columns_hold() -> None:
     of_counts = columns_in_words(question("counts").row_type, LIMITED)
-    assert of_counts == f"±: one standard deviation of the noise. Error bound: {meaning(LIMITED)}."
+    assert of_counts == f"±: one standard deviation of the noise. {meaning(LIMITED, 'Error bound')}"
     alerts = columns_in_words(question("alerts").row_type, LIMITED)
     assert f"Gap lower bound: {HOLD} pass the threshold by at least so much, with probability 95%, {SCOPE}, w" in alerts
-    assert columns_in_words(question("heavy-hitters").row_type, LIMITED).endswith(f"Counts: {HOLD}, {LEFT_OUT}")
+    assert columns_in_words(question("heavy-hitters").row_type, LIMITED).endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE}")
     assert columns_in_words(question("quantiles").row_type, LIMITED).startswith(f"Lower, upper: where {HOLD}")
 
 

@@ -25,7 +25,7 @@ def options_named(made: beam.PTransform) -> list[str]:
 def test_accuracy_says_what_intervals_hold(name):
     made = example(name)
     found = made.accuracy.to_dict()
-    assert set(found["intervals"]) == {"hold", "scope", "leave_out"}
+    assert set(found["intervals"]) == {"hold", "scope", "leave_out", "note"}
     assert found["intervals"]["hold"] and found["intervals"]["scope"]
     limits = made.coverage.limits
     assert bool(found["intervals"]["leave_out"]) == bool(limits)
@@ -105,7 +105,7 @@ def test_which_intervals_hold_together(name, changes, scope):
 
 @pytest.mark.parametrize("name", ["heavy hitters by counts", "alerts", "alerts by counts", "measurements"])
 def test_numbers_that_are_published_for_their_noise_say_so(name):
-    assert "near a threshold" in example(name).coverage.scope
+    assert "near the threshold" in example(name).coverage.note
 
 
 def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> Counter[str]:

@@ -17,8 +17,11 @@ from privstream.transforms.timing.steps import Steps
 
 BUDGETS = ("shared", "per_rule")
 
-OF_ALL_TESTS = "each test by itself, with an alert or without: of alerts near a threshold more have a wrong bound"
+OF_ALL_TESTS = "each test by itself, with an alert or without"
 """The scope of bounds where the noise of a test is that of its number."""
+
+MORE_WRONG = "Of alerts whose numbers are near the threshold, more have a wrong bound."
+"""What is to be said of them."""
 
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""

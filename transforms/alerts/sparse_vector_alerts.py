@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, OF_ALL_TESTS, AlertTransform
+from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, MORE_WRONG, OF_ALL_TESTS, AlertTransform
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -314,10 +314,10 @@ class SparseVectorAlerts(AlertTransform):
     @property
     def coverage(self) -> Coverage:
         """Who counts: people in some streams and, by status, while they have charges left."""
-        limits, scope = streams_of_person(self.streams_per_person, self.plan.streams), OF_ALL_TESTS
+        limits = streams_of_person(self.streams_per_person, self.plan.streams)
         if isinstance(self.counted, StatusAlerts):
-            limits, scope = [*limits, *self.counted.charges], EACH
-        return people_who_count(limits, scope)
+            return people_who_count([*limits, *self.counted.charges], EACH)
+        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG)
 
     @property
     def event_fields(self) -> EventFields:

@@ -201,7 +201,7 @@ class KeyedCounts(PrivateTransform):
             limit = Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True)
             limits, holds = [limit], "the numbers of people who count"
         if self.mechanism.max_value is not None:
-            holds += ", and the sums of their values, each as if it were within max_value"
+            holds += ", and the sums of their values, clipped to max_value,"
         return Coverage(
             holds=holds,
             scope=scope,

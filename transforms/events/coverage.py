@@ -10,8 +10,11 @@ from privstream.transforms.events.domain import Domain
 WHOLE_RUN = "in the whole run"
 FIRST = "first"
 
-OF_ALL = "each by itself, published or not: of those near a threshold, the ones that are published are mostly too large"
+OF_ALL = "each by itself, published or not"
 """The scope of intervals of numbers that are published because they are large with their noise."""
+
+TOO_LARGE = "Of numbers near the threshold, those that are published are mostly too large."
+"""What is to be said of them."""
 
 
 def items_in_window(most: int, selection: str, domain: Domain | None, stream: str) -> list[Limit]:
@@ -45,8 +48,8 @@ def streams_of_person(most: int | None, streams: tuple[str, ...] | None) -> list
     return [Limit.at_most("streams_per_person", most, "stream", WHOLE_RUN, FIRST, lasting=True)]
 
 
-def people_who_count(limits: Iterable[Limit], scope: str = EACH) -> Coverage:
+def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "") -> Coverage:
     """Return what answers about numbers of people hold under some limits."""
     limits = tuple(limits)
     holds = "the numbers of people who count" if limits else "the true numbers of people"
-    return Coverage(holds=holds, scope=scope, limits=limits)
+    return Coverage(holds=holds, scope=scope, limits=limits, note=note)

@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
-from privstream.transforms.events.coverage import OF_ALL
+from privstream.transforms.events.coverage import OF_ALL, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
@@ -77,9 +77,9 @@ class ByCounts:
         return ""
 
     @property
-    def scope(self) -> str:
-        """Which counts are right at once: what is published is chosen by the same numbers."""
-        return OF_ALL
+    def scope(self) -> tuple[str, str]:
+        """Which counts are right at once, and a note on it: what is published is chosen by the same numbers."""
+        return OF_ALL, TOO_LARGE
 
     @property
     def charges(self) -> tuple[Limit, ...]:

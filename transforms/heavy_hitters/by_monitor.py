@@ -87,9 +87,9 @@ class ByMonitor:
         return f" An item that the same people have in more than {windows} fades, since reports charge them."
 
     @property
-    def scope(self) -> str:
-        """Which counts are right at once: their noise is not that of the tests."""
-        return EACH
+    def scope(self) -> tuple[str, str]:
+        """Which counts are right at once, and a note on it: none, since their noise is not that of the tests."""
+        return EACH, ""
 
     @property
     def charges(self) -> tuple[Limit, ...]:

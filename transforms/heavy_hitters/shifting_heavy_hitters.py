@@ -324,7 +324,7 @@ class ShiftingHeavyHitters(PrivateTransform):
                 *streams_of_person(self.streams_per_person, self.streams),
                 *self.answer.charges,
             ],
-            self.answer.scope,
+            *self.answer.scope,
         )
 
     @property

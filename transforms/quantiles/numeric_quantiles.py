@@ -181,7 +181,7 @@ class NumericQuantiles(PrivateTransform):
                 limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST, lasting=True))
         which = "the quantiles of the values that count" if limits else "the true quantiles"
         return Coverage(
-            holds=f"{which}, each value as if it were between low and high",
+            holds=f"{which}, clipped to low and high,",
             scope="all of a window together" if windows is None else TOGETHER,
             limits=tuple(limits),
             beyond="the quantiles of all values may be others",

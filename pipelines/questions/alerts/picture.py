@@ -28,7 +28,7 @@ from privstream.pipelines.plot.chart import (
     told,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import certainty, held, without_limits
+from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
 from privstream.pipelines.questions.alerts.simulation import RuleCount
 from privstream.transforms import Alert
 from privstream.transforms.rows import ENDED
@@ -39,7 +39,7 @@ class AlertPicture:
     """What is drawn: the alerts of a stream, and the truth about their rules, or about nothing.
 
     Attributes:
-        meaning: what bars mean, as a part of a sentence.
+        meaning: what bars mean, as the rest of a sentence, and perhaps another one.
         values: what the vertical axis counts.
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
@@ -73,7 +73,7 @@ def prepare(given: Given) -> Drawing:
     tested = [rule["name"] for rule in rules]
     meaning = (
         f"where {held(given.promise)} are, from a bound that they are beyond {certainty(given.promise)}"
-        f"{without_limits(given.promise)}"
+        f"{without_limits(given.promise)}.{remark(given.promise)}"
     )
     values = given.counted("people in a window")
     return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], meaning, values, tested, span))
@@ -176,7 +176,7 @@ def _caption(picture: AlertPicture) -> str:
     ]
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")
-    parts.append(f"; bars: {picture.meaning}. Dashed: thresholds")
+    parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")

@@ -21,7 +21,7 @@ def prepare(given: Given) -> Drawing:
         truth=given.truth or [],
         detection_threshold=threshold,
         verdict=verdict,
-        meaning=meaning(given.promise, BARS),
+        meaning=meaning(given.promise, "Bars", BARS),
         people=given.counted("people"),
     )
     return partial(draw, timeline, top=given.top)
