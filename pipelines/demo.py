@@ -148,8 +148,8 @@ def _table(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], verdict: V
     holders = {key(row): row.holders for row in truth}
     counts = {key(row): row for row in rows}
     noise = max((row.count_stddev or 0.0 for row in rows), default=0.0)
-    counted = f"published count of people who count (noise up to {2 * noise:.0f}, with probability 95%)"
-    table = Table(title=f"by hour: item, {counted}, true count of all people", title_justify="left")
+    within = f"published count of those who count (± {2 * noise:.0f} in 95% of cases)"
+    table = Table(title=f"by hour: item, {within}, true count of all people", title_justify="left")
     table.add_column("hour", no_wrap=True)
     table.add_column("found")
     table.add_column("missed")

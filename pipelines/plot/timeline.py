@@ -122,18 +122,19 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
 def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, marker: str, *, small: bool, layer: int) -> None:
     """Draw an item's counts with error bars; windows that follow each other are connected.
 
-    Where there is no count, a dotted line goes from the last one to the next; without any, it stands at the foot.
+    Where there is no count, a dotted line stays at the height of the last one, or at 0: no slope that is not known.
     """
     for run in _runs(rows):
         days = np.array([_day(row) for row in run])
         counted = _counted(run)
         heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
         known = np.isfinite(heights)
-        between = np.interp(days, days[known], heights[known]) if known.any() else np.zeros(len(run))
+        last = np.maximum.accumulate(np.where(known, np.arange(len(run)), -1))
+        stays = np.where(last < 0, 0.0, heights[last])
         width = 1.0 if small else 1.6
         if not known.all():
             style: dict[str, Any] = {"marker": "_" if len(run) == 1 else "", "linestyle": (0, (1, 2))}
-            axes.plot(days, between, color=colour, linewidth=width / 2, zorder=layer, **style)
+            axes.plot(days, stays, color=colour, linewidth=width / 2, zorder=layer, **style)
         axes.plot(days, heights, color=colour, linewidth=width, zorder=layer)
         axes.errorbar(
             [point.day for point in counted],
