@@ -36,23 +36,21 @@ class Limit(NamedTuple):
             option: the argument that sets it; empty if none does.
             most: how many count.
             thing: what they are, in the singular.
-            where: within what.
-            kept: which ones count: "first", "last" or "random".
+            where: within what; empty for the unit itself.
+            kept: which ones count: "first", "last", "random" or, in the words of the sentence, others.
             unit: whose they are.
             lasting: as the attribute.
 
         Example:
             >>> Limit.at_most("items_per_step", 2, "item", "in a window", "last").text
-            'of each person at most 2 items in a window count (items_per_step), the last ones, so that of 4 half are \
-missing'
+            'each person counts with at most 2 items in a window (items_per_step), the last ones: with half of 4'
         """
         plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
-        things, count = (plural, "count") if most > 1 else (thing, "counts")
-        set_by = f" ({option})" if option else ""
-        which = "chosen at random" if kept == "random" else f"the {kept} one{'s' * (most > 1)}"
-        missing = "half are missing" if most > 1 else "one is missing"
-        counted = f"of each {unit} at most {most:,} {things} {where} {count}{set_by}, {which}"
-        return cls(option, f"{counted}, so that of {2 * most:,} {missing}", lasting)
+        ones = "ones" if most > 1 else "one"
+        known = {"random": "chosen at random", "first": f"the first {ones}", "last": f"the last {ones}"}
+        things, missing = (plural, f"half of {2 * most:,}") if most > 1 else (thing, "one of 2")
+        parts = [f"each {unit} counts with at most {most:,} {things}", where, f"({option})" if option else ""]
+        return cls(option, f"{' '.join(filter(None, parts))}, {known.get(kept, kept)}: with {missing}", lasting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,36 +64,58 @@ class Coverage:
         scope: which intervals are right at once with the probability that is stated.
         limits: those that may leave something out; none if nothing can be left out.
         beyond: what may be true where they do.
+        more: what else may be true then, as the end of that sentence.
         looks_like: what a limit that is used up in the course of a run can look like.
-        note: a sentence on intervals that hold less often than all of their kind; empty if there are none.
+        note: a sentence on what is published for its noise, and the like; empty if there is nothing to say.
+        probability: with which they are right, if it is not that of the statement.
+        periods: whether all limits start afresh at public moments.
     """
 
-    holds: str = "the true numbers"
+    holds: str = "the numbers of all usable events"
     scope: str = TOGETHER
     limits: tuple[Limit, ...] = ()
     beyond: str = "the numbers of all people may be larger"
+    more: str = ""
     looks_like: str = "a decline"
     note: str = ""
+    probability: float | None = None
+    periods: bool = False
 
     @property
     def leaves_out(self) -> str:
-        """What limits may leave out, as a part of a sentence; empty if nothing."""
+        """What limits may leave out, as the end of a sentence and another one, without its stop; empty if nothing."""
         if not self.limits:
             return ""
-        lasting = any(limit.lasting for limit in self.limits)
-        later = f", most so in later windows, which can look like {self.looks_like}" if lasting else ""
+        later = f", {self.later}" if any(limit.lasting for limit in self.limits) else ""
         texts = "; ".join(limit.text for limit in self.limits)
-        return f"{texts}; {self.beyond}{later}, and by how much is not published"
+        return f"{texts}; {self.beyond}{later}{self.more}. By how much is not published"
+
+    @property
+    def later(self) -> str:
+        """What a limit that is used up in the course of a run does, as a part of a sentence."""
+        if not self.periods:
+            return f"most so in later windows, which can look like {self.looks_like}"
+        return (
+            f"most so in later windows of each period, which can look like {self.looks_like} in it and a rise after it"
+        )
 
     @property
     def of_period(self) -> Coverage:
         """The same where all limits start afresh at public moments."""
         limits = (limit._replace(text=limit.text.replace("the whole run", "one period")) for limit in self.limits)
-        return replace(self, limits=tuple(limits))
+        scope = f"{self.scope}, in one period" if "together" in self.scope else self.scope
+        return replace(self, limits=tuple(limits), scope=scope, periods=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this as plain values for JSON."""
-        return {"hold": self.holds, "scope": self.scope, "leave_out": self.leaves_out, "note": self.note}
+        return {
+            "hold": self.holds,
+            "scope": self.scope,
+            "leave_out": self.leaves_out,
+            "note": self.note,
+            "probability": self.probability,
+            "limits": [limit.option for limit in self.limits if limit.option],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +149,7 @@ class Accuracy:
     def sentence(self) -> str:
         """The statement, and what it leaves out."""
         left_out = self.coverage.leaves_out
-        about = f"This is about {self.coverage.holds}: {left_out}." if left_out else ""
+        about = f"This is about {self.coverage.holds.rstrip(',')}: {left_out}." if left_out else ""
         return " ".join(filter(None, (self.claim, about)))
 
     def to_dict(self) -> dict[str, Any]:

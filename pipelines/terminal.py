@@ -11,6 +11,9 @@ from typing import Any
 WARNING = "WARNING: "
 """How a line begins that warns."""
 
+NOTE = "NOTE: "
+"""How a line begins that tells what may be meant, and may be a mistake."""
+
 LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 

@@ -117,6 +117,12 @@ class ItemMonitor(Mechanism[State]):
         sigma = self.calibrated.count_sigma
         return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
 
+    def count_error(self, beta: float) -> int:
+        """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
+        checks.probability("beta", beta)
+        sigma = self.calibrated.count_sigma
+        return 0 if sigma is None else int(DiscreteGaussian(sigma).tail_quantile(beta / 2))
+
     def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
 

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import logging
 import os
-import re
 import tempfile
 import threading
 import warnings
@@ -19,16 +18,18 @@ from privstream.pipelines.frames.read import read
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
-from privstream.pipelines.terminal import WARNING
+from privstream.pipelines.terminal import NOTE, WARNING
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
-LEFT_OUT = (
-    "much of the data is not in the answers, or changed, and intervals do not hold it{options}: see the log of the "
-    "result, which has exact numbers"
-)
+LEFT_OUT = {
+    WARNING: "much of the data is not in the answers, or changed, and intervals do not hold it",
+    NOTE: "most of the data is not what was asked for",
+}
+"""What a line of the log becomes in Python, where only the log has exact numbers."""
+
 ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
@@ -91,9 +92,9 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
         result = read(path)
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
-        if line.startswith(WARNING):
-            names = ", ".join(dict.fromkeys(re.findall(r"(?<=--)\w+", line)))
-            warnings.warn(LEFT_OUT.format(options=f" (see {names})" if names else ""), stacklevel=2)
+        for begin, text in LEFT_OUT.items():
+            if line.startswith(begin):
+                warnings.warn(f"{text}: see the log of the result, which has exact numbers", stacklevel=2)
     return dataclasses.replace(result, log="\n".join(lines))
 
 

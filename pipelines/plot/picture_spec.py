@@ -43,7 +43,8 @@ class Given:
 
     def title(self, words: str) -> str:
         """Return the title, with the name of the stream."""
-        return f"{words}, {short(self.stream)}" if self.stream else words
+        limited = f"{words}, within limits" if left_out(self.promise) else words
+        return f"{limited}, {short(self.stream)}" if self.stream else limited
 
     @property
     def of_windows(self) -> bool:
@@ -60,9 +61,13 @@ class Given:
         """Say what a bar or a band means, and what it leaves out, the same in all pictures; `what`: Bars, .."""
         return meaning(self.promise, what)
 
-    def counted(self, what: str) -> str:
+    def counted(self, what: str, who_count: str = "who count") -> str:
         """Return the name of an axis that counts people or events: those within limits, where there are any."""
-        return f"{what} who count" if left_out(self.promise) else what
+        return f"{what} {who_count}" if left_out(self.promise) else what
+
+    def empty(self, text: str) -> str:
+        """Say that there is nothing to see, and which limits may be why."""
+        return f"{text} Limits may be why: {leave}." if (leave := left_out(self.promise)) else text
 
 
 @dataclass(frozen=True, kw_only=True)

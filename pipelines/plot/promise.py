@@ -9,12 +9,10 @@ from typing import Any
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
+from privstream.pipelines.terminal import printable
 
 UNKNOWN = "as high as the run was asked for"
 """The probability of error bounds where the guarantee file is not there."""
-
-BARS = "95%"
-"""How sure two standard deviations of the noise are."""
 
 UNSTATED = "the numbers of what counts within the limits of the run"
 """What intervals hold where the guarantee file is not there, or does not say it."""
@@ -83,18 +81,18 @@ def held(promise: Promise | None) -> str:
 
 def without_limits(promise: Promise | None) -> str:
     """Return how a sentence about intervals goes on: with what limits may keep out of them, if anything."""
-    return f", without what limits leave out: {leave}" if (leave := left_out(promise)) else ""
+    return f", but without what limits leave out: {leave}" if (leave := left_out(promise)) else ""
 
 
-def certainty(promise: Promise | None, sure: str | None = None) -> str:
-    """Return how sure intervals are, as a part of a sentence: a percentage (the run's if not given), and of which."""
+def certainty(promise: Promise | None) -> str:
+    """Return how sure intervals are, and which of them at once, as a part of a sentence."""
     scope = _of_intervals(promise, "scope")
-    return f"with probability {sure or percent(promise)}{f', {scope}' if scope else ''}"
+    return f"with probability {percent(promise)}{f', {scope}' if scope else ''}"
 
 
-def meaning(promise: Promise | None, what: str, sure: str | None = None) -> str:
-    """Return what intervals mean, in sentences that begin with what shows them; `sure` as for `certainty`."""
-    where = f"{what}: where {held(promise)} are, {certainty(promise, sure)}"
+def meaning(promise: Promise | None, what: str) -> str:
+    """Return what intervals mean, in sentences that begin with what shows them."""
+    where = f"{what}: where {held(promise)} are, {certainty(promise)}"
     return f"{where}{without_limits(promise)}.{remark(promise)}"
 
 
@@ -103,13 +101,20 @@ def remark(promise: Promise | None) -> str:
     return f" {said}" if (said := _of_intervals(promise, "note")) else ""
 
 
-def columns_in_words(row_type: Any, promise: Promise) -> str:
-    """Say what a table's columns of errors mean: what stands after ±, and what bounds and intervals hold."""
+def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one standard deviation of the noise.") -> str:
+    """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
     names, texts = row_type._fields, []
     if any(name.endswith("_stddev") for name in names):
-        texts.append("±: one standard deviation of the noise.")
+        texts.append(spread)
     bounds = [name for name in ("error_bound", "lower", "upper") if name in names]
-    if bounds:
+    if _of_intervals(promise, "hold") == "":
+        texts.append("Error bound: none is stated.")
+    elif "raised" in names:
+        rest = f"{certainty(promise)}; these counts are {held(promise)}{without_limits(promise)}.{remark(promise)}"
+        texts.append(f"Error bound: a flag is wrong only where the count is within it of the threshold, {rest}")
+    elif "predecessor" in names:
+        texts.append(f"Error bound: at most so many points lie between a query and its answers, {certainty(promise)}.")
+    elif bounds:
         texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
@@ -122,10 +127,12 @@ def columns_in_words(row_type: Any, promise: Promise) -> str:
 def _of_intervals(promise: Promise | None, name: str) -> str | None:
     """Return what the guarantee file says of intervals under a name; None if it does not."""
     found = None if promise is None else promise.maybe("accuracy", "intervals", name)
-    return found if isinstance(found, str) else None
+    return printable(found) if isinstance(found, str) else None
 
 
 def percent(promise: Promise | None) -> str:
-    """Return the probability with which error bounds are right, such as 95%, in words."""
+    """Return the probability with which intervals are right, such as 95%, in words."""
+    stated = None if promise is None else promise.maybe("accuracy", "intervals", "probability")
     beta = None if promise is None else promise.maybe("parameters", "beta")
-    return f"{100 * (1 - beta):.8g}%" if isinstance(beta, float) else UNKNOWN
+    sure = stated if isinstance(stated, float) else 1 - beta if isinstance(beta, float) else None
+    return UNKNOWN if sure is None else f"{100 * sure:.8g}%"

@@ -33,7 +33,7 @@ MISSED_LABELS = 4
 PEAKS = 6
 MANY_WINDOWS = 100
 BAR = 2
-"""Length of a bar to either side, in standard deviations: what is beyond has a probability of about 5%."""
+"""Length of a bar to either side, in standard deviations, where the guarantee file states no error of counts."""
 
 
 class Counted(NamedTuple):
@@ -65,6 +65,8 @@ class Timeline:
         verdict: the rows against the truth, if both that and the threshold are known.
         meaning: what bars mean, in sentences.
         people: what the vertical axis counts.
+        error: length of bars to either side; None for some standard deviations.
+        empty: what to say where there are no rows.
     """
 
     stream: str
@@ -74,6 +76,8 @@ class Timeline:
     verdict: Verdict | None
     meaning: str
     people: str
+    error: int | None = None
+    empty: str = "No heavy hitters were published."
 
 
 def draw(timeline: Timeline, stream: BinaryIO, format: str, *, top: int) -> None:
@@ -102,7 +106,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     for known in timeline.truth:
         if known.item in published:
             truth[known.item].append(known)
-    counted = {item: _counted(rows) for item, rows in published.items()}
+    counted = {item: _counted(rows, timeline.error) for item, rows in published.items()}
     ranked = sorted(published, key=lambda item: (-max((point.count for point in counted[item]), default=0), item))
     small = len({row.window_start for row in timeline.rows}) > MANY_WINDOWS
     labels = []
@@ -110,7 +114,7 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
         colour = COLOURS[rank] if rank < top else GREY
         _true_line(axes, truth[item], colour)
         marker = MARKERS[rank] if rank < top else "."
-        _line(axes, published[item], colour, marker, small=small, layer=3 if rank < top else 2)
+        _line(axes, published[item], timeline.error, colour, marker, small=small, layer=3 if rank < top else 2)
         note(axes, item, [(point.day, point.count, point.text) for point in counted[item]])
         if rank < top:
             peaks = sorted(counted[item], key=lambda point: -point.count)[:PEAKS]
@@ -119,14 +123,23 @@ def _lines(axes: Axes, timeline: Timeline, top: int) -> list[Label]:
     return labels[::-1]
 
 
-def _line(axes: Axes, rows: Iterable[HeavyHitter], colour: str, marker: str, *, small: bool, layer: int) -> None:
+def _line(
+    axes: Axes,
+    rows: Iterable[HeavyHitter],
+    error: int | None,
+    colour: str,
+    marker: str,
+    *,
+    small: bool,
+    layer: int,
+) -> None:
     """Draw an item's counts with error bars; windows that follow each other are connected.
 
     Where there is no count, a dotted line stays at the height of the last one, or at 0: no slope that is not known.
     """
     for run in _runs(rows):
         days = np.array([_day(row) for row in run])
-        counted = _counted(run)
+        counted = _counted(run, error)
         heights = np.array([np.nan if row.count is None else row.count for row in run], np.float64)
         known = np.isfinite(heights)
         last = np.maximum.accumulate(np.where(known, np.arange(len(run)), -1))
@@ -190,12 +203,11 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     """Draw everything but the items."""
     rows: list[HeavyHitter | ItemHolders] = [*timeline.rows, *timeline.truth]
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
-    title = f"Heavy hitters{f' of {short(timeline.stream)}' if timeline.stream else ''}: items that many people have"
-    style_axes(
-        figure, axes, span=span, values=f"{timeline.people} in a window", title=title, caption=_caption(timeline)
-    )
+    of_stream = f" of {short(timeline.stream)}" if timeline.stream else ""
+    title, values = f"Heavy hitters{of_stream}: items of many {timeline.people}", f"{timeline.people} in a window"
+    style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline))
     items = {row.item for row in timeline.rows}
-    counts = [point.count + point.bar for point in _counted(timeline.rows)]
+    counts = [point.count + point.bar for point in _counted(timeline.rows, timeline.error)]
     counts += [row.holders for row in timeline.truth if row.item in items]
     threshold = timeline.detection_threshold
     if threshold is not None:
@@ -222,7 +234,7 @@ def _caption(timeline: Timeline) -> str:
     if 0 < counted < len(timeline.rows):
         bars += "Dotted: the item continues, and how many people have it is not known; its height says nothing. "
     if not timeline.rows:
-        bars = "No heavy hitters were published. "
+        bars = f"{timeline.empty} "
     if not timeline.truth:
         return bars
     bars += "Dashed: true numbers of all people, before any limits. "
@@ -231,10 +243,10 @@ def _caption(timeline: Timeline) -> str:
     return bars + timeline.verdict.sentence(timeline.detection_threshold)
 
 
-def _counted(rows: Iterable[HeavyHitter]) -> list[Counted]:
-    """Return what is drawn of the rows that have a count."""
+def _counted(rows: Iterable[HeavyHitter], error: int | None = None) -> list[Counted]:
+    """Return what is drawn of the rows that have a count, with bars of some length."""
     return [
-        Counted(_day(row), row.count, BAR * row.count_stddev, row.window_start.micros)
+        Counted(_day(row), row.count, BAR * row.count_stddev if error is None else error, row.window_start.micros)
         for row in rows
         if row.count is not None and row.count_stddev is not None
     ]

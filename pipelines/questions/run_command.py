@@ -266,10 +266,10 @@ class RunCommand:
             NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
         """
         spec, arguments, promised = self.spec, run.arguments, run.promised
-        report = RunReport(counters, spec, promised["parameters"])
+        report = RunReport(counters, spec, run.transform.accuracy.coverage, promised["parameters"])
         published = counters.get(spec.published, 0)
         nothing = report.nothing_usable(published) if report.known else None
-        lines = [] if nothing else report.warnings()
+        lines = []
         if report.known:
             told = "" if arguments.dry_run else f", {published:,} {spec.title} published"
             lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
@@ -287,6 +287,8 @@ class RunCommand:
             lines.append(promised["accuracy"]["sentence"])
         if arguments.output != TERMINAL and not arguments.dry_run:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
+        if nothing is None:
+            lines += [*report.notes(), *report.warnings()]  # last, where they are seen
         say("\n".join(lines))
         if nothing is not None:
             raise NothingUsableError(nothing)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from privstream.mechanisms.accuracy import Coverage
 from privstream.pipelines.questions.spec import Excess, QuestionSpec
 from privstream.pipelines.sinks.writers import COMPLETE
-from privstream.pipelines.terminal import WARNING
+from privstream.pipelines.terminal import NOTE, WARNING
+from privstream.transforms.events.limit_counter import PARTS
 
 MUCH = 0.05
 """A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
@@ -55,14 +58,67 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
-NOT_BY_THIS = "choose them by what you know of people: this number is exact, and no guarantee covers a choice by it"
-"""What who reads a warning of limits must know."""
+CHOOSE = ("start", "end", "horizon", "streams", "domain")
+"""Options that say which events are asked for."""
 
 MOST = 0.5
-"""A run warns if it was not asked about such a share of its records, or a larger one."""
+"""A run notes that it was not asked about such a share of its records, or a larger one."""
 
 NAMED = 0.01
 """A warning names the limits that leave out such a share, or a larger one."""
+
+NOT_BY_THIS = "Choose it by what you know of people: these numbers are exact, and no guarantee covers a choice by them."
+
+
+class Share(NamedTuple):
+    """How much is left out by limits that follow each other and are set by the same options.
+
+    Attributes:
+        left_out: so many contributions.
+        came: of so many.
+        at_first, at_last: the share in the first quarter of the windows, and in the last; None if it is not known.
+        lasting: whether one of the limits is used up in the course of the run.
+    """
+
+    left_out: int
+    came: int
+    at_first: float | None
+    at_last: float | None
+    lasting: bool
+
+    @classmethod
+    def of(cls, limits: Sequence[Excess], counters: Mapping[str, int]) -> Share:
+        """Return what the counters of some limits say: what came to the last one had been left by the others."""
+        numbers = []
+        for part in PARTS:
+            *earlier, last = (counters.get(limit.left_out + part, 0) for limit in limits)
+            came = sum(earlier) + counters.get(limits[-1].came + part, 0)
+            numbers.append((sum(earlier) + last, max(came, sum(earlier) + last)))
+        (left_out, came), *quarters = numbers
+        at_first, at_last = (left / of if of else None for left, of in quarters)
+        return cls(left_out, came, at_first, at_last, any(limit.lasting for limit in limits))
+
+    @property
+    def share(self) -> float:
+        """The share of all."""
+        return self.left_out / self.came if self.came else 0.0
+
+    @property
+    def largest(self) -> float:
+        """The share of all or, where the limit is used up, that of the last quarter of the windows, if it is larger."""
+        return max(self.share, self.at_last or 0.0) if self.lasting else self.share
+
+    @property
+    def rises(self) -> bool:
+        """Whether more is left out at the end, since the limit is used up."""
+        return self.lasting and (self.at_last or 0.0) > (self.at_first or 0.0)
+
+    def __str__(self) -> str:
+        """Write it."""
+        if not self.lasting or self.at_last is None:
+            return f"{self.left_out:,} of {self.came:,}"
+        first, last = _percent(self.at_first or 0.0), _percent(self.at_last)
+        return f"{self.left_out:,} of {self.came:,}; {first} in the first quarter of the windows, {last} in the last"
 
 
 class RunReport:
@@ -71,17 +127,20 @@ class RunReport:
     Args:
         counters: of the run.
         spec: the question.
-        given: options that were given, which a warning may name.
+        coverage: what counts, by public parameters.
+        given: options of the run, by name.
     """
 
-    def __init__(self, counters: Mapping[str, int], spec: QuestionSpec, given: Collection[str] = ()) -> None:
+    def __init__(
+        self, counters: Mapping[str, int], spec: QuestionSpec, coverage: Coverage, given: Mapping[str, Any]
+    ) -> None:
         self.counters = counters
         self.usable = counters.get("events_usable", 0)
         faults = {
             name.removeprefix(MALFORMED): number for name, number in counters.items() if name.startswith(MALFORMED)
         }
         self.records = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
-        self._word, self._given = spec.word, given
+        self._spec, self._coverage, self._given = spec, coverage, given
         self._faults = [(number, _fault(code, number)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
@@ -96,13 +155,21 @@ class RunReport:
         return COMPLETE in self.counters
 
     def warnings(self) -> list[str]:
-        """Return a line for each reason for which numbers that are published leave out much of what they are about.
+        """Return a line for each reason for which published numbers leave out much of what they are about."""
+        return [f"{WARNING}{text}" for text in (*self._of_records(), *self._of_limits(), *self._of_values())]
 
-        Events of other times, streams or items than options ask for are no part of that: only where most records are
-        such events is there a line, since that may be a mistake.
+    def notes(self) -> list[str]:
+        """Return a line if options leave out most records: numbers are not about them, but that may be a mistake.
+
+        Items that no rule names are none of it.
         """
-        texts = (*self._of_records(), *self._of_choice(), *self._of_limits(), *self._of_values())
-        return [f"{WARNING}{text}" for text in texts]
+        chosen = [(number, what) for number, what in self._outside if what in OUTSIDE.values()]
+        lost = sum(number for number, _ in chosen)
+        if not self.records or lost < MOST * self.records:
+            return []
+        share = _percent(min(1.0, lost / self.records))
+        options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
+        return [f"{NOTE}{share} of the records are not asked for: {_listed(chosen)}. Is that meant? See {options}."]
 
     def _of_records(self) -> Iterator[str]:
         """Warn of records that could not be used."""
@@ -110,49 +177,49 @@ class RunReport:
         lost = min(self.records, self.counters.get("events_malformed", 0) + late)
         if self.records and lost >= MUCH * self.records:
             why = _listed([*self._faults, *([(late, "later than --allowed_lateness")] if late else [])])
-            yield (
-                f"{lost:,} of {self.records:,} records ({_percent(lost / self.records)}) could not be used, and no "
-                f"interval holds what they would add: {why}"
-            )
-
-    def _of_choice(self) -> Iterator[str]:
-        """Warn of options that leave out most records; not of items that no rule names, which cannot be a mistake."""
-        chosen = [(number, what) for number, what in self._outside if what in OUTSIDE.values()]
-        lost = sum(number for number, _ in chosen)
-        if self.records and lost >= MOST * self.records:
-            yield (
-                f"{lost:,} of {self.records:,} records ({_percent(lost / self.records)}) are not asked for: "
-                f"{_listed(chosen)}. If that is not meant, change --start, --end, --horizon, --streams or --domain."
-            )
+            share = f"{_percent(lost / self.records)} of the records ({lost:,} of {self.records:,})"
+            yield f"{share} could not be used, and no interval holds what they would add: {why}."
 
     def _of_limits(self) -> Iterator[str]:
-        """Warn of limits that bind."""
-        shares = [(limit, self.counters[limit.left_out], self.counters.get(limit.came, 0)) for limit in self._limits]
-        kept = math.prod(1 - left_out / max(left_out, came) for _, left_out, came in shares)
-        if 1 - kept < MUCH:
-            return
-        named = [(limit, left_out, came) for limit, left_out, came in shares if left_out >= NAMED * came]
-        by = "; ".join(f"{self._set_by(limit)} ({left_out:,} of {came:,})" for limit, left_out, came in named)
-        later = any(limit.lasting for limit, _, _ in named)
-        plan = any(limit.options for limit, _, _ in named)
-        yield (
-            f"limits have left out {_percent(1 - kept)} of all contributions: {by}. Published numbers and their "
-            f"intervals are about the other {_percent(kept)}, not about all"
-            f"{'; later windows may miss more, which can look like a decline' if later else ''}."
-            f"{f' privstream plan {self._word} says what other limits cost; {NOT_BY_THIS}.' if plan else ''}"
+        """Warn of limits that bind, of those that are about the same whole together."""
+        for of in dict.fromkeys(limit.of for limit in self._limits):
+            groups: dict[str, list[Excess]] = {}
+            for limit in self._limits:
+                if limit.of == of:
+                    groups.setdefault(" or ".join(f"--{name}" for name in self._options(limit)), []).append(limit)
+            shares = {options: Share.of(limits, self.counters) for options, limits in groups.items()}
+            lost = 1 - math.prod(1 - share.share for share in shares.values())
+            if max([lost, *(share.largest for share in shares.values())]) >= MUCH:
+                instead = next((limit.instead for limit in groups.get("", [])), "")
+                yield self._limited(of, lost, {options or instead: share for options, share in shares.items()})
+
+    def _limited(self, of: str, lost: float, shares: Mapping[str, Share]) -> str:
+        """Say what limits have left out, by the options that set them."""
+        named = {options: share for options, share in shares.items() if share.largest >= NAMED}
+        looks = f", {self._coverage.later}" if any(share.rises for share in named.values()) else ""
+        larger = " or ".join(options for options in named if options.startswith("--"))
+        cost = f" A larger {larger} leaves out less, for more noise (privstream plan {self._spec.word})." * bool(larger)
+        # Since the start, an item that never counts is left out in each window.
+        since_start = self._given.get("over") == "start"
+        repeats = since_start or any(limit.repeats and limit.of == of for limit in self._limits)
+        by = "; ".join(f"{options} ({share})" for options, share in named.items())
+        return (
+            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}: {by}. What is published, and its "
+            f"intervals, is about the rest: {self._coverage.beyond}{looks}{self._coverage.more}.{cost} {NOT_BY_THIS}"
         )
 
-    def _set_by(self, limit: Excess) -> str:
-        """Return the options that set a limit, those that were given if there are any."""
-        options = [name for name in limit.options if name in self._given] or limit.options
-        return " and ".join(f"--{name}" for name in options) or limit.instead
+    def _options(self, limit: Excess) -> Sequence[str]:
+        """Return the options that set a limit: of those that it has, the ones that can leave something out."""
+        binding = {limit.option for limit in self._coverage.limits}
+        return [name for name in limit.options if name in binding] or limit.options
 
     def _of_values(self) -> Iterator[str]:
         """Warn of limits of values that change many of them."""
         for limit in self._clipped:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:
-                yield f"{_percent(number / max(number, came))} of {came:,}: {number:,} {limit.text}"
+                share = _percent(number / max(number, came))
+                yield f"{share} ({number:,} of {came:,}): {limit.text}. {limit.instead}"
 
     def left_out(self, dead_letter: str | None) -> list[str]:
         """Return lines on what could not be used, and why."""
@@ -186,7 +253,7 @@ def _fault(code: str, number: int) -> str:
 
 def _percent(share: float) -> str:
     """Return a share in percent; small ones with one digit more."""
-    return f"{100 * share:.0f}%" if share >= 0.1 or not share else f"{100 * share:.1g}%"
+    return f"{100 * share:.0f}%" if share >= 0.095 or not share else f"{100 * share:.1g}%"
 
 
 def _listed(reasons: list[tuple[int, str]]) -> str:

@@ -42,9 +42,11 @@ class Excess(NamedTuple):
         left_out: the counter of what was left out.
         came: the counter of all that this limit was applied to.
         text: what a number of `left_out` is of.
-        options: those that set the limit; without any, `instead` says what helps.
+        options: those that set the limit, of which a larger one leaves out less.
         lasting: whether what a person does in one window may be why later windows miss something.
-        instead: what can be changed where no option sets the limit.
+        instead: what can be changed where no option sets the limit; of a limit of values, what the change does.
+        of: what came, in the plural.
+        repeats: whether what is left out may come again, and is then counted again.
     """
 
     left_out: str
@@ -53,6 +55,8 @@ class Excess(NamedTuple):
     options: tuple[str, ...] = ()
     lasting: bool = False
     instead: str = ""
+    of: str = "contributions"
+    repeats: bool = False
 
 
 ITEMS = Excess(
@@ -78,6 +82,7 @@ CHARGES = Excess(
     "times a person was left out, who has been charged --max_hits times",
     ("max_hits",),
     lasting=True,
+    of="people who have something that may be reported",
 )
 """Of people who are charged, for `Excess`; of those whose items may be reported."""
 

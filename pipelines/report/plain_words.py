@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
@@ -39,15 +39,24 @@ def promise_in_words(guarantee: PrivacyGuarantee) -> list[str]:
     ]
 
 
-def left_out(guarantee: PrivacyGuarantee, spec: QuestionSpec, parameters: Mapping[str, Any]) -> list[str]:
-    """Return what the numbers leave out by rule; how much it was is exact, and not published."""
-    limits = [limit.text for limit in (*spec.limits, *spec.clipped)]
+def left_out(
+    guarantee: PrivacyGuarantee, spec: QuestionSpec, parameters: Mapping[str, Any], binding: Collection[str] | None
+) -> list[str]:
+    """Return what the numbers leave out by rule; how much it was is exact, and not published.
+
+    Of limits only those are named that can leave something out, of which `binding` has the options, if they are known.
+    """
+    limits = [
+        limit.text
+        for limit in (*spec.limits, *spec.clipped)
+        if binding is None or not limit.options or any(option in binding for option in limit.options)
+    ]
     texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *spec.beyond.values()]
     happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
     return [
         *guarantee.limits,
         "Records that cannot be read, or that come too late, count in no answer.",
-        f"If these happened, and how often, is not published: {happened}.",
+        f"Whether these happened, and how often, is not published: {happened}.",
     ]
 
 

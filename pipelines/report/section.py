@@ -53,7 +53,9 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "kind": result.spec.title,
         "silence": result.spec.silence,
         "accuracy": result.promise.number("accuracy", "sentence"),
-        "left_out": left_out(result.guarantee, result.spec, result.parameters),
+        "left_out": left_out(
+            result.guarantee, result.spec, result.parameters, result.promise.maybe("accuracy", "intervals", "limits")
+        ),
         "promise": promise_in_words(result.guarantee),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from privstream.pipelines.plot.chart import moment
-from privstream.pipelines.plot.promise import BARS, meaning
+from privstream.pipelines.plot.promise import columns_in_words, meaning
 from privstream.pipelines.questions.nothing_known import in_words
-from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell
 from privstream.pipelines.sinks.writers import COSTS
@@ -19,7 +18,9 @@ MOST_ROWS = 20
 """Of each window; the table of all numbers has more."""
 
 DEVIATIONS = 2
-"""Width of a band to either side where only a standard deviation is known: pictures have the same."""
+"""Width of a band to either side where only a standard deviation is known."""
+
+TWO_DEVIATIONS = "After ±: two standard deviations of the noise."
 
 SPREADS = {"count": ("error_bound", "count_stddev"), "sum": ("sum_stddev",), "mean": ("mean_error_bound",)}
 SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
@@ -35,13 +36,13 @@ def newest(result: Result) -> dict[str, Any]:
     for row in newest_first(result):
         windows.setdefault(_window(row), []).append(in_words(row, result.parameters))
     shown = list(windows.items())[:MOST_WINDOWS]
-    fields = _fields(result)
+    fields, error = _fields(result), _count_error(result)
     return {
         "fields": [field.replace("_", " ") for field in fields],
         "windows": [
             {
                 "title": _title(window),
-                "rows": [[reading(row, field, result.spec) for field in fields] for row in rows[:MOST_ROWS]],
+                "rows": [[reading(row, field, error) for field in fields] for row in rows[:MOST_ROWS]],
                 "more": max(0, len(rows) - MOST_ROWS),
             }
             for window, rows in shown
@@ -56,8 +57,8 @@ def newest_first(result: Result) -> list[Any]:
     return sorted(result.rows, key=lambda row: -getattr(row, field).micros)
 
 
-def reading(row: Any, field: str, spec: QuestionSpec) -> str:
-    """Return a value of a row as a text, with its band if it has one."""
+def reading(row: Any, field: str, count_error: int | None = None) -> str:
+    """Return a value of a row as a text, with its band if it has one: `count_error` for a count, if it is known."""
     value = getattr(row, field)
     if field == "quantile":
         return f"{100 * value:g}%"
@@ -70,6 +71,8 @@ def reading(row: Any, field: str, spec: QuestionSpec) -> str:
         return cell(value)
     deviation = spread.endswith("_stddev")
     half = (getattr(row, spread) or 0) * (DEVIATIONS if deviation else 1)
+    if half and field == "count" and count_error is not None:
+        half = count_error
     if value is None or (deviation and not half):
         return f"no {field}"  # as while an item or an alert continues
     return (
@@ -120,7 +123,17 @@ def _title(window: tuple[int, int] | None) -> str:
 
 def _meaning(result: Result) -> str:
     """Say what the bands of the table mean."""
-    names = result.row_type._fields
-    if "error_bound" in names or LIMITS[0] in names:
-        return meaning(result.promise, "After ±, or in brackets")
-    return meaning(result.promise, "After ±, two standard deviations of the noise", BARS)
+    names, promise = set(result.row_type._fields), result.promise
+    if names.isdisjoint(("estimate", "count")):
+        return columns_in_words(result.row_type, promise)
+    bounded = _count_error(result) is not None or not names.isdisjoint(("error_bound", "lower"))
+    if not bounded or "gap_stddev" in names:
+        return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
+    of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
+    return meaning(promise, "After ±, or in brackets") + of_sums
+
+
+def _count_error(result: Result) -> int | None:
+    """Return by how much counts that have but a standard deviation are off, if the guarantee file says it."""
+    found = result.promise.maybe("accuracy", "count_error")
+    return found if isinstance(found, int) and "error_bound" not in result.row_type._fields else None

@@ -10,44 +10,45 @@ WINDOW = Limit.at_most("", 1, "value", "in a window", "random")
 
 
 def test_a_limit_says_what_counts_and_what_is_missing():
-    counted = "of each person at most 15 contributions in the whole run count (max_contributions), the first ones"
-    assert LASTING.text == f"{counted}, so that of 30 half are missing"
-    assert WINDOW.text == (
-        "of each person at most 1 value in a window counts, chosen at random, so that of 2 one is missing"
-    )
-    several = Limit.at_most("categories_per_row", 2, "category", "of it", "last", unit="event")
-    assert several.text.startswith(
-        "of each event at most 2 categories of it count (categories_per_row), the last ones,"
-    )
+    counted = "each person counts with at most 15 contributions in the whole run (max_contributions), the first ones"
+    assert LASTING.text == f"{counted}: with half of 30"
+    assert WINDOW.text == "each person counts with at most 1 value in a window, chosen at random: with one of 2"
+    several = Limit.at_most("categories_per_row", 2, "category", "", "last", unit="event")
+    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones:")
+    other = Limit.at_most("", 3, "item", "", "those that are liked")
+    assert other.text == "each person counts with at most 3 items, those that are liked: with half of 6"
 
 
 def test_without_limits_nothing_is_said():
-    assert Coverage().leaves_out == ""
-    assert Coverage().to_dict() == {"hold": "the true numbers", "scope": TOGETHER, "leave_out": "", "note": ""}
+    found = Coverage()
+    assert (found.leaves_out, found.scope, found.to_dict()["limits"]) == ("", TOGETHER, [])
     assert Accuracy(error=1.0, failure_probability=0.1, claim="All is well.").sentence == "All is well."
 
 
 def test_limits_are_a_sentence_with_what_they_can_look_like():
-    coverage = Coverage(holds="the numbers of people who count", scope=EACH, limits=(LASTING, WINDOW))
+    coverage = Coverage(holds="the numbers that count,", scope=EACH, limits=(LASTING, WINDOW), more=", or not")
     assert coverage.leaves_out == (
         f"{LASTING.text}; {WINDOW.text}; the numbers of all people may be larger, most so in later windows, which can "
-        "look like a decline, and by how much is not published"
+        "look like a decline, or not. By how much is not published"
     )
     one = Coverage(limits=(WINDOW,), beyond="the quantiles of all values may be others")
-    assert (
-        one.leaves_out == f"{WINDOW.text}; the quantiles of all values may be others, and by how much is not published"
-    )
+    assert one.leaves_out == f"{WINDOW.text}; the quantiles of all values may be others. By how much is not published"
     made = Accuracy(error=math.inf, failure_probability=0.1, claim="Bounds hold.", coverage=coverage)
-    assert made.sentence == f"Bounds hold. This is about the numbers of people who count: {coverage.leaves_out}."
+    assert made.sentence == f"Bounds hold. This is about the numbers that count: {coverage.leaves_out}."
     assert made.to_dict() == {
         "failure_probability": 0.1,
         "sentence": made.sentence,
         "intervals": coverage.to_dict(),
     }
+    assert coverage.to_dict()["limits"] == ["max_contributions"]
 
 
-def test_where_all_starts_afresh_limits_are_those_of_a_period():
-    assert "at most 15 contributions in one period count" in Coverage(limits=(LASTING,)).of_period.leaves_out
+def test_where_all_starts_afresh_limits_and_scopes_are_those_of_a_period():
+    found = Coverage(limits=(LASTING,)).of_period
+    assert "at most 15 contributions in one period (max_contributions)" in found.leaves_out
+    assert "later windows of each period, which can look like a decline in it and a rise after it" in found.leaves_out
+    assert found.scope == f"{TOGETHER}, in one period"
+    assert Coverage(scope=EACH).of_period.scope == EACH
 
 
 @pytest.mark.parametrize("wrong", [math.nan, -math.inf])

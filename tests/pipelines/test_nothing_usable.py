@@ -2,11 +2,12 @@
 
 import json
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from grids import some_quick
+from privstream.mechanisms.accuracy import Coverage, Limit
 from privstream.pipelines import cli
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import question
@@ -15,6 +16,7 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.writers import COMPLETE
 from questions import run_line, write_folder
 
+NOTHING = Coverage()
 PEOPLE = 150
 GOOD = "2024-01-01T00:05:03Z"
 APACHE = "17/May/2015:10:05:03 +0000"
@@ -115,59 +117,106 @@ def test_much_that_is_left_out_is_said_first(folder: Path, capsys: pytest.Captur
     status, told = run(run_line("cardinality"), capsys)
     assert status == 0
     warned = (
-        "WARNING: 90 of 150 records (60%) could not be used, and no interval holds what they would add: 90 "
-        f"{SYNTAX}\n60 of 150 events usable"
+        "\nWARNING: 60% of the records (90 of 150) could not be used, and no interval holds what they would add: 90 "
+        f"{SYNTAX}.\n"
     )
-    assert f"\n{warned}" in told
-    assert "With probability" in told
+    assert told.endswith(warned), "last, where it is seen"
+    assert "60 of 150 events usable" in told and "With probability" in told
 
 
-def report(question_word: str = "cardinality", given: Collection[str] = (), **counters: int) -> RunReport:
-    return RunReport(counters | {COMPLETE: 1}, question(question_word), given)
+def report(word: str = "cardinality", coverage: Coverage = NOTHING, over: str = "window", **counters: int) -> RunReport:
+    return RunReport(counters | {COMPLETE: 1}, question(word), coverage, {"over": over})
 
 
 def test_there_is_a_warning_from_5_percent_on() -> None:
-    assert report().warnings() == []
+    assert report().warnings() == report().notes() == []
     assert report(events_read=100, events_usable=100, events_late=4).warnings() == []
     (late,) = report(events_read=100, events_usable=100, events_late=5).warnings()
     assert late == (
-        "WARNING: 5 of 100 records (5%) could not be used, and no interval holds what they would add: 5 later than "
-        "--allowed_lateness"
+        "WARNING: 5% of the records (5 of 100) could not be used, and no interval holds what they would add: 5 later "
+        "than --allowed_lateness."
     )
     assert len(report(events_read=95, events_malformed=5, events_malformed_time_type=5).warnings()) == 1
 
 
-def test_what_was_not_asked_for_is_a_warning_only_where_it_may_be_a_mistake() -> None:
-    assert report(events_read=100, events_usable=51, events_outside_run=49).warnings() == []
-    assert report(events_read=100, events_usable=10, events_of_other_values=90).warnings() == []
-    (warning,) = report("counts", events_read=100, events_usable=50, events_outside_domain=50).warnings()
-    assert "50 of 100 records (50%) are not asked for" in warning and "change --start" in warning
+def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
+    assert report(events_read=100, events_usable=51, events_outside_run=49).notes() == []
+    few = report(events_read=100, events_usable=10, events_of_other_values=90)
+    assert few.notes() == few.warnings() == []
+    most = report("counts", events_read=100, events_usable=50, events_outside_domain=50)
+    assert most.warnings() == []
+    assert most.notes() == [
+        "NOTE: 50% of the records are not asked for: 50 events of items that are not in --domain. Is that meant? See "
+        "--start, --end, --horizon, --streams, --domain."
+    ]
+    (several,) = report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()
+    assert several.startswith("NOTE: 100% of") and several.endswith("See --start, --end, --streams.")
     rules = report("alerts", events_read=100, events_usable=2, events_outside_domain=98)
-    assert rules.warnings() == [], "items that no rule names are none of its business"
+    assert rules.warnings() == rules.notes() == [], "items that no rule names are none of its business"
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
 
 
+def limits(*options: str) -> Coverage:
+    return Coverage(limits=tuple(Limit(option, "") for option in options))
+
+
 def test_limits_that_bind_are_named_with_their_option() -> None:
-    limits = {"items_before_limit": 1000, "holdings_before_limit": 900}
-    given = {"items_per_step": 1, "participation_cap": 8}
-    assert report("top-k", given, **limits, items_over_limit=49).warnings() == []
-    (window,) = report("top-k", given, **limits, items_over_limit=50).warnings()
-    assert "limits have left out 5% of all contributions: --items_per_step (50 of 1,000). Published numbers" in window
-    assert "the other 95%, not about all. privstream plan top-k says what other limits cost; choose them by" in window
-    (both,) = report("top-k", given, **limits, items_over_limit=100, holdings_over_limit=450).warnings()
-    assert "55% of all contributions: --items_per_step (100 of 1,000); --participation_cap (450 of 900)" in both
-    assert "later windows may miss more, which can look like a decline" in both
-    (few,) = report("top-k", given, **limits, items_over_limit=100, holdings_over_limit=8).warnings()
-    assert "participation_cap" not in few and "decline" not in few
-    (values,) = report("quantiles", values_before_limit=10, values_over_limit=5).warnings()
-    assert "--unit event none (5 of 10)" in values
+    came = {"items_before_limit": 1000, "holdings_before_limit": 900}
+    both = limits("items_per_step", "participation_cap")
+    assert report("top-k", both, **came, items_over_limit=49).warnings() == []
+    (window,) = report("top-k", both, **came, items_over_limit=50).warnings()
+    assert window == (
+        "WARNING: limits have left out 5% of all contributions: --items_per_step (50 of 1,000). What is published, and "
+        "its intervals, is about the rest: the numbers of all people may be larger. A larger --items_per_step leaves "
+        "out less, for more noise (privstream plan top-k). Choose it by what you know of people: these numbers are "
+        "exact, and no guarantee covers a choice by them."
+    )
+    (more,) = report("top-k", both, **came, items_over_limit=100, holdings_over_limit=450).warnings()
+    assert "55% of all contributions: --items_per_step (100 of 1,000); --participation_cap (450 of 900). " in more
+    assert "decline" not in more, "where it is not known to rise"
+    (few,) = report("top-k", both, **came, items_over_limit=100, holdings_over_limit=8).warnings()
+    assert "participation_cap" not in few
+    (values,) = report("quantiles", limits(""), values_before_limit=10, values_over_limit=5).warnings()
+    assert "--unit event none (5 of 10)" in values and "A larger" not in values
+
+
+def test_limits_of_one_option_are_one_and_what_they_do_at_the_end_is_told() -> None:
+    came = {"items_before_limit": 100, "items_over_limit": 20, "contributions_before_limit": 80}
+    came |= {"contributions_over_limit": 30, "items_over_limit_at_first": 1, "contributions_before_limit_at_first": 9}
+    came |= {"contributions_over_limit_at_last": 7, "contributions_before_limit_at_last": 10}
+    (told,) = report("counts", limits("max_contributions"), **came).warnings()
+    assert "50% of all contributions: --max_contributions (50 of 100; 1e" not in told
+    assert "(50 of 100; 10% in the first quarter of the windows, 70% in the last)" in told
+    assert "may be larger, most so in later windows, which can look like a decline. A larger" in told
+    (since,) = report("counts", limits("max_contributions"), "start", **came).warnings()
+    assert "limits have left out up to 50%" in since
+
+
+def test_a_limit_that_leaves_out_little_but_most_at_the_end_is_told() -> None:
+    came = {"contributions_before_limit": 1000, "contributions_over_limit": 40}
+    came |= {"contributions_before_limit_at_last": 100, "contributions_over_limit_at_last": 40}
+    (told,) = report("counts", limits("max_contributions"), **came).warnings()
+    assert "limits have left out 4% of all contributions" in told and "40% in the last" in told
+
+
+def test_people_who_are_charged_are_another_whole() -> None:
+    came = {"items_before_limit": 1000, "items_over_limit": 100, "charged_before_limit": 20, "charged_over_limit": 10}
+    first, second = report("heavy-hitters", limits("items_per_step", "max_hits"), **came).warnings()
+    assert "left out 10% of all contributions: --items_per_step" in first
+    assert "left out 50% of all people who have something that may be reported: --max_hits (10 of 20)" in second
+
+
+@pytest.mark.parametrize(("left_out", "told"), [(96, "10%"), (94, "9%"), (500, "50%")])
+def test_shares_are_written_in_percent(left_out: int, told: str) -> None:
+    (warning,) = report("top-k", limits(), items_before_limit=1000, items_over_limit=left_out).warnings()
+    assert f"limits have left out {told} of all" in warning
 
 
 def test_values_beyond_their_limits_are_a_warning() -> None:
     came = {"events_usable": 200, "contributions_before_limit": 100}
     (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=5).warnings()
-    assert sums.startswith("WARNING: 5% of 100: 5 times the values of a person for an item in a window added up")
-    assert "--max_value" in sums
+    assert sums.startswith("WARNING: 5% (5 of 100): times the values of a person for an item in a window added up")
+    assert sums.endswith("a larger --max_value changes fewer, for more noise.")
 
 
 def test_reasons_come_by_their_number() -> None:

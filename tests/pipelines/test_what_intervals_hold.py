@@ -28,7 +28,7 @@ from privstream.pipelines.simulate.event_writers import ItemHolders
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOLD, SCOPE = "the numbers of people <who> count", "every third by itself"
 LEAVE = "of each person one thing counts (max_it)"
-LEFT_OUT = f"without what limits leave out: {LEAVE}."
+LEFT_OUT = f"but without what limits leave out: {LEAVE}."
 NOTE = "Some are more equal."
 INTERVALS = {"hold": HOLD, "scope": SCOPE, "leave_out": LEAVE, "note": NOTE}
 WITHOUT = "the numbers of what counts within the limits of the run"
@@ -78,30 +78,55 @@ def test_axes_say_who_is_counted(word: str) -> None:
 
 def test_the_meaning_of_intervals_is_one_sentence() -> None:
     assert meaning(LIMITED, "Bars") == f"Bars: where {HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT} {NOTE}"
-    assert meaning(None, "Bars", "95%") == f"Bars: where {WITHOUT} are, with probability 95%."
+    assert meaning(promise(probability=0.5), "Bars").endswith("are, with probability 50%.")
     assert meaning(promise(hold=3, scope=None), "It") == f"It: where {WITHOUT} are, with probability 95%."
+    assert meaning(None, "It") == f"It: where {WITHOUT} are, with probability as high as the run was asked for."
+    assert "\\x1b" in meaning(promise(hold="a\x1bb"), "It"), "what no XML can have is escaped"
+
+
+def in_columns(word: str, content: Promise = LIMITED) -> str:
+    """Return what is said of the columns of a question's rows."""
+    return columns_in_words(question(word).row_type, content)
 
 
 def test_tables_say_what_their_columns_hold() -> None:
-    of_counts = columns_in_words(question("counts").row_type, LIMITED)
-    assert of_counts == f"±: one standard deviation of the noise. {meaning(LIMITED, 'Error bound')}"
-    alerts = columns_in_words(question("alerts").row_type, LIMITED)
-    assert f"Gap lower bound: {HOLD} pass the threshold by at least so much, with probability 95%, {SCOPE}, w" in alerts
-    assert columns_in_words(question("heavy-hitters").row_type, LIMITED).endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE}")
-    assert columns_in_words(question("quantiles").row_type, LIMITED).startswith(f"Lower, upper: where {HOLD}")
+    assert in_columns("counts") == f"±: one standard deviation of the noise. {meaning(LIMITED, 'Error bound')}"
+    sure = f"with probability 95%, {SCOPE}"
+    bound = f"Gap lower bound: {HOLD} pass the threshold by at least so much, {sure}, {LEFT_OUT} {NOTE}"
+    assert in_columns("alerts").endswith(bound)
+    assert in_columns("heavy-hitters").endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE}")
+    assert in_columns("quantiles").startswith(f"Lower, upper: where {HOLD}")
+    assert f"is within it of the threshold, {sure}; these counts are {HOLD}, {LEFT_OUT}" in in_columns("flags")
+    assert in_columns("predecessor").endswith(f"points lie between a query and its answers, {sure}.")
+    assert in_columns("ranges", promise(hold="", scope="")) == "Error bound: none is stated."
+    assert "Counts" not in in_columns("heavy-hitters", UNLIMITED)
 
 
 def test_reports_and_live_pages_say_it_too(tmp_path: Path) -> None:
-    for word in ("counts", "heavy-hitters"):
-        path = write(tmp_path, word)
+    for word, error in (("counts", None), ("heavy-hitters", 7), ("heavy-hitters", None), ("alerts", None)):
+        path = tmp_path / f"{word}.jsonl" if (tmp_path / f"{word}.jsonl").exists() else write(tmp_path, word)
         file = Path(f"{path}.guarantee.json")
         content = json.loads(file.read_text())
-        content["accuracy"]["intervals"] = INTERVALS
+        content["accuracy"] |= {"intervals": INTERVALS, "count_error": error}
         file.write_text(json.dumps(content))
         found = read_result(str(path))
         (picture,) = section(found, None)["pictures"]
         assert LEFT_OUT in picture["caption"]
-        assert f"{HOLD} are, with probability 95%, {SCOPE}, {LEFT_OUT}" in newest(found)["bands"]
+        shown = newest(found)
+        assert f"95%, {SCOPE}, {LEFT_OUT}" in shown["bands"] or (word == "heavy-hitters" and error is None)
+        assert HOLD in shown["bands"] and LEFT_OUT in shown["bands"]
+        deviations = word == "alerts" or (word == "heavy-hitters" and error is None)
+        assert shown["bands"].startswith("After ±: two standard deviations of the noise." if deviations else "After ±")
+        if word == "heavy-hitters":
+            assert any(f"± {error or 10}" in cell for cell in shown["windows"][0]["rows"][0])
+
+
+@pytest.mark.parametrize("word", ["heavy-hitters", "counts"])
+def test_an_empty_picture_says_which_limits_may_be_why(word: str) -> None:
+    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    stream = io.BytesIO()
+    picture.prepare(Given(stream="", rows=[], promise=LIMITED, options=picture.options))(stream, PAGE)
+    assert f"Limits may be why: {LEAVE}." in json.loads(stream.getvalue())["caption"]
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +181,12 @@ def test_the_share_that_is_left_out_is_exact(limits: ModuleType, shop: Any) -> N
     triples = {(row["user"], row["item"], (row["time"].timestamp() - limits.START) // limits.WEEK) for row in table}
     beyond = sum(max(0, number - 10) for number in Counter(user for user, _, _ in triples).values())
     _, said = shop.run("counts", "--max_contributions 10", 1.0)
-    assert f"limits have left out {100 * beyond / len(triples):.0f}% of all contributions" in said
-    assert "later windows may miss more, which can look like a decline" in said
+    share = f"{100 * beyond / len(triples):.0f}%"
+    told = f"limits have left out {share} of all contributions: --max_contributions ({beyond:,} of {len(triples):,}; "
+    assert told in said
+    first, last = re.findall(r"(\d+)% in the first quarter of the windows, (\d+)% in the last\)", said)[0]
+    assert int(first) < 20 and int(last) > 60
+    assert "larger, most so in later windows, which can look like a decline. A larger --max_contributions" in said
     lines = re.findall(r"^([\d,]+) times an item of a person was left out", said, re.M)
     assert sum(int(number.replace(",", "")) for number in lines) == beyond
 
@@ -175,7 +204,7 @@ def test_a_table_on_the_terminal_says_what_it_holds(
     assert last.startswith(
         " of the noise. Error bound: where the numbers of people who count are, with probability 99%"
     )
-    assert "of each person at most 10 contributions in the whole run count (max_contributions), the first ones" in last
+    assert "each person counts with at most 10 contributions in the whole run (max_contributions), those of" in last
     assert "\nWARNING: limits have left out" in shown.err
 
 

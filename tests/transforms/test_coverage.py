@@ -9,11 +9,12 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded
 from examples import EXAMPLES, START, example
-from privstream.transforms import Domain, LinearQuery, PrivateQueries
+from privstream.transforms import AlertRule, Domain, LinearQuery, PrivateQueries
 from runner_harness import run
 
 SECOND = 1_000_000
 LIST = Domain(["a", "b", "c"])
+ENDLESS = {"start": None, "end": None}
 
 
 def options_named(made: beam.PTransform) -> list[str]:
@@ -25,7 +26,7 @@ def options_named(made: beam.PTransform) -> list[str]:
 def test_accuracy_says_what_intervals_hold(name):
     made = example(name)
     found = made.accuracy.to_dict()
-    assert set(found["intervals"]) == {"hold", "scope", "leave_out", "note"}
+    assert set(found["intervals"]) == {"hold", "scope", "leave_out", "note", "probability", "limits"}
     assert found["intervals"]["hold"] and found["intervals"]["scope"]
     limits = made.coverage.limits
     assert bool(found["intervals"]["leave_out"]) == bool(limits)
@@ -51,7 +52,9 @@ def test_accuracy_says_what_intervals_hold(name):
         ("heavy hitters by clock", {}, ["items_per_step"]),
         ("heavy hitters by clock", {"max_hits": 1}, ["items_per_step", "max_hits"]),
         ("heavy hitters by clock", {"participation_cap": 1}, ["items_per_step", "participation_cap"]),
-        ("heavy hitters by clock", {"start": None, "end": None, "horizon": 1}, ["items_per_step", "horizon"]),
+        ("heavy hitters by clock", {"participation_cap": 2}, ["items_per_step"]),
+        ("heavy hitters by clock", ENDLESS | {"horizon": 1, "participation_cap": 2}, ["items_per_step", "horizon"]),
+        ("heavy hitters by clock", ENDLESS | {"horizon": 1}, ["items_per_step", "horizon"]),
         ("heavy hitters", {"max_hits": 1}, ["items_per_step", "max_hits"]),
         ("heavy hitters by counts", {"max_hits": 1}, ["items_per_step"]),
         ("heavy hitters in streams, by counts", {}, ["items_per_step", "streams_per_person"]),
@@ -63,14 +66,17 @@ def test_accuracy_says_what_intervals_hold(name):
         ("top-k in streams", {}, ["items_per_step", "streams_per_person"]),
         ("alerts", {}, []),
         ("alerts in streams", {}, ["streams_per_person"]),
-        ("alerts by status", {}, ["max_hits"]),
+        ("alerts by status", {}, []),
+        ("alerts by status", {"max_hits": 1}, ["max_hits"]),
         ("histogram", {}, []),
         ("histogram", {"categories_per_row": 2}, ["categories_per_row"]),
         ("histogram", {"categories_per_row": 4}, []),
         ("histogram of people", {"max_per_window": 1}, ["max_contributions", "max_per_window"]),
+        ("histogram of people", {"max_per_window": 2}, ["max_contributions"]),
         ("flags of people", {}, ["max_contributions"]),
         ("cardinality", {}, []),
-        ("cardinality", {"visits_per_person": 3}, ["visits_per_person"]),
+        ("cardinality", {"visits_per_person": 2}, []),
+        ("cardinality", {"visits_per_person": 1}, ["visits_per_person"]),
         ("cardinality", {"streams": ("s", "t")}, ["streams_per_person"]),
         ("ranges", {}, []),
         ("predecessors", {}, []),
@@ -80,23 +86,37 @@ def test_accuracy_says_what_intervals_hold(name):
 def test_limits_are_named_that_can_bind_and_no_others(name, changes, options):
     made = example(name, **changes)
     assert options_named(made) == options
-    assert ("true" in made.coverage.holds or "measurements" in made.coverage.holds) == (not options)
+    everything = ("usable and in time" in made.coverage.holds) or "measurements" in made.coverage.holds
+    assert everything == (not options)
 
 
-def test_with_renewal_limits_are_those_of_a_period():
-    made = example("counts", renew_every=10)
-    assert "at most 2 contributions in one period count" in made.accuracy.coverage.leaves_out
+def test_with_renewal_limits_and_scopes_are_those_of_a_period():
+    found = example("counts", renew_every=10).accuracy.coverage
+    assert "at most 2 contributions in one period (max_contributions)" in found.leaves_out
+    assert found.scope.endswith(" together, in one period")
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "scope"),
     [
         ("counts", {}, "all of up to 10,000 items together"),
-        ("counts", {"end": None}, "all of a window together"),
+        ("counts", {"end": None}, "all of up to 10,000 items of a window together"),
         ("counts of a list", {}, "all of them together"),
+        ("counts of a list", {"streams": ("s", "t")}, "all of them together"),
+        ("counts of a list", {"end": None, "over": "window"}, "all of a window together"),
         ("quantiles", {"end": None}, "all of a window together"),
+        ("quantiles", {"end": None, "streams": ("s", "t")}, "all of a window of a stream together"),
+        ("histogram", {"streams": ("s", "t")}, "all of a stream together"),
+        ("flags", {"streams": ("s", "t")}, "all of a stream together"),
+        ("cardinality", {"streams": ("s", "t")}, "all of a stream together"),
+        ("ranges", {"streams": ("s", "t")}, "all of a stream together"),
+        ("predecessors", {"streams": ("s", "t")}, "all of a stream together"),
+        ("predecessors", {}, "all of them together"),
+        ("ranges", {"consistent": True}, ""),
         ("heavy hitters", {}, "each by itself"),
+        ("heavy hitters by counts", {}, "all of them together"),
         ("top-k", {}, "each by itself"),
+        ("alerts", {}, "each test by itself, with an alert or without"),
     ],
 )
 def test_which_intervals_hold_together(name, changes, scope):
@@ -106,6 +126,41 @@ def test_which_intervals_hold_together(name, changes, scope):
 @pytest.mark.parametrize("name", ["heavy hitters by counts", "alerts", "alerts by counts", "measurements"])
 def test_numbers_that_are_published_for_their_noise_say_so(name):
     assert "near the threshold" in example(name).coverage.note
+
+
+def test_rules_that_are_met_for_good_say_so():
+    rules = (AlertRule(name="outage", at_most=20),)
+    assert "met for good" in example("alerts by status", rules=rules, max_hits=1).coverage.note
+    assert example("alerts by status", rules=rules, max_hits=2).coverage.note == "", "two windows charge no more"
+    assert example("alerts by status", max_hits=1).coverage.note == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("counts of the last windows", {}, "the numbers of contributions that count"),
+        ("counts of the last windows", {"unit": "event", "max_contributions": None}, "the numbers of all events"),
+        ("counts", {"max_value": 5}, "what each person adds for an item in a window, clipped to max_value"),
+        ("counts since the start", {"max_value": 5}, "in the first window with it, clipped to max_value"),
+        ("counts of events", {"max_value": 5}, "of the values of events, clipped to max_value"),
+        ("counts", {}, "those of the first windows, and random ones in a window"),
+        ("top-k", {}, "their order and gaps may be others, and an item may seem to fall only because its people"),
+        ("heavy hitters", {"selection": "random"}, "at most 1 item in a window (items_per_step), chosen at random"),
+        ("top-k in streams", {"participation_cap": 1}, "at most 1 window of all streams together, in the whole run"),
+        ("histogram of people", {}, "each for one category"),
+        ("histogram", {"categories_per_row": 2}, "each event counts with at most 2 categories (categories_per_row)"),
+        ("counts since the start", {}, "which can look like a standstill"),
+    ],
+)
+def test_words_are_those_of_what_is_counted(name, changes, words):
+    found = example(name, **changes).coverage
+    assert words in f"{found.holds} {found.leaves_out} {found.note}"
+
+
+def test_a_list_that_is_longer_than_what_counts_in_a_window_can_be_cut_off():
+    listed = Domain([str(number) for number in range(65_536)])
+    made = example("counts of a list", domain=listed, max_contributions=65_536, delta=1e-3)
+    assert options_named(made) == ["max_contributions"]
 
 
 def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> Counter[str]:
@@ -141,11 +196,26 @@ def test_counts_say_how_much_was_left_out(limit):
     assert (kept < came.total()) == (limit < 100)
 
 
-def test_what_counted_before_is_not_left_out_of_counts_since_the_start():
+def test_since_the_start_a_pair_comes_once_and_is_left_out_again_and_again():
     events = shopping()
+    pairs = Counter(user for user, _ in {(user, item) for user, item, _, _ in events})
     told = counted(example("counts since the start", max_contributions=100), events)
-    assert told["contributions_before_limit"] == triples(events).total()
+    assert told["contributions_before_limit"] == pairs.total()
     assert told["contributions_over_limit"] == told["items_over_limit"] == 0
+    always = [("p", item, (START + 10 * window) * SECOND, "") for window in range(2) for item in "ab"]
+    told = counted(example("counts since the start", max_contributions=1), always)
+    assert told["items_over_limit"] + told["contributions_over_limit"] in (2, 3)
+
+
+def test_what_is_left_out_at_the_end_is_counted_by_itself():
+    """Two people with one item in each of eight windows, of which five count."""
+    events = [(f"p{i}", "1", (START + 10 * window) * SECOND, "") for window in range(8) for i in range(2)]
+    told = counted(example("counts", max_contributions=5, end=START + 80), events)
+    assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (16, 6)
+    assert (told["contributions_before_limit_at_first"], told["contributions_over_limit_at_first"]) == (4, 0)
+    assert (told["contributions_before_limit_at_last"], told["contributions_over_limit_at_last"]) == (4, 4)
+    renewed = counted(example("counts", max_contributions=1, end=START + 80, renew_every=20), events)
+    assert (renewed["contributions_over_limit_at_first"], renewed["contributions_over_limit_at_last"]) == (0, 8)
 
 
 def test_rankings_say_how_much_was_left_out():
@@ -179,8 +249,9 @@ def test_people_whom_alerts_charge_out_are_counted():
 
 def test_histograms_say_how_much_was_left_out():
     events = [(f"p{i}", "1\x1f2\x1f3\x1f9", (START + i % 20) * SECOND, "") for i in range(12)]
-    told = counted(example("histogram", categories_per_row=2), events)
+    told = counted(example("histogram", categories_per_row=2), [*events, ("p", "1\x1f2\x1f3", 5, "")])
     assert (told["categories_before_limit"], told["categories_over_limit"]) == (36, 12)
+    assert told["events_outside_run"] == 1, "its categories are none of the run's"
     singles = [("p", "1", (START + i) * SECOND, "") for i in range(20)]
     told = counted(example("histogram of people", max_per_window=4, max_contributions=5), singles)
     assert (told["items_before_limit"], told["items_over_limit"]) == (20, 12)
@@ -189,9 +260,11 @@ def test_histograms_say_how_much_was_left_out():
 
 def test_quantiles_say_how_much_was_left_out():
     rows = [beam.Row(user="p", value=1.0 + i % 5, time=Timestamp(START + i), stream="") for i in range(20)]
+    rows += [beam.Row(user="p", value=99.0, time=Timestamp(time), stream="") for time in (START + 15, 5)]
     results = run_bounded("fn_api", rows, example("quantiles", max_contributions=1))
     told = {name.partition(":")[2]: number for name, number in results.counters.items()}
-    assert (told["values_before_limit"], told["values_over_limit"]) == (20, 18)
+    assert (told["values_before_limit"], told["values_over_limit"]) == (21, 19)
+    assert told["values_clipped"] == 1, "what is outside of the run is not clipped"
     assert (told["contributions_before_limit"], told["contributions_over_limit"]) == (2, 1)
 
 

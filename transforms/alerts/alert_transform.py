@@ -20,8 +20,11 @@ BUDGETS = ("shared", "per_rule")
 OF_ALL_TESTS = "each test by itself, with an alert or without"
 """The scope of bounds where the noise of a test is that of its number."""
 
-MORE_WRONG = "Of alerts whose numbers are near the threshold, more have a wrong bound."
+MORE_WRONG = "Alerts of numbers that are near the threshold, or on its other side, mostly have a wrong bound."
 """What is to be said of them."""
+
+FALSE_ALERTS = ", so that alerts of at_least rules may be missing, and those of at_most rules may be false"
+"""What may be true where limits leave people out."""
 
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""

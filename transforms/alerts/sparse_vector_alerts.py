@@ -18,7 +18,14 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.transforms.alerts.alert_transform import BUDGETS, LATER, MORE_WRONG, OF_ALL_TESTS, AlertTransform
+from privstream.transforms.alerts.alert_transform import (
+    BUDGETS,
+    FALSE_ALERTS,
+    LATER,
+    MORE_WRONG,
+    OF_ALL_TESTS,
+    AlertTransform,
+)
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -255,7 +262,7 @@ class SparseVectorAlerts(AlertTransform):
             tests=len(plan.rules) * streams * (self.windows or LATER),
             beta=plan.beta,
         )
-        return StatusAlerts(plan=plan, monitor=monitor)
+        return StatusAlerts(plan=plan, monitor=monitor, windows=self.windows)
 
     def _worse(self, counted: CountedAlerts | StatusAlerts | None) -> tuple[bool, float]:
         """Return what "auto" wants little of: methods that stop counting all who are there, and the margin."""
@@ -316,8 +323,8 @@ class SparseVectorAlerts(AlertTransform):
         """Who counts: people in some streams and, by status, while they have charges left."""
         limits = streams_of_person(self.streams_per_person, self.plan.streams)
         if isinstance(self.counted, StatusAlerts):
-            return people_who_count([*limits, *self.counted.charges], EACH)
-        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG)
+            return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more=FALSE_ALERTS)
+        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG, more=FALSE_ALERTS)
 
     @property
     def event_fields(self) -> EventFields:

@@ -20,13 +20,19 @@ from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
 from privstream.transforms.events.bounding import place_in_run
-from privstream.transforms.events.charged_people import count_charged
+from privstream.transforms.events.coverage import charged_out
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
+
+USED_UP = (
+    "When an at_most alert ends, everybody who is back is charged: where nobody has charges left, such a rule is met "
+    "for good, whatever people do."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +42,12 @@ class StatusAlerts:
     Attributes:
         plan: the rules, the streams and what was asked of the tests.
         monitor: of one stream.
+        windows: of the run, or of a period; None for no end.
     """
 
     plan: AlertPlan
     monitor: RuleMonitor
+    windows: int | None
 
     proof: ClassVar[str] = "docs/proofs/status_monitor.md, section 6"
 
@@ -58,8 +66,14 @@ class StatusAlerts:
     @property
     def charges(self) -> tuple[Limit, ...]:
         """The limit by which people who were charged no longer count."""
-        times = f"{self.monitor.max_hits:,} start{'s' * (self.monitor.max_hits > 1)} or ends of alerts"
-        return (Limit("max_hits", f"who was charged for {times} before (max_hits) no longer counts", lasting=True),)
+        if self.windows is not None and self.monitor.max_hits >= self.windows * len(self.plan.rules):
+            return ()
+        return (charged_out(self.monitor.max_hits, "for starts and ends of alerts"),)
+
+    @property
+    def note(self) -> str:
+        """What is to be said of alerts that people who are used up can bring about."""
+        return USED_UP if self.runs_dry and self.charges else ""
 
     @property
     def runs_dry(self) -> bool:
@@ -110,6 +124,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         self.method = method
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")
+        self.limited = LimitCounter("charged", steps)
 
     @cached_property
     def monitor(self) -> RuleMonitor:
@@ -126,7 +141,8 @@ class DecideRules(SingleSteps, state="decide_rules"):
         given = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-        count_charged(given, state.counters, self.monitor.max_hits)
+        active = given.active(state.counters, self.monitor.max_hits)
+        self.limited.add(step, len(active), len(active) - int(active.sum()))
         found, since, charges = self.monitor.decide(state.counters, state.since, given, noise)
         self.alerts.inc(len(found.rules))
         after = Met(state.counters.add(charges), since, state.unlogged.merged(charges))

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.side_by_side import SideBySide
@@ -21,6 +20,7 @@ from privstream.transforms.cardinality.membership_log import MembershipLog, Stay
 from privstream.transforms.cardinality.presence_rules import FOR_EVER, PresenceRules
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
@@ -74,8 +74,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.visits = visits
         self.streams_per_person = streams_per_person
-        self.came = Metrics.counter("privstream", "entries_before_limit")
-        self.left_out = Metrics.counter("privstream", "entries_over_limit")
+        self.limited = LimitCounter("entries", steps)
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
@@ -88,8 +87,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         present = before > step
         entering = np.flatnonzero(~present & (stay > 0))
         admitted, visits, joined, of_person = self._admit(said.users[entering], places[entering], state)
-        self.came.inc(len(admitted))
-        self.left_out.inc(int(len(admitted) - admitted.sum()))
+        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)

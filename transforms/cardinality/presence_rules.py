@@ -125,10 +125,11 @@ class SplitPresence(beam.DoFn):
         kinds = self.rules.kinds(batch["item"]) if self.rules.by_item else np.full(batch.num_rows, ENTER)
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
-        self.outside.inc(len(times) - len(rows))
+        meant = (streams >= 0) & (kinds >= 0)
         self.other_streams.inc(int((streams < 0).sum()))
-        self.other_values.inc(int((kinds < 0).sum()))
-        keep = (streams[rows] >= 0) & (kinds[rows] >= 0)
+        self.other_values.inc(int(((streams >= 0) & (kinds < 0)).sum()))
+        self.outside.inc(int(meant.sum() - meant[rows].sum()))
+        keep = meant[rows]
         rows, steps = rows[keep], steps[keep]
         self.usable.inc(len(rows))
         if not len(rows):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
@@ -17,7 +17,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.presence_rules import FOR_EVER, LastPresence, PresenceRules, SplitPresence
 from privstream.transforms.cardinality.publishing import PublishCardinality
-from privstream.transforms.events.coverage import FIRST, people_who_count, streams_of_person
+from privstream.transforms.events.coverage import FIRST, people_who_count, streams_of_person, together
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
@@ -201,10 +201,10 @@ class SetCardinality(PrivateTransform):
             self.mechanism.visits_per_person,
             streams_of_person(self.streams_per_person, self.rules.streams),
         )
-        if visits is not None:
+        if visits is not None and (self.steps.count is None or visits < self.steps.count):
             where = "in the whole run" if self.rules.streams == ("",) else "to a stream in the whole run"
             limits.append(Limit.at_most("visits_per_person", visits, "visit", where, FIRST, lasting=True))
-        return people_who_count(limits, TOGETHER)
+        return people_who_count(limits, together(self.rules.streams))
 
     @property
     def prediction(self) -> Accuracy:

@@ -20,6 +20,7 @@ from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
@@ -74,8 +75,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.limits = limits
         self.key_shards = key_shards
         self._sources = SourcesByName(partial(noise.derive, "contribution"))
-        self.came = Metrics.counter("privstream", "contributions_before_limit")
-        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.limited = LimitCounter("contributions", steps)
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
     def handle(
@@ -91,8 +91,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         if self.distinct:
             rows = np.flatnonzero(new)
         admitted = rows[self._within_limit(held, rows, state.times)]
-        self.came.inc(len(held.users))
-        self.left_out.inc(len(rows) - len(admitted))
+        self.limited.add(step, len(rows), len(rows) - len(admitted))
         times = Charges.of(held.users[admitted])
         counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
         after = Contributed(state.times.add(times), state.pairs.add(counted))

@@ -20,7 +20,7 @@ from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
+from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -192,28 +192,40 @@ class KeyedCounts(PrivateTransform):
     @property
     def coverage(self) -> Coverage:
         """What counts: of a person so many contributions, and of a value what is within its limits."""
-        scope = TOGETHER if self.domain is not None else f"all of up to {MANY:,} items together"
-        if self.steps.count is None:
-            scope = "all of a window together"
-        limits, holds = [], f"the true numbers of {'people' if self._by_person else 'events'}"
+        over, limits, note = self.mechanism.over, [], ""
+        what, everything = "events", ALL_EVENTS
+        if self._by_person:
+            what, everything = "people", ALL_PEOPLE
+            if over not in ("window", "start"):
+                what = "contributions"  # of several windows; a person has one for each
+                everything = "the numbers of contributions in all records that are usable and in time"
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
-            limit = Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True)
-            limits, holds = [limit], "the numbers of people who count"
+            kept = f"{FIRST_WINDOWS}, and random ones in a window"
+            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=True))
         if self.mechanism.max_value is not None:
-            holds += ", and the sums of their values, clipped to max_value,"
+            whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
+            if self._distinct:
+                whose = "what each person adds for an item in the first window with it"
+            note = f"Sums and means are of {whose}, clipped to max_value; after ± of sums is a standard deviation."
+        some = "" if self.domain is not None else f"up to {MANY:,} items"
+        scope = f"all of {some} together" if some else TOGETHER
+        if self.steps.count is None:
+            scope = f"all of {some + ' of ' if some else ''}a window together"
         return Coverage(
-            holds=holds,
+            holds=f"the numbers of {what} {'who' if what == 'people' else 'that'} count" if limits else everything,
             scope=scope,
             limits=tuple(limits),
-            looks_like="a standstill" if self.mechanism.over == "start" else "a decline",
+            beyond=f"the numbers of all {what} may be larger",
+            looks_like="a standstill" if over == "start" else "a decline",
+            note=note,
         )
 
     @property
     def _may_leave_out(self) -> bool:
         """Whether a person can have more contributions than count."""
         windows = 1 if self._distinct else self.steps.count
-        if self.domain is None or windows is None:
+        if self.domain is None or windows is None or len(self.domain) > MOST_IN_WINDOW:
             return True
         return self.mechanism.contributions < windows * len(self.domain) * len(self.streams or ("",))
 

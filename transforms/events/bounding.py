@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, seal_encoded, totals
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.events.shards import people_key
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.step_batches import OnTimeBatches
@@ -180,8 +180,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
         self.selection = selection
         self.item_shards = item_shards
         self.by_people = by_people
-        self.came = Metrics.counter("privstream", "items_before_limit")
-        self.left_out = Metrics.counter("privstream", "items_over_limit")
+        self.limited = LimitCounter("items", steps)
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late events."""
@@ -201,8 +200,7 @@ class BoundPerWindow(OnTimeBatches, state="bound_per_window"):
             selection=self.selection,
             lots=lambda some: self._lots(key.step, events, some),
         )
-        self.came.inc(len(kept.rows) + kept.left_out)
-        self.left_out.inc(kept.left_out)
+        self.limited.add(key.step, len(kept.rows) + kept.left_out, kept.left_out)
         values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
         batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
         held = InStreams.sort(events.streams, events.codes[kept.rows], batch)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from privstream.mechanisms.accuracy import EACH, Coverage, Limit
+from privstream.mechanisms.accuracy import EACH, TOGETHER, Coverage, Limit
 from privstream.transforms.events.domain import Domain
 
 WHOLE_RUN = "in the whole run"
 FIRST = "first"
+FIRST_WINDOWS = "those of the first windows"
 
-OF_ALL = "each by itself, published or not"
-"""The scope of intervals of numbers that are published because they are large with their noise."""
+ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
+ALL_EVENTS = "the numbers of all events that are usable and in time"
+"""What is counted where no limit leaves anything out."""
 
-TOO_LARGE = "Of numbers near the threshold, those that are published are mostly too large."
-"""What is to be said of them."""
+FOR_OTHERS = ", and an item may seem to fall only because its people have more of others"
+"""What may be true where only some items of a person count in a window."""
+
+POINTS = "the numbers of points after all events that are usable and in time"
+"""What is counted where points come and go."""
+
+TOO_LARGE = "A number that is published near the threshold is mostly too large: it may be there for its noise."
+"""What is to be said of numbers that are published because they are large with their noise."""
 
 
 def items_in_window(most: int, selection: str, domain: Domain | None, stream: str) -> list[Limit]:
@@ -31,9 +39,25 @@ def items_in_window(most: int, selection: str, domain: Domain | None, stream: st
     return [Limit.at_most("items_per_step", most, "item", f"in a window{stream}", selection)]
 
 
-def windows_of_person(most: int | None, option: str) -> list[Limit]:
-    """Return the limit of the windows that a person takes part in, if there is one; `option` sets it."""
-    return [] if most is None else [Limit.at_most(option, most, "window", WHOLE_RUN, FIRST, lasting=True)]
+def windows_of_person(most: int | None, option: str, possible: int | None, *, streams: bool) -> list[Limit]:
+    """Return the limit of the windows that a person takes part in, if it can leave something out.
+
+    Args:
+        most: windows of a person that count; None for all.
+        option: what sets it.
+        possible: windows of streams in which a person can be, if that is known.
+        streams: whether there are streams, so that a window counts in each of them.
+    """
+    if most is None or (possible is not None and most >= possible):
+        return []
+    where = "of all streams together, in the whole run" if streams else WHOLE_RUN
+    return [Limit.at_most(option, most, "window", where, FIRST, lasting=True)]
+
+
+def charged_out(most: int, what: str) -> Limit:
+    """Return the limit by which people who were charged so often (`max_hits`), for what is said, no longer count."""
+    times = "once" if most == 1 else f"{most:,} times"
+    return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
 
 
 def streams_of_person(most: int | None, streams: tuple[str, ...] | None) -> list[Limit]:
@@ -48,8 +72,16 @@ def streams_of_person(most: int | None, streams: tuple[str, ...] | None) -> list
     return [Limit.at_most("streams_per_person", most, "stream", WHOLE_RUN, FIRST, lasting=True)]
 
 
-def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "") -> Coverage:
-    """Return what answers about numbers of people hold under some limits."""
+def together(streams: tuple[str, ...] | None, *, each_window: bool = False) -> str:
+    """Return the scope of intervals that are right at once, by stream where there are several."""
+    several = streams is not None and len(streams) > 1
+    if not each_window:
+        return "all of a stream together" if several else TOGETHER
+    return f"all of a window{' of a stream' * several} together"
+
+
+def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "", more: str = "") -> Coverage:
+    """Return what answers about numbers of people hold under some limits; `more` as that of `Coverage`."""
     limits = tuple(limits)
-    holds = "the numbers of people who count" if limits else "the true numbers of people"
-    return Coverage(holds=holds, scope=scope, limits=limits, note=note)
+    holds = "the numbers of people who count" if limits else ALL_PEOPLE
+    return Coverage(holds=holds, scope=scope, limits=limits, note=note, more=more)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.side_by_side import SideBySide
@@ -19,6 +18,7 @@ from privstream.transforms.batches import HolderBatch, StepKey, sealed_batch
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.stream_groups import InStreams, group_of
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
@@ -65,8 +65,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         self.participations = participations
         self.streams = streams
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
-        self.came = Metrics.counter("privstream", "holdings_before_limit")
-        self.left_out = Metrics.counter("privstream", "holdings_over_limit")
+        self.limited = LimitCounter("holdings", steps)
 
     def handle(
         self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributions
@@ -83,8 +82,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
             lots[order] = together.words(people[order])[:, 0, 0]
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
-        self.came.inc(len(kept))
-        self.left_out.inc(int(len(kept) - kept.sum()))
+        self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
         outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.accuracy import Limit
+from privstream.mechanisms.accuracy import TOGETHER, Limit
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
-from privstream.transforms.events.coverage import OF_ALL, TOO_LARGE
+from privstream.transforms.events.coverage import TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
@@ -79,7 +79,7 @@ class ByCounts:
     @property
     def scope(self) -> tuple[str, str]:
         """Which counts are right at once, and a note on it: what is published is chosen by the same numbers."""
-        return OF_ALL, TOO_LARGE
+        return TOGETHER, TOO_LARGE
 
     @property
     def charges(self) -> tuple[Limit, ...]:
@@ -95,9 +95,10 @@ class ByCounts:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The noise and the threshold."""
+        """The noise, the threshold and, for bars, by how much a count is off in all tests together."""
         stddev = self.counts.stddev(1)
-        return {"count_stddev": stddev, "noise_scale": stddev, "threshold": self.threshold}
+        bar = {"count_error": self.error}
+        return {"count_stddev": stddev, "noise_scale": stddev, "threshold": self.threshold, **bar}
 
     @property
     def guarantee(self) -> PrivacyGuarantee:

@@ -13,6 +13,7 @@ from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
+from privstream.transforms.events.coverage import charged_out
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
@@ -39,7 +40,7 @@ class ByMonitor:
         shards: of people, and of items.
     """
 
-    charged_for: ClassVar[str] = "report"
+    charged_for: ClassVar[str] = "for reports"
 
     monitor: ThresholdMonitor | StatusMonitor
     windows: int | None
@@ -65,6 +66,7 @@ class ByMonitor:
         calibrated = self.monitor.calibrated
         numbers = {
             "count_stddev": self.monitor.count_stddev,
+            "count_error": self.monitor.count_error(self.monitor.beta),
             "noise_scale": calibrated.noise_scale,
             "threshold": calibrated.threshold,
         }
@@ -97,8 +99,7 @@ class ByMonitor:
         most, items = self.monitor.max_hits, self.monitor.items_per_step
         if self.windows is not None and most >= self.windows * items:
             return ()
-        times = f"{most:,} {self.charged_for}{'s' * (most > 1)}"
-        return (Limit("max_hits", f"who was charged for {times} before (max_hits) no longer counts", lasting=True),)
+        return (charged_out(most, self.charged_for),)
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report in window 1, 2, .."""

@@ -25,7 +25,7 @@ class ByStatus(ByMonitor):
         monitor: of one stream.
     """
 
-    charged_for: ClassVar[str] = "change"
+    charged_for: ClassVar[str] = "for starts and ends"
 
     monitor: StatusMonitor
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_events
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.timing.ordered import OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
@@ -31,6 +33,11 @@ class MonitorStage(OrderedSteps):
         self.monitor = monitor
         self.noise = noise
         self.domain = domain
+        self.limited = LimitCounter("charged", steps)
+
+    def count_charged(self, step: int, active: np.ndarray) -> None:
+        """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
+        self.limited.add(step, len(active), len(active) - int(active.sum()))
 
     def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
         """Describe late holdings by item."""

@@ -7,7 +7,6 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.transforms.batches import HolderBatch, StepKey
-from privstream.transforms.events.charged_people import count_charged
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.rows import STARTED, HeavyHitter
 from privstream.transforms.timing.ordered import Handled
@@ -25,7 +24,7 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
         alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
-        count_charged(holdings, state, self.monitor.max_hits)
+        self.count_charged(step, holdings.active(state, self.monitor.max_hits))
         hits, charges = self.monitor.decide(state, holdings, noise.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)

@@ -22,6 +22,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
 from privstream.transforms.events.coverage import (
+    FOR_OTHERS,
     items_in_window,
     people_who_count,
     streams_of_person,
@@ -200,7 +201,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.neighbouring = neighbouring
         self.beta = beta
         self._participations = bound if capped else None
-        self._capped_by = "horizon" if participation_cap is None else "participation_cap"
+        self._capped_by = "participation_cap" if participation_cap == bound else "horizon"
         monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
@@ -317,14 +318,17 @@ class ShiftingHeavyHitters(PrivateTransform):
     def coverage(self) -> Coverage:
         """Who counts: people within their limits, and, where reports charge them, while they have charges left."""
         stream = "" if self.streams_per_person is None else " of a stream"
+        possible = None if self.steps.count is None else self.steps.count * (self.streams_per_person or 1)
+        items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
         return people_who_count(
             [
-                *items_in_window(self.items_per_step, self.selection, self.domain, stream),
-                *windows_of_person(self._participations, self._capped_by),
+                *items,
+                *windows_of_person(self._participations, self._capped_by, possible, streams=bool(stream)),
                 *streams_of_person(self.streams_per_person, self.streams),
                 *self.answer.charges,
             ],
             *self.answer.scope,
+            more=f", items that they have may be missing{FOR_OTHERS if items else ''}",
         )
 
     @property

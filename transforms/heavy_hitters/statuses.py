@@ -15,7 +15,6 @@ from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, Names, StepKey
-from privstream.transforms.events.charged_people import count_charged
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
 from privstream.transforms.timing.ordered import Handled
@@ -87,7 +86,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         noise = self.steps.renewed(self.noise, step).derive("stream", stream)
-        count_charged(holdings, state.counters, self.monitor.max_hits)
+        self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
         found, up, charges = self.monitor.decide(state.counters, state.up, holdings, noise)
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))

@@ -13,6 +13,7 @@ from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.timing.public_clock import on_clocks
 from privstream.transforms.timing.steps import Steps
@@ -37,10 +38,10 @@ class Categories:
     limit: int
     separator: str
 
-    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, int]:
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, for lists of texts, row and position in the domain of each category that counts.
 
-        Return also how many would count without the limit.
+        Return also the rows of those that are beyond the limit.
         """
         rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
         found = pc.index_in(texts, self.domain.texts)
@@ -50,15 +51,16 @@ class Categories:
         first.sort()
         rows, positions = rows[first], positions[first]
         place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        return rows[place < self.limit], positions[place < self.limit], len(rows)
+        within = place < self.limit
+        return rows[within], positions[within], rows[~within]
 
-    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, int]:
+    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, for texts, what `of_lists` returns for lists."""
         if self.limit > 1:
             return self.of_lists(pc.split_pattern(items, self.separator))
         found = pc.index_in(items, self.domain.texts)
         rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64), len(rows)
+        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
 
 
 class ReadCategories(beam.DoFn):
@@ -72,17 +74,14 @@ class ReadCategories(beam.DoFn):
         self.outside = Metrics.counter("privstream", "events_outside_run")
         self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
-        self.came = Metrics.counter("privstream", "categories_before_limit")
-        self.left_out = Metrics.counter("privstream", "categories_over_limit")
+        self.limited = LimitCounter("categories")
 
     def read(self, batch: pa.RecordBatch) -> Contributions:
         """Return what counts in a batch."""
         self.events.inc(batch.num_rows)
         items = batch["item"]
         of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
-        rows, positions, listed_in_all = of_items(items)
-        self.came.inc(listed_in_all)
-        self.left_out.inc(listed_in_all - len(rows))
+        rows, positions, beyond = of_items(items)
         streams = stream_numbers(batch["stream"], self.categories.streams)
         times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
@@ -90,10 +89,13 @@ class ReadCategories(beam.DoFn):
         step[in_run] = in_step
         listed = np.zeros(len(times), bool)
         listed[rows] = True
-        self.outside.inc(len(times) - len(in_run))
-        self.other_streams.inc(int((streams < 0).sum()))
-        self.other_items.inc(int(len(times) - listed.sum()))
-        keep = (step[rows] >= 0) & (streams[rows] >= 0)
+        of_stream = streams >= 0
+        self.other_streams.inc(int(len(times) - of_stream.sum()))
+        self.other_items.inc(int((of_stream & ~listed).sum()))
+        self.outside.inc(int((of_stream & listed & (step < 0)).sum()))
+        keep = (step[rows] >= 0) & of_stream[rows]
+        left_out = int(((step[beyond] >= 0) & of_stream[beyond]).sum())
+        self.limited.add(0, int(keep.sum()) + left_out, left_out)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))
         return Contributions(rows, positions, streams[rows], step[rows])

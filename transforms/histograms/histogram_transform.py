@@ -16,7 +16,7 @@ from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
+from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
@@ -150,14 +150,16 @@ class CategoryTransform(PrivateTransform):
         if several > 1:
             thing = "category"
             if several < len(self.categories.domain):
-                limits.append(Limit.at_most("categories_per_row", several, thing, "of it", FIRST, unit="event"))
+                limits.append(Limit.at_most("categories_per_row", several, thing, "", FIRST, unit="event"))
         if self.max_contributions is not None:
-            most = self.max_contributions
+            most, in_window = self.max_contributions, self.max_per_window
             limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True))
-            if self.max_per_window is not None:
-                limits.append(Limit.at_most("max_per_window", self.max_per_window, thing, "in a window", FIRST))
+            if in_window is not None and in_window < most:
+                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", FIRST))
+        one = ", each for one category," if several == 1 else ""
         return Coverage(
-            holds="the numbers of events that count" if limits else "the true numbers of events",
+            holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}{one}",
+            scope=together(self.categories.streams),
             limits=tuple(limits),
             beyond="the numbers of all events may be larger",
             looks_like="a standstill",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
@@ -22,6 +21,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.events.shards import people_key, split_by_shard
 from privstream.transforms.histograms.events import Categories, ReadCategories, count
 from privstream.transforms.timing.on_time_markers import KeyedBatch
@@ -75,8 +75,7 @@ class BoundRows(OnTimeBatches, state="bound_rows"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
-        self.came = Metrics.counter("privstream", "items_before_limit")
-        self.left_out = Metrics.counter("privstream", "items_over_limit")
+        self.limited = LimitCounter("items", steps)
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late rows."""
@@ -89,8 +88,7 @@ class BoundRows(OnTimeBatches, state="bound_rows"):
         """Bound one step of one shard of people."""
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows, places = first_rows(events.users, events.items, events.times, self.limit)
-        self.came.inc(len(events.users))
-        self.left_out.inc(len(events.users) - len(rows))
+        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
         kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
         yield people_key(key.shard), seal(key, kept)
 
@@ -105,15 +103,13 @@ class LimitRows(OrderedSteps, state="limit_rows"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
-        self.came = Metrics.counter("privstream", "contributions_before_limit")
-        self.left_out = Metrics.counter("privstream", "contributions_over_limit")
+        self.limited = LimitCounter("contributions", steps)
 
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Admit rows while their person has some left, and count what is admitted."""
         rows = HolderBatch.join([batch for _, batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
-        self.came.inc(len(admitted))
-        self.left_out.inc(int(len(admitted) - admitted.sum()))
+        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
         counts = list(on_clocks(count(self.categories, streams, np.full(len(streams), step), positions)))

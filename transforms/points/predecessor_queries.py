@@ -14,6 +14,7 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import NearestPoints
@@ -158,7 +159,7 @@ class PredecessorQueries(PointTransform):
     @property
     def coverage(self) -> Coverage:
         """All updates count."""
-        return Coverage(holds="the true numbers of points")
+        return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
     def prediction(self) -> Accuracy:

@@ -13,6 +13,7 @@ from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
+from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import PointTransform
 from privstream.transforms.points.window_answers import AnswerWindows
 from privstream.transforms.rows import RangeCount
@@ -147,8 +148,10 @@ class RangeCounts(PointTransform):
 
     @property
     def coverage(self) -> Coverage:
-        """All updates count."""
-        return Coverage(holds="the true numbers of points")
+        """All updates count; of consistent counts no error is stated."""
+        if self.mechanism.consistent:
+            return Coverage(holds="", scope="")
+        return Coverage(holds=POINTS, scope=together(self.streams))
 
     @property
     def prediction(self) -> Accuracy:

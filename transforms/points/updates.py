@@ -120,11 +120,17 @@ class PackUpdates(beam.DoFn):
         rows, found = self.steps.assign(times)
         steps[rows] = found
         within = (points >= 1) & (points <= self.universe)
-        self.outside.inc(int((steps < 0).sum()))
-        self.other_streams.inc(int((streams < 0).sum()))
-        self.other_points.inc(int((~within).sum()))
-        self.other_actions.inc(int((~meant).sum()))
-        keep = np.flatnonzero((steps >= 0) & (streams >= 0) & within & meant)
+        usable = np.ones(len(times), np.bool_)
+        reasons = (
+            (self.other_streams, streams >= 0),
+            (self.other_points, within),
+            (self.other_actions, meant),
+            (self.outside, steps >= 0),
+        )
+        for counter, kept in reasons:  # an event has one: the first
+            counter.inc(int((usable & ~kept).sum()))
+            usable &= kept
+        keep = np.flatnonzero(usable)
         self.usable.inc(len(keep))
         packed = []
         for stream, step, group in grouped(streams[keep], steps[keep]):

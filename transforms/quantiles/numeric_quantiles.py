@@ -9,13 +9,13 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.caveats import people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN
+from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
@@ -178,13 +178,13 @@ class NumericQuantiles(PrivateTransform):
             limits.append(Limit.at_most("", 1, "value", f"in a window{stream}", "random"))
             if windows is None or made.contributions < windows * len(self.streams):
                 most = made.contributions
-                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST, lasting=True))
-        which = "the quantiles of the values that count" if limits else "the true quantiles"
+                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST_WINDOWS, lasting=True))
+        which = "the values that count" if limits else "all values that are usable and in time"
         return Coverage(
-            holds=f"{which}, clipped to low and high,",
-            scope="all of a window together" if windows is None else TOGETHER,
+            holds=f"the quantiles of {which}, clipped to low and high,",
+            scope=together(self.streams, each_window=windows is None),
             limits=tuple(limits),
-            beyond="the quantiles of all values may be others",
+            beyond="the quantiles of all values may be larger or smaller",
             looks_like="a trend",
         )
 
@@ -208,7 +208,7 @@ class NumericQuantiles(PrivateTransform):
             )
         names = bin_names(self.mechanism.bins)
         categories = Categories(domain=names, streams=self.streams, limit=1, separator=LISTED)
-        sort = SortIntoBins(self.mechanism.bins, names)
+        sort = SortIntoBins(self.mechanism.bins, names, self.steps, self.streams)
         in_bins = apply_dofn(gather(events, apply_dofn, self.event_fields), sort, pa.RecordBatch)
         counts, last = self._count(in_bins, categories, apply_dofn)
         clocked = counts | "WithClock" >> WithClock(self.steps, self.streams, together=True, apart=not self._by_person)

@@ -15,7 +15,9 @@ from privstream.mechanisms.numeric_quantiles.bins import Bins
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.events.shards import people_key
+from privstream.transforms.events.streams import stream_numbers
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.people import late_counts
 from privstream.transforms.timing.step_batches import OnTimeBatches
@@ -35,15 +37,21 @@ def bin_names(bins: Bins) -> Domain:
 class SortIntoBins(beam.DoFn):
     """Turn the column `value` of checked batches into an item: the name of its bin."""
 
-    def __init__(self, bins: Bins, names: Domain) -> None:
+    def __init__(self, bins: Bins, names: Domain, steps: Steps, streams: tuple[str, ...]) -> None:
         self.bins = bins
         self.names = names
+        self.steps = steps
+        self.streams = streams
         self.clipped = Metrics.counter("privstream", "values_clipped")
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Sort one batch."""
         values = batch["value"].to_numpy()
-        self.clipped.inc(int(np.count_nonzero((values < self.bins.low) | (values > self.bins.high))))
+        beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
+        if len(beyond):
+            of_stream = beyond[stream_numbers(batch["stream"].take(pa.array(beyond)), self.streams) >= 0]
+            in_run, _ = self.steps.assign(batch["time"].to_numpy()[of_stream])
+            self.clipped.inc(len(in_run))
         named = self.names.texts.take(pa.array(self.bins.places(values)))
         yield batch.append_column("item", named)
 
@@ -59,8 +67,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.noise = noise
-        self.came = Metrics.counter("privstream", "values_before_limit")
-        self.left_out = Metrics.counter("privstream", "values_over_limit")
+        self.limited = LimitCounter("values", steps)
 
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
         """Count and describe late values."""
@@ -80,8 +87,7 @@ class BoundValues(OnTimeBatches, state="bound_values"):
         rows = order[first_of_run(events.users[order], streams[order])]
         users, lots = events.users[rows], lots[rows]
         places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
-        self.came.inc(len(events.users))
-        self.left_out.inc(len(events.users) - len(rows))
+        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
         yield people_key(key.shard), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
 
 

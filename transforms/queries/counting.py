@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, decode
 from privstream.transforms.events.bounding import bound_items
+from privstream.transforms.events.limit_counter import LimitCounter
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.steps import Steps
 
@@ -33,8 +33,7 @@ class CountRecords(beam.DoFn):
         self.domain_size = domain_size
         self.selection = selection
         self.noise = noise
-        self.came = Metrics.counter("privstream", "items_before_limit")
-        self.left_out = Metrics.counter("privstream", "items_over_limit")
+        self.limited = LimitCounter("items")
 
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         """Count one shard."""
@@ -42,8 +41,7 @@ class CountRecords(beam.DoFn):
         kept = bound_items(
             events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
         )
-        self.came.inc(len(kept.rows) + kept.left_out)
-        self.left_out.inc(kept.left_out)
+        self.limited.add(0, len(kept.rows) + kept.left_out, kept.left_out)
         yield ONE_KEY, encode_counts(np.bincount(events.items[kept.rows].astype(np.int64), minlength=self.domain_size))
 
 

@@ -189,7 +189,7 @@ class PrivateQueries(PrivateTransform):
     @property
     def coverage(self) -> Coverage:
         """What counts: one item of each person."""
-        return people_who_count([Limit.at_most("", 1, "item", "in all", self.selection)], TOGETHER)
+        return people_who_count([Limit.at_most("", 1, "item", "", self.selection)], TOGETHER)
 
     @property
     def prediction(self) -> Accuracy:

@@ -21,6 +21,7 @@ from privstream.transforms.batches import Keyed
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
 from privstream.transforms.events.coverage import (
+    FOR_OTHERS,
     items_in_window,
     people_who_count,
     streams_of_person,
@@ -231,12 +232,14 @@ class TopKWithGap(PrivateTransform):
     def coverage(self) -> Coverage:
         """Who counts: people within their limits."""
         stream = "" if self.streams is None else " of a stream"
+        items = items_in_window(self.mechanism.items_per_release, self.selection, self.domain, stream)
         return people_who_count(
             [
-                *items_in_window(self.mechanism.items_per_release, self.selection, self.domain, stream),
-                *windows_of_person(self._participations, "participation_cap"),
+                *items,
+                *windows_of_person(self._participations, "participation_cap", None, streams=bool(stream)),
                 *streams_of_person(self._streams_limit, self.streams),
-            ]
+            ],
+            more=f", their order and gaps may be others{FOR_OTHERS if items else ''}",
         )
 
     @property

@@ -41,6 +41,7 @@ class AlertPicture:
     Attributes:
         meaning: what bars mean, as the rest of a sentence, and perhaps another one.
         values: what the vertical axis counts.
+        title: above the picture.
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
     """
@@ -50,6 +51,7 @@ class AlertPicture:
     truth: Sequence[RuleCount]
     meaning: str
     values: str
+    title: str
     tested: Sequence[str] = ()
     span: Sequence[int] = ()
 
@@ -72,11 +74,12 @@ def prepare(given: Given) -> Drawing:
     rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
     tested = [rule["name"] for rule in rules]
     meaning = (
-        f"where {held(given.promise)} are, from a bound that they are beyond {certainty(given.promise)}"
+        f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
         f"{without_limits(given.promise)}.{remark(given.promise)}"
     )
     values = given.counted("people in a window")
-    return partial(draw, AlertPicture(given.stream, given.rows, given.truth or [], meaning, values, tested, span))
+    title, truth = given.title("Alerts"), given.truth or []
+    return partial(draw, AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -103,7 +106,7 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows, span)
-        title = "Alerts" + (f", {short(picture.stream)}" if picture.stream else "")
+        title = picture.title
         style_axes(figure, axes, span=span, values=picture.values, title=title, caption=_caption(picture))
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
@@ -176,7 +179,10 @@ def _caption(picture: AlertPicture) -> str:
     ]
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")
-    parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
+    if not picture.rows or any(row.gap_lower_bound is not None for row in picture.rows):
+        parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
+    else:
+        parts.append(". Dashed: thresholds")
     if picture.truth:
         parts.append(". Thin lines: the true numbers of all people")
     parts.append(".")

@@ -24,6 +24,8 @@ SPEC = QuestionSpec(
             "entries that do not count, because their person had reached the limits of visits and streams",
             ("visits_per_person", "streams_per_person"),
             lasting=True,
+            of="entries",
+            repeats=True,
         ),
     ),
     beyond={

@@ -14,6 +14,7 @@ from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
 
+NOTHING = "There are no rows."
 MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
@@ -21,12 +22,15 @@ MOST_LINES = 30
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
     found = bands(given.rows, given.truth or [], each=given.of_windows)
-    text = caption(given.rows, found, given.sure("Bands"))
+    text = caption(given.rows, found, given.sure("Bands")) if given.rows else given.empty(NOTHING)
     text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
-    title = given.title("People with each item")
-    return partial(draw_bands, found, values=given.counted("people"), title=title, caption=text, top=given.top)
+    over = None if given.promise is None else given.promise.maybe("parameters", "over")
+    of_people = over in (None, "window", "start")  # else a person has a contribution in each of several windows
+    title = given.title("People with each item" if of_people else "Contributions of people to each item")
+    values = given.counted("people") if of_people else given.counted("contributions", "that count")
+    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
 def _gaps(promise: Promise | None) -> str:
@@ -69,7 +73,7 @@ def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders], *, each: bool)
 def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
-        return "There are no rows."
+        return NOTHING
     items, windows = len({row.item for row in rows}), len({row.window_start for row in rows})
     drawn = f", {len(found):,} of them drawn" if items > len(found) else ""
     text = f"{items:,} items in {windows:,} windows{drawn}.{tell_bounds(found, meaning)}"

@@ -2,6 +2,8 @@
 
 from privstream.pipelines.questions.spec import Excess, Option, QuestionSpec
 
+CLIPPED = "Sums and means are of what is left: a larger --max_value changes fewer, for more noise."
+
 SPEC = QuestionSpec(
     word="counts",
     summary="count the people who have each item, by window, in the last days or since the start; no list of items is "
@@ -41,12 +43,14 @@ SPEC = QuestionSpec(
             "values_clipped",
             "events_usable",
             "values were beyond the limits of --max_value, and count as the nearest limit",
+            instead=CLIPPED,
         ),
         Excess(
             "contributions_clipped",
             "contributions_before_limit",
             "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
             "which counts as the nearest limit",
+            instead=CLIPPED,
         ),
     ),
     prepare="counts.spans.prepare",

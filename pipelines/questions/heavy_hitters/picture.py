@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import BARS, meaning
 from privstream.pipelines.plot.timeline import Timeline, draw
 from privstream.pipelines.plot.truth import detection_threshold, judge
 from privstream.pipelines.simulate.event_writers import ItemHolders
@@ -15,14 +14,17 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
     threshold = detection_threshold(given.promise)
     verdict = None if given.truth is None or threshold is None else judge(given.rows, given.truth, threshold)
+    error = None if given.promise is None else given.promise.maybe("accuracy", "count_error")
     timeline = Timeline(
         stream=given.stream,
         rows=given.rows,
         truth=given.truth or [],
         detection_threshold=threshold,
         verdict=verdict,
-        meaning=meaning(given.promise, "Bars", BARS),
+        meaning=given.sure("Bars"),
         people=given.counted("people"),
+        error=error if isinstance(error, int) else None,
+        empty=given.empty("No heavy hitters were published."),
     )
     return partial(draw, timeline, top=given.top)
 

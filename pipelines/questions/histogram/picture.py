@@ -28,7 +28,8 @@ def prepare(given: Given) -> Drawing:
     quantiles = bool(rows) and not any(row.category for row in rows)
     title = given.title("Quantiles of the counts since the start" if quantiles else "Counts since the start")
     text = caption(rows, found, given.sure("Bands"))
-    return partial(draw_bands, found, values="events so far", title=title, caption=text, top=given.top)
+    values = given.counted("events so far", "that count")
+    return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
 def _chosen(rows: Sequence[HistogramEstimate], query: str | None) -> list[HistogramEstimate]:

@@ -37,8 +37,9 @@ SPEC = QuestionSpec(
     clipped=(
         Excess(
             "values_clipped",
-            "events",
+            "events_usable",
             "values were outside of --low to --high, and count as the nearest of these",
+            instead="Quantiles that are outside are not seen: a wider range changes fewer.",
         ),
     ),
     files=(),

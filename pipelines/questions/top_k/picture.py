@@ -137,7 +137,7 @@ def caption(rows: Sequence[RankedItem], truth: Sequence[ItemHolders] | None, mea
         )
     text = (
         f"The {most:,} leading items of each of {windows:,} windows; the most frequent ones are in colour. Points: "
-        f"estimates of numbers of people. {meaning} What would be below 0 is cut off."
+        f"estimates. {meaning} What would be below 0 is cut off."
     )
     if truth is None:
         return text
