@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 WARNING = "WARNING: "
@@ -13,6 +15,9 @@ WARNING = "WARNING: "
 
 NOTE = "NOTE: "
 """How a line begins that tells what may be meant, and may be a mistake."""
+
+WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+"""Paths and commands are not broken."""
 
 LINE_END = re.compile(r"\s*[\r\n]\s*")
 
@@ -31,8 +36,12 @@ def one_line(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal."""
-    print(printable(text), file=sys.stderr)
+    """Tell the person at the terminal, whose lines end between words; elsewhere lines stay as they are."""
+    shown = printable(text)
+    if sys.stderr.isatty():
+        width = max(40, shutil.get_terminal_size().columns)
+        shown = "\n".join(textwrap.fill(line, width, **WHOLE) if line else line for line in shown.split("\n"))
+    print(shown, file=sys.stderr)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

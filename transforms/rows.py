@@ -166,8 +166,8 @@ class KeyCount(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
-            negative where the list of items is public.
+        count: number of people who count within their limits, or of their contributions where the count spans windows,
+            plus integer noise; may be negative where the list of items is public.
         count_stddev: standard deviation of the noise.
         error_bound: how far the count is at most from that of the people who count within their limits, with
             probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one

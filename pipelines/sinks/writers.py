@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -19,12 +19,16 @@ from privstream.pipelines.sinks.whole_files import check_destination
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 TERMINAL = "-"
 SPREAD = {"count": "count_stddev", "gap": "gap_stddev"}
 """Numbers and their standard deviations, which share a column."""
+
+WIDEST, LEAST_TEXT = 1000, 12
+"""Of a table, which is not cut where it is wider than the terminal, and of a column of texts."""
 
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
@@ -152,7 +156,7 @@ def print_rows(
         rows: what to print, in order.
         row_type: the NamedTuple that they are.
         title: printed above.
-        note: printed below, if there are rows.
+        note: printed below.
         limit: print so many rows at most, and say how many were left out.
         console: where to print; the standard output if None.
     """
@@ -168,21 +172,30 @@ def print_rows(
     if "stream" in names and not any(row.stream for row in rows):
         names.remove("stream")  # a run without streams has one, without a name
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        justify: Literal["right", "left"] = "right" if types[name] in (int, float) else "left"
-        whole = types[name] is Timestamp
-        table.add_column(name.replace("_", " "), justify=justify, overflow="fold", no_wrap=whole)
     shown = rows if limit is None else rows[:limit]
-    for row in shown:
-        table.add_row(*(_cell(row, name) for name in names))
+    cells = [[_cell(row, name) for name in names] for row in shown]
+    for name, column in zip(names, zip(*cells, strict=True) if cells else [()] * len(names), strict=True):
+        number = types[name] in (int, float)
+        whole = number or types[name] is Timestamp  # a number that is broken is another number
+        longest = max((cell.cell_len for cell in column), default=0)
+        table.add_column(
+            name.replace("_", "\n" if number else " "),
+            justify="right" if number else "left",
+            overflow="fold",
+            no_wrap=whole,
+            min_width=longest if whole else min(longest, LEAST_TEXT),
+        )
+    for row in cells:
+        table.add_row(*row)
     console = console or Console()
     if title:
         console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    console.print(table)
+    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).minimum
+    console.print(table, width=max(console.width, needed), crop=False)
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
-    if note and rows:
-        console.print(Text(printable(note)), soft_wrap=True)
+    if note:
+        console.print(Text(printable(note)))
 
 
 def _cell(row: Any, name: str) -> Text:
