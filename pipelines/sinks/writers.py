@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -174,24 +174,24 @@ def print_rows(
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     shown = rows if limit is None else rows[:limit]
     cells = [[_cell(row, name) for name in names] for row in shown]
+    room = 0  # that texts can give up, by being folded
     for name, column in zip(names, zip(*cells, strict=True) if cells else [()] * len(names), strict=True):
         number = types[name] in (int, float)
         whole = number or types[name] is Timestamp  # a number that is broken is another number
         longest = max((cell.cell_len for cell in column), default=0)
-        table.add_column(
-            name.replace("_", "\n" if number else " "),
-            justify="right" if number else "left",
-            overflow="fold",
-            no_wrap=whole,
-            min_width=longest if whole else min(longest, LEAST_TEXT),
-        )
+        room += 0 if whole else max(0, longest - LEAST_TEXT)
+        justify: Literal["right", "left"] = "right" if number else "left"
+        heading = name.replace("_", "\n" if number else " ")
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=whole)
     for row in cells:
         table.add_row(*row)
     console = console or Console()
     if title:
         console.print(Text(printable(title), style="bold"), soft_wrap=True)
-    needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).minimum
-    console.print(table, width=max(console.width, needed), crop=False)
+    usual, wished = console.width, Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    console.width = max(usual, wished - room)
+    console.print(table, crop=False)
+    console.width = usual
     if len(rows) > len(shown):
         console.print(f"and {len(rows) - len(shown):,} more")
     if note:
