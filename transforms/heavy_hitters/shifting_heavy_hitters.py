@@ -328,7 +328,7 @@ class ShiftingHeavyHitters(PrivateTransform):
                 *self.answer.charges,
             ],
             *self.answer.scope,
-            more=f", items that they have may be missing{FOR_OTHERS if items else ''}",
+            more=f"; items that they have may be missing{FOR_OTHERS if items else ''}",
         )
 
     @property
