@@ -196,7 +196,7 @@ def test_the_plan_compares_all_methods(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "status (taken)" in shown
     assert "until the run stops" not in shown
-    assert "who was charged for 4 starts or ends of alerts before (max_hits) no longer counts" in shown
+    assert "who was charged 4 times (max_hits), for starts and ends of alerts, no longer counts" in shown
 
 
 def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):

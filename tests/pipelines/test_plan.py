@@ -139,7 +139,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(shown.split())
     assert "With probability 0.99, every item that at least 337 people have in a window" in shown
     assert "An item that at most 46 people still have ends in the next window with probability 0.99" in shown
-    assert "who was charged for 4 changes before (max_hits) no longer counts" in shown
+    assert "who was charged 4 times (max_hits), for starts and ends, no longer counts" in shown
     assert cli.main([*BASE, "--epsilon", "1"]) == 0
     assert "This number is for the first window; it rises to" in printed(capsys)
 

@@ -189,7 +189,7 @@ def test_the_guarantee_says_whom_changes_charge():
     assert any("64-bit hashes" in caveat for caveat in found.caveats)
     sentence = transform("one").accuracy.sentence
     assert "The end of an alert with at_most charges everybody" in sentence
-    assert "who was charged for 4 starts or ends of alerts before (max_hits) no longer counts" in sentence
+    assert "who was charged 4 times (max_hits), for starts and ends of alerts, no longer counts" in sentence
     assert "at_most" not in transform("one", rules=RULES[2:]).accuracy.sentence
 
 
