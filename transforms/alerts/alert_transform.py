@@ -23,9 +23,6 @@ OF_ALL_TESTS = "each test by itself, with an alert or without"
 MORE_WRONG = "Alerts of numbers that are near the threshold, or on its other side, mostly have a wrong bound."
 """What is to be said of them."""
 
-FALSE_ALERTS = "; alerts of at_least rules may be missing, and those of at_most rules may be false"
-"""What may be true where limits leave people out."""
-
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""
 

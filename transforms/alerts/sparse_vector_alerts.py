@@ -20,7 +20,6 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.alerts.alert_transform import (
     BUDGETS,
-    FALSE_ALERTS,
     LATER,
     MORE_WRONG,
     OF_ALL_TESTS,
@@ -321,10 +320,12 @@ class SparseVectorAlerts(AlertTransform):
     @property
     def coverage(self) -> Coverage:
         """Who counts: people in some streams and, by status, while they have charges left."""
-        limits = streams_of_person(self.streams_per_person, self.plan.streams)
+        limits, signs = streams_of_person(self.streams_per_person, self.plan.streams), {r.sign for r in self.plan.rules}
+        more = "; alerts of at_least rules may be missing" * (1 in signs)
+        more += "; alerts of at_most rules may be false" * (-1 in signs)
         if isinstance(self.counted, StatusAlerts):
-            return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more=FALSE_ALERTS)
-        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG, more=FALSE_ALERTS)
+            return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more)
+        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG, more)
 
     @property
     def event_fields(self) -> EventFields:
