@@ -28,7 +28,7 @@ $(READY): pyproject.toml setup.py
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## simulate two days of events, watch them privately, show what was found and missed
+demo: $(READY) ## simulate two days of events, count them privately, show the largest, what rose and what was missed
 	$(VENV)/bin/privstream demo $(ARGS)
 
 test: $(READY) ## the quick tests; MARKERS= runs all of them

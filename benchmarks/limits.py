@@ -72,7 +72,7 @@ def place(row: Mapping[str, Any]) -> tuple[str, int]:
 
 def interval(row: Mapping[str, Any]) -> tuple[float, float]:
     """Return the ends of the interval of a row."""
-    if "lower" in row:
+    if "lower" in row and "error_bound" not in row:
         return row["lower"], row["upper"]
     number = row.get("count", row.get("estimate", 0.0))
     return number - row["error_bound"], number + row["error_bound"]

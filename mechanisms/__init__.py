@@ -28,6 +28,7 @@ from privstream.mechanisms.histograms.query import (
     Quantile,
     TopK,
 )
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
@@ -60,6 +61,7 @@ __all__ = [
     "CountedFlags",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
+    "FoundKeys",
     "Histogram",
     "HistogramQueries",
     "HistogramQuery",

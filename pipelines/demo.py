@@ -10,24 +10,30 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.plot.truth import Key, Verdict, judge, key, read_detection_threshold
+from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import KeyCount
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 KEY_BYTES = 32
 MARK = "# Made by: privstream demo"
-FOUND, BELOW, FALSE, MISSED = "green", "default", "bold magenta", "bold red"
+SHOWN = 6
+START = "2024-01-01"
+
+Holders = Mapping[tuple[str, int], int]
+"""How many people had an item in the window that starts then, in microseconds since 1970."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,25 +64,19 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     console.print("A city searches. What many people search for is published; what one person searches for is not.\n")
     for command in commands:
         _execute(console, command)
-    rows: list[HeavyHitter] = read_row_file(files.rows, HeavyHitter)
+    rows: list[KeyCount] = read_row_file(files.rows, KeyCount)
     truth: list[ItemHolders] = read_row_file(files.truth, ItemHolders)
-    threshold = read_detection_threshold(files.rows)
-    if threshold is None:
-        raise RunError(f"{files.rows}.guarantee.json must exist")
-    verdict = judge(rows, truth, threshold)
-    console.print(_table(rows, truth, verdict))
-    console.print(Text(verdict.sentence(threshold), style="bold"))
-    published = {*verdict.found, *verdict.below, *verdict.false}
-    near = sum(threshold // 2 <= row.holders < threshold and key(row) not in published for row in truth)
-    console.print(
-        f"{near:,} items that {threshold // 2:,} to {threshold - 1:,} people had were not reported; the guarantee "
-        "allows that."
-    )
+    holders = {(row.item, row.window_start.micros): row.holders for row in truth}
+    for table in (_largest(rows, holders), _risen(rows, holders)):
+        console.print(table)
+        console.print()
+    for told in _verdict(rows, truth, Promise.read(f"{files.rows}.guarantee.json")):
+        console.print(told)
     for line in (
         f"\nPicture: {files.picture}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
         f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
-        f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['heavy-hitters', '--help'])}",
+        f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
 
@@ -88,8 +88,8 @@ class _Files:
         self.folder = folder
         self.events = os.path.join(folder, "events.parquet")
         self.truth = os.path.join(folder, "truth.jsonl")
-        self.rows = os.path.join(folder, "heavy_hitters.jsonl")
-        self.picture = os.path.join(folder, "heavy_hitters.png")
+        self.rows = os.path.join(folder, "counts.jsonl")
+        self.picture = os.path.join(folder, "counts.png")
         self.key = os.path.join(folder, "noise.key")
         self.commands = os.path.join(folder, "commands.sh")
 
@@ -128,10 +128,13 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     people, hours, seed = str(arguments.users), str(arguments.windows), str(arguments.seed)
     simulate = ["simulate", "heavy-hitters", "--users", people, "--windows", hours, "--seed", seed]
     simulate += ["--output", files.events, "--truth", files.truth]
-    watch = ["heavy-hitters", "--input", files.events, "--output", files.rows, "--window", "3600"]
-    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_hits", "6", "--horizon", hours, "--items_per_step", "2"]
+    end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
+    watch = ["counts", "--input", files.events, "--output", files.rows]
+    watch += ["--window", "1h", "--start", START, "--end", end]
+    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40"]
     watch += ["--noise_key_file", files.key, "--overwrite"]
-    plot = ["plot", "heavy-hitters", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
+    plot = ["plot", "counts", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
+    plot += ["--top", str(SHOWN)]
     return [simulate, watch, plot]
 
 
@@ -143,40 +146,82 @@ def _execute(console: Console, command: Sequence[str]) -> None:
     console.print()
 
 
-def _table(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], verdict: Verdict) -> Table:
-    """Return what was found and missed, a line for each window in which there was something."""
-    holders = {key(row): row.holders for row in truth}
-    counts = {key(row): row for row in rows}
-    noise = max((row.count_stddev or 0.0 for row in rows), default=0.0)
-    within = f"published count of those who count (± {2 * noise:.0f} in 95% of cases)"
-    table = Table(title=f"by hour: item, {within}, true count of all people", title_justify="left")
-    table.add_column("hour", no_wrap=True)
-    table.add_column("found")
-    table.add_column("missed")
-    found: dict[int, list[Text]] = defaultdict(list)
-    missed: dict[int, list[Text]] = defaultdict(list)
-    for names, style in ((verdict.found, FOUND), (verdict.below, BELOW), (verdict.false, FALSE)):
-        for name in names:
-            count = counts[name].count
-            text = f"{name.item} {'-' if count is None else f'{count:,}'} ({holders.get(name, 0):,})"
-            found[_start(name)].append(Text(text, style=style))
-    for name in verdict.missed:
-        missed[_start(name)].append(Text(f"{name.item} ({holders[name]:,})", style=MISSED))
-    for start in sorted({*found, *missed}):
-        when = iso_8601(start)[5:16].replace("T", " ")
-        table.add_row(when, Text(", ").join(found[start]), Text(", ").join(missed[start]))
+def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
+    """Return the items with the largest counts, each in the hour of its largest one."""
+    peaks: dict[str, KeyCount] = {}
+    for row in rows:
+        if row.item not in peaks or _estimate(row) > _estimate(peaks[row.item]):
+            peaks[row.item] = row
+    table = Table(title="the largest items, in the hour of most people", title_justify="left")
+    for name in ("item", "hour", "published", "between", "true"):
+        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
+    for row in sorted(peaks.values(), key=lambda row: (-_estimate(row), row.item))[:SHOWN]:
+        between = f"{row.smoothed_lower:,.0f} and {row.smoothed_upper:,.0f}"
+        true = holders.get((row.item, row.window_start.micros), 0)
+        table.add_row(Text(row.item), _hour(row), f"{_estimate(row):,.0f}", between, f"{true:,}")
     return table
 
 
-def _start(name: Key) -> int:
-    """Return the start of a window in microseconds."""
-    return int(name.window_start.micros)
+def _risen(rows: Sequence[KeyCount], holders: Holders) -> Table:
+    """Return the items that rose most from one hour to the next."""
+    by_item: defaultdict[str, list[KeyCount]] = defaultdict(list)
+    for row in rows:
+        by_item[row.item].append(row)
+    rises = []
+    for some in by_item.values():
+        pairs = list(pairwise(sorted(some, key=lambda row: row.window_start.micros)))
+        rises += [max(pairs, key=lambda pair: _estimate(pair[1]) - _estimate(pair[0]))] if pairs else []
+    rises.sort(key=lambda pair: (_estimate(pair[0]) - _estimate(pair[1]), pair[0].item))
+    table = Table(title="what rose most within an hour", title_justify="left")
+    for name in ("item", "hour", "published", "true"):
+        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
+    for before, after in rises[:SHOWN]:
+        first, then = (holders.get((row.item, row.window_start.micros), 0) for row in (before, after))
+        published = f"{_estimate(before):,.0f} to {_estimate(after):,.0f}"
+        table.add_row(Text(after.item), _hour(after), published, f"{first:,} to {then:,}")
+    return table
+
+
+def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Promise | None) -> Iterator[Text]:
+    """Say what was found, what was missed, and how near the counts are."""
+    if promise is None:
+        raise RunError("the guarantee file must exist")
+    sure = int(promise.number("accuracy", "detection_threshold"))
+    most: dict[str, int] = {}
+    for row in truth:
+        most[row.item] = max(row.holders, most.get(row.item, 0))
+    found = {row.item for row in rows}
+    large, small = ({item for item, people in most.items() if (people >= sure) == big} for big in (True, False))
+    missed = ", ".join(f"{item} ({most[item]:,})" for item in sorted(large - found))
+    yield Text(
+        f"Of {len(large):,} items that at least {sure:,} people had in an hour, {len(large & found):,} were found"
+        f"{f'; missed: {missed}' if missed else ' and none was missed'}. Of {len(small):,} smaller ones that at least "
+        f"{min(most.values(), default=0):,} people had, {len(small & found):,} were found; the guarantee allows to "
+        f"miss the others. Found, but not in the truth: {len(found - {*most}):,}.",
+        style="bold",
+    )
+    known = {(row.item, row.window_start.micros): row.holders for row in truth}
+    judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
+    held = sum((row.smoothed_lower or 0) <= true <= (row.smoothed_upper or 0) for row, true in judged)
+    yield Text(
+        f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
+    )
+
+
+def _estimate(row: KeyCount) -> float:
+    """Return the number that is shown of a row."""
+    return float(row.count) if row.smoothed is None else row.smoothed
+
+
+def _hour(row: KeyCount) -> str:
+    """Write when a window starts."""
+    return iso_8601(row.window_start.micros)[5:16].replace("T", " ")
 
 
 COMMAND = Command(
-    description="Simulates two days of searches in a city, finds with differential privacy what many people search "
-    "for, and shows what was found and what was missed. It keeps the files and prints the commands, so that you "
-    "can run them by hand.",
+    description="Simulates two days of searches in a city, counts with differential privacy how many people search "
+    "for what, and shows the largest items, what rose, and what was missed. It keeps the files and prints the "
+    "commands, so that you can run them by hand.",
     add_arguments=add_arguments,
     run=run,
 )

@@ -167,11 +167,20 @@ class KeyCount(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people who count within their limits, or of their contributions where the count spans windows,
-            plus integer noise; may be negative where the list of items is public.
+            plus integer noise; may be negative, but where it must reach a threshold.
         count_stddev: standard deviation of the noise.
         error_bound: how far the count is at most from that of the people who count within their limits, with
             probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one
             window where the run has no end. It says nothing of what limits leave out.
+        lower: the least number of people who count that is within 95% of this row by itself: a smaller one would have
+            given such a count, or a larger one, in less than 2.5% of all cases. At least 0.
+        upper: the largest one, likewise. Neither says anything of what limits leave out.
+        smoothed: an estimate of the same number from the counts of all windows that the row was made with: those up to
+            `reported_at`, or of a finished file all of them. None where windows forget, or counts span windows.
+        smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
+        smoothed_upper: upper end.
+        reported_at: end of the window after which the row was published.
+        backfilled: whether that is a later window than its own, in which the item was found.
     """
 
     stream: str
@@ -181,6 +190,13 @@ class KeyCount(NamedTuple):
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
     error_bound: int
+    lower: int
+    upper: int
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+    reported_at: Timestamp
+    backfilled: bool
 
 
 class KeySum(NamedTuple):
@@ -192,9 +208,10 @@ class KeySum(NamedTuple):
         window_end: first moment after the window.
         item: the item.
         count: number of people, or of their contributions where the count spans windows, plus integer noise; may be
-            negative where the list of items is public.
+            negative, but where it must reach a threshold.
         count_stddev: standard deviation of the noise.
         error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
+        lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -209,6 +226,13 @@ class KeySum(NamedTuple):
     count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
     count_stddev: float
     error_bound: int
+    lower: int
+    upper: int
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+    reported_at: Timestamp
+    backfilled: bool
     sum: int
     sum_stddev: float
     mean: float

@@ -118,7 +118,7 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
         ValueError: no noise that can be drawn is enough.
     """
     found, refused = [], []
-    for law in _laws(epsilon, delta, bounds):
+    for law in laws(epsilon, delta, bounds):
         try:
             found.append(law())
         except ValueError as error:
@@ -128,7 +128,7 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
 
 
-def _laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
+def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
     if public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED:

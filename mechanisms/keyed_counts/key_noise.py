@@ -114,6 +114,11 @@ class ToeplitzNoise(KeyNoise):
         """Return the noise of one step."""
         return self._correlated(self._law(step).draw(source, _bound(source, _labels(keys, step), facts)), memory, step)
 
+    def independent(self, keys: Words, steps: Words, facts: Sequence[Integers], source: NoiseSource) -> Integers:
+        """Return what `advance` returns for pairs of a key and a step, int64 (pairs,), where nothing is remembered."""
+        assert not self.rows
+        return self.law.draw(source, _bound(source, _labels(keys, steps), facts))
+
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
         """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
         start = max(1, before - self.span) if self.span is not None and self.factor.exact else 1

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.smoothing import Smoothed
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -69,9 +70,12 @@ class KeyedRows:
         counts: int64, shape (n,): noisy counts.
         count_stddev: standard deviation of their noise.
         count_bound: how far they are off at most, with the probability that the mechanism states.
+        count_spread: how far any one of them is off at most, with probability 0.95.
         sums: int64, shape (n,): noisy sums, or None; `sum_stddev` and `sum_bound` as for counts, 0 without sums.
         means: float64, shape (n,): sums divided by counts, or None.
         mean_bounds: float64, shape (n,): how far means are off where sums and counts are within their bounds, or None.
+        smoothed: counts smoothed over steps, arrays of shape (n,), or None.
+        earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
     step: int
@@ -79,11 +83,14 @@ class KeyedRows:
     counts: Integers
     count_stddev: float
     count_bound: int
+    count_spread: int
     sums: Integers | None = None
     sum_stddev: float = 0.0
     sum_bound: int = 0
     means: Floats | None = None
     mean_bounds: Floats | None = None
+    smoothed: Smoothed | None = None
+    earlier: tuple[KeyedRows, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

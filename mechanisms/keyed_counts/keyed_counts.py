@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
+OUTSIDE = 0.05
+"""Probability that a number is outside of the interval of its row."""
 WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 
@@ -109,7 +111,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     bounded_keys: int = 10_000
 
     noise_label = "keyed counts"
-    state_type = KeyedState
+    state_type: ClassVar[type[Any]] = KeyedState
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -236,7 +238,9 @@ class KeyedCounts(Mechanism[KeyedState]):
         return Accuracy(
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
-            claim=sentences.accuracy(self.unit, self.beta, self.bounded_keys, self.horizon, numbers),
+            claim=sentences.accuracy(
+                self.unit, self.beta, self.bounded_keys, self.horizon, numbers, steady=self.bounds.span == 1
+            ),
             numbers=numbers,
         )
 
@@ -325,7 +329,14 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return rows with their error bounds."""
         bounds = [self._row_bound(noise, step) for noise in self.law.noises]
         deviations = [math.sqrt(noise.variance(step)) for noise in self.law.noises]
-        counted = KeyedRows(step=step, keys=keys, counts=answers[0], count_stddev=deviations[0], count_bound=bounds[0])
+        counted = KeyedRows(
+            step=step,
+            keys=keys,
+            counts=answers[0],
+            count_stddev=deviations[0],
+            count_bound=bounds[0],
+            count_spread=self.law.noises[0].exceeded(step, OUTSIDE / 2),
+        )
         if self.max_value is None:
             return counted
         means, mean_bounds = means_with_bounds(

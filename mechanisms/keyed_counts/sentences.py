@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 
 
-def limits(bounds: Bounds, unit: str) -> tuple[str, ...]:
-    """Return sentences that say what a unit is limited to, and which items are considered."""
+def limits(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
+    """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
     if unit == "event":
         found = ["An event counts for one item in one window."]
     else:
@@ -20,14 +20,20 @@ def limits(bounds: Bounds, unit: str) -> tuple[str, ...]:
         low = -bounds.largest if bounds.signed else 0
         found.append(f"The value that is added for one of them is an integer from {low:,} to {bounds.largest:,}.")
     if bounds.min_people is not None and bounds.min_people > 1:
-        where = "in the window" if bounds.span == 1 else "since the start"
-        found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never published.")
+        where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
+        what = "found" if lasting else "published"
+        found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never {what}.")
     return tuple(found)
 
 
-def accuracy(unit: str, beta: float, items: int, horizon: int | None, numbers: Mapping[str, float | None]) -> str:
-    """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`."""
-    last = "" if horizon is None else " in the last window"
+def accuracy(
+    unit: str, beta: float, items: int, horizon: int | None, numbers: Mapping[str, float | None], *, steady: bool
+) -> str:
+    """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`.
+
+    `steady`: they are the same in every window.
+    """
+    last, there = ("", " in a window") if steady else (" in the last window",) * 2
     text = f"Counts have a standard deviation of {numbers['stddev']:.3g}{last}"
     if "sum_stddev" in numbers:
         text += f", and sums one of {numbers['sum_stddev']:.4g}"
@@ -38,7 +44,7 @@ def accuracy(unit: str, beta: float, items: int, horizon: int | None, numbers: M
     )
     if (found := numbers["detection_threshold"]) is not None:
         text += f". With the same probability, each of {items:,} items is published that at least {found:,} "
-        text += f"{_plural(unit)} have{last}"
+        text += f"{_plural(unit)} have{there}"
     return f"{text}."
 
 

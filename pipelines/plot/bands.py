@@ -24,6 +24,7 @@ from privstream.pipelines.plot.chart import (
 from privstream.pipelines.plot.labels import Label, place
 
 LABEL_POINTS = 6
+FAR_BELOW = 0.5
 WIDE = 0.5
 MOST_PLACES = 1000
 MARKS = 8
@@ -40,6 +41,8 @@ class Band:
         estimates: float64, shape (n,); NaN where there is none, which leaves a gap.
         error_bounds: half the width of the band; float64, shape (n,).
         truth: the true values, NaN where they are not known; float64, shape (n,), or None.
+        points: what the estimates were made of, drawn as dots, NaN where there is none; float64, shape (n,), or None.
+            With these a line in grey has neither dots nor a band.
         window: length of the windows that values are about, in microseconds: points stand in their middle. 0 for values
             of the moment when a window ends, as of all that was counted until then.
     """
@@ -49,6 +52,7 @@ class Band:
     estimates: np.ndarray
     error_bounds: np.ndarray
     truth: np.ndarray | None = None
+    points: np.ndarray | None = None
     window: int = 0
 
     @property
@@ -93,7 +97,8 @@ def draw_bands(
         for rank, band in reversed(list(enumerate(ranked))):
             colour = COLOURS[rank] if rank < min(top, len(COLOURS)) else GREY
             marker = MARKERS[rank] if colour != GREY else "."
-            _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not too_wide(bands))
+            plain = colour == GREY and band.points is not None  # dots and bands of many items would hide all lines
+            _draw(axes, band, colour, marker, layer=3 if colour != GREY else 2, bounds=not (plain or too_wide(bands)))
             if colour != GREY and np.isfinite(band.estimates).any():
                 labels.append(_label(band, colour))
         moments = [moment for band in bands if len(band.times) for moment in band.span]
@@ -130,9 +135,14 @@ def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bound
     """Draw a line with a few markers, its band, and the truth, dashed."""
     days = band.days
     low, high = band.estimates - band.error_bounds, band.estimates + band.error_bounds
+    if band.points is not None:
+        low = np.maximum(low, 0.0)  # as the smoothed interval of the row
     if bounds:
         axes.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0, zorder=layer - 1)
         draw_alone(axes, days, low, high, colour, layer=layer - 1)
+    if band.points is not None and colour != GREY:
+        dots: dict[str, Any] = {"linestyle": "", "marker": ".", "markersize": 3, "alpha": 0.5}
+        axes.plot(days, band.points, color=colour, zorder=layer - 0.5, clip_on=False, **dots)
     step = 1 if np.isnan(band.estimates).any() else max(1, len(days) // MARKS)
     style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4, "clip_on": False}
     axes.plot(days, band.estimates, color=colour, linewidth=1.5, zorder=layer, **style)
@@ -168,8 +178,11 @@ def _places(bands: Sequence[Band]) -> list[tuple[float, float]]:
 
 
 def _label(band: Band, colour: str) -> Label:
-    """Return a name for the line's last part, or wherever there is room."""
+    """Return a name for the line's last part, or for its peak if it ends far below; or wherever there is room."""
     known = np.flatnonzero(np.isfinite(band.estimates))
     at = known[np.unique(np.linspace(len(known) - 1, len(known) // 2, LABEL_POINTS).astype(np.int64))[::-1]]
+    peak = known[np.argmax(band.estimates[known])]
+    if band.estimates[known[-1]] < FAR_BELOW * band.estimates[peak]:
+        at = np.concatenate([[peak], at])
     points = list(zip(band.days[at].tolist(), band.estimates[at].tolist(), strict=True))
     return Label(short(band.name), points, colour)

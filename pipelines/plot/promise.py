@@ -101,12 +101,19 @@ def remark(promise: Promise | None) -> str:
     return f" {said}" if (said := _of_intervals(promise, "note")) else ""
 
 
+EACH_BY_ITSELF = (
+    "Lower, upper: where the same number is with probability 95%, of each row by itself. Smoothed, if given: an "
+    "estimate of it from several windows; its interval rests on a model in which counts stay near a level that moves."
+)
+
+
 def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one standard deviation of the noise.") -> str:
     """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
     names, texts = row_type._fields, []
     if any(name.endswith("_stddev") for name in names):
         texts.append(spread)
-    bounds = [name for name in ("error_bound", "lower", "upper") if name in names]
+    of_counts = "smoothed" in names
+    bounds = [name for name in (("error_bound",) if of_counts else ("error_bound", "lower", "upper")) if name in names]
     if _of_intervals(promise, "hold") == "":
         texts.append("Error bound: none is stated.")
     elif "raised" in names:
@@ -116,6 +123,8 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one sta
         texts.append(f"Error bound: at most so many points lie between a query and its answers, {certainty(promise)}.")
     elif bounds:
         texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
+        if of_counts:
+            texts.append(EACH_BY_ITSELF)
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")

@@ -80,15 +80,6 @@ def judge(rows: Sequence[HeavyHitter], truth: Sequence[ItemHolders], detection_t
     )
 
 
-def read_detection_threshold(path: str) -> int | None:
-    """Return what the file beside published rows promises to be found, or None if there is no such file.
-
-    Raises:
-        ValueError: the file is not one that `heavy-hitters` writes.
-    """
-    return detection_threshold(Promise.read(f"{path}.guarantee.json"))
-
-
 def detection_threshold(promise: Promise | None) -> int | None:
     """Return how many people are enough for a report, or None if that is not known.
 

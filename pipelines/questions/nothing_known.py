@@ -31,5 +31,5 @@ def covers_all(lower: Any, upper: Any, parameters: Mapping[str, Any]) -> Any:
 
 def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a row for people: one whose interval says nothing has words in place of its estimate."""
-    nothing = hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
+    nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
     return row._replace(estimate=NOTHING_KNOWN) if nothing else row

@@ -173,6 +173,9 @@ class RunCommand:
             ValueError, TypeError, OSError: naming the option or the file.
         """
         output, arguments = arguments.output, with_files(arguments)
+        if self.spec.settle is not None:
+            settled = resolve(f"{ROOMS}.{self.spec.settle}")(vars(arguments))
+            arguments = argparse.Namespace(**(vars(arguments) | settled))
         endless = is_endless(arguments)
         read = reader(self.spec, arguments)
         more = {} if self.spec.inputs is None else resolve(f"{ROOMS}.{self.spec.inputs}")(arguments)
@@ -218,7 +221,9 @@ class RunCommand:
         row_type = self.spec.row_type_of(run.transform)
         if run.endless:
             return writers(self.spec, run.arguments, row_type, run.destination)
-        write = WriteRows(path, row_type, order=self.spec.order, option=files_option(run.arguments))
+        write = WriteRows(
+            path, row_type, order=self.spec.order, option=files_option(run.arguments), finish=run.transform.finish
+        )
         return write, _letters(run.arguments.dead_letter)
 
     def promise(self, transform: PrivateTransform, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -119,6 +119,8 @@ class QuestionSpec:
         extras: options of the command beside, or instead of, the arguments of the transform.
         hidden: arguments of the transform that are no options, since `prepare` makes them.
         prepare: the path, in this package, of a function from the options to further arguments of the transform.
+        settle: the path, in this package, of a function from the options of a run to those that it has although they
+            were not given; they enter what identifies the run.
         inputs: the path of a function from the options to further readers, by name. The transform then gets a
             dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
         files: options that name further files to read.
@@ -166,6 +168,7 @@ class QuestionSpec:
     extras: tuple[Option, ...] = ()
     hidden: tuple[str, ...] = ()
     prepare: str | None = None
+    settle: str | None = None
     inputs: str | None = None
     files: tuple[str, ...] = ("domain",)
     watched: str = "input"

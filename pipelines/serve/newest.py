@@ -27,7 +27,12 @@ SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
 """Fields that say how far a number may be wrong: the first of them that rows have."""
 
 LIMITS = ("lower", "upper")
-TIMES = ("window_start", "window_end", "time")
+SMOOTHED, SMOOTHED_LIMITS = "smoothed", ("smoothed_lower", "smoothed_upper")
+IN_BRACKETS = (
+    "In brackets, of smoothed counts: where the same number is with probability 95%, each by itself, if counts stay "
+    "near levels that move."
+)
+TIMES = ("window_start", "window_end", "time", "reported_at", "backfilled")
 
 
 def newest(result: Result) -> dict[str, Any]:
@@ -64,8 +69,9 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         return f"{100 * value:g}%"
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
-    if field == "estimate" and hasattr(row, LIMITS[0]):
-        return f"{cell(value)} (between {cell(row.lower)} and {cell(row.upper)})"
+    limits = {"estimate": LIMITS, SMOOTHED: SMOOTHED_LIMITS}.get(field)
+    if limits is not None and hasattr(row, limits[0]):
+        return _between(value, *(getattr(row, limit) for limit in limits), whole=field == SMOOTHED)
     spread = _spread(row, field)
     if spread is None:
         return cell(value)
@@ -80,6 +86,12 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         if half >= 0
         else f"{cell(value)} (no bound is known)"
     )
+
+
+def _between(value: Any, lower: Any, upper: Any, *, whole: bool) -> str:
+    """Return a value with its interval; `whole`: rounded to whole numbers."""
+    texts = [f"{number:,.0f}" if whole and number is not None else cell(number) for number in (value, lower, upper)]
+    return f"{texts[0]} (between {texts[1]} and {texts[2]})"
 
 
 def _short(half: float, *, whole: bool) -> str:
@@ -98,11 +110,13 @@ def _fields(result: Result) -> list[str]:
     beside = {spread for name in names for spread in SPREADS.get(name, ())}
     if "estimate" not in names and "count" not in names:
         beside = set()  # a bound that is not that of one number is a column
-    left_out = {*TIMES, *beside, *(LIMITS if "estimate" in names else ())}
+    left_out = {*TIMES, *SMOOTHED_LIMITS, *beside, *(LIMITS if {"estimate", "count"} & {*names} else ())}
     if not any(getattr(row, "stream", "") for row in result.rows):
         left_out.add("stream")
     if not any(getattr(row, COSTS[0], 0) for row in result.rows):
         left_out |= {*COSTS}
+    if not any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
+        left_out.add(SMOOTHED)
     about = [name for name in result.spec.key if name in names]
     return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
 
@@ -130,6 +144,8 @@ def _meaning(result: Result) -> str:
     if not bounded or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
+    if SMOOTHED in names:
+        return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
     return meaning(promise, "After ±, or in brackets") + of_sums
 
 

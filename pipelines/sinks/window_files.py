@@ -24,13 +24,15 @@ from privstream.pipelines.sources.folder_polls import END
 from privstream.transforms.timing.steps import MILLISECOND
 
 WINDOW = ("window_start", "window_end")
+REPORTED = "reported_at"
 LONGEST_STREAM = 100  # bytes of a stream in a file's name
 
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):
     """Writes the rows of each window and stream as one file, such as `20300101T120000Z_20300101T130000Z_no.jsonl`.
 
-    Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
+    Rows that are published after a later window than their own, `reported_at`, are in the file of that one. Rows
+    without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
 
     All rows of a window and stream must have the same timestamp, as those that one timer publishes have; they are
     gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
@@ -188,10 +190,11 @@ def check_folder(folder: str, option: str = "--output") -> None:
 def _by_window(
     row: Any, has_stream: bool, has_window: bool, at: Any = beam.DoFn.TimestampParam
 ) -> tuple[tuple[str, int, int], tuple[Any, ...]]:
-    """Key a row by its stream and window, or moment."""
+    """Key a row by its stream and the window after which it is published, or the moment."""
     stream = row.stream if has_stream else ""
-    start, end = (row.window_start, row.window_end) if has_window else (at, at)
-    return (stream, start.micros, end.micros), tuple(row)
+    start, end = (row.window_start.micros, row.window_end.micros) if has_window else (at.micros, at.micros)
+    later = row.reported_at.micros - end if hasattr(row, REPORTED) else 0
+    return (stream, start + later, end + later), tuple(row)
 
 
 def _leave_out(path: str) -> Iterator[tuple[bytes, bytes]]:

@@ -33,6 +33,10 @@ WIDEST, LEAST_TEXT = 1000, 12
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
+SMOOTHED = "smoothed"
+REPORTED, BACKFILLED = "reported_at", "backfilled"
+"""When a row was published, which is shown where it was not after its own window; the other says no more."""
+
 COMPLETE = "outputs_complete"
 """Counter of outputs to which nothing more will come: a run of which it is not known gives no counters at all."""
 
@@ -49,6 +53,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
         private: whether the file is for its owner alone.
+        finish: what is done to all rows before they are sorted and written; None for nothing.
 
     Raises:
         ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
@@ -62,8 +67,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         private: bool = False,
+        finish: Callable[[Sequence[Any]], list[Any]] | None = None,
     ) -> None:
         super().__init__()
+        self.finish = finish
         self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
         self.format = output_format(path, option)
         fields = field_types(row_type)
@@ -82,7 +89,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         return (
             rows.pipeline
             | "Once" >> beam.Impulse()
-            | "Write file" >> beam.Map(_write, self.path, self.row_type, self.order, self.private, AsIter(together))
+            | "Write file"
+            >> beam.Map(
+                _write, self.path, self.row_type, self.order, AsIter(together), private=self.private, finish=self.finish
+            )
         )
 
     def display_data(self) -> dict[str, Any]:
@@ -91,10 +101,19 @@ class WriteRows(beam.PTransform[Any, Any]):
 
 
 def _write(
-    impulse: bytes, path: str, row_type: type, order: tuple[str, ...], private: bool, rows: Iterable[Any]
+    impulse: bytes,
+    path: str,
+    row_type: type,
+    order: tuple[str, ...],
+    rows: Iterable[Any],
+    *,
+    private: bool,
+    finish: Callable[[Sequence[Any]], list[Any]] | None,
 ) -> None:
     """Write the file."""
     rows = (row_type(*row) for row in rows)
+    if finish is not None:
+        rows = finish(list(rows))
     write_row_file(path, row_type, sort_rows(rows, order) if order else rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
 
@@ -164,6 +183,10 @@ def print_rows(
     names = [name for name in types if name not in SPREAD.values()]
     if not any(getattr(row, COSTS[0], True) for row in rows):
         names = [name for name in names if name not in COSTS]
+    names = [name for name in names if not name.startswith(SMOOTHED) or any(getattr(r, name) is not None for r in rows)]
+    if BACKFILLED in names:
+        hidden = {BACKFILLED} if any(row.backfilled for row in rows) else {BACKFILLED, REPORTED}
+        names = [name for name in names if name not in hidden]
     if "window_end" in names:
         lengths = {row.window_end.micros - row.window_start.micros for row in rows}
         if len(lengths) == 1:

@@ -59,6 +59,7 @@ EXAMPLES = {
         ({"delta": 1e-6}, NUMBERS),
         ({"public_keys": True, "over": "start", "horizon": 9, "max_value": 5}, NUMBERS),
     ],
+    "FoundKeys": [({"delta": 1e-6}, NUMBERS), ({"delta": 1e-6, "horizon": 9, "max_value": 5}, NUMBERS)],
     "NumericQuantiles": [
         ({"delta": 1e-6, "low": 0, "high": 9}, EXACT),
         ({"low": 0, "high": 9, "resolution": 5, "unit": "event", "over": "start", "horizon": 9}, EXACT),

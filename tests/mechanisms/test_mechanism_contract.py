@@ -27,6 +27,7 @@ from privstream.mechanisms import (
     CountedFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
+    FoundKeys,
     HistogramQueries,
     Holdings,
     HybridNoisyTopK,
@@ -195,6 +196,9 @@ EXAMPLES = {
     ),
     KeyedCounts: Example(
         KeyedCounts(epsilon=1.0, delta=1e-3, over="start", horizon=5, min_people=5, max_value=4), keyed_steps
+    ),
+    FoundKeys: Example(
+        FoundKeys(epsilon=1.0, delta=1e-3, contributions=2, horizon=5, min_people=2, max_value=4), keyed_steps
     ),
     IncrementalPredecessor: Example(
         IncrementalPredecessor(epsilon=1.0, universe=1 << 10, group=3), lambda: predecessor_steps(deletions=False)

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms import KeyedCounts
+from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.questions.counts.picture import MOST_LINES, bands, caption
+from privstream.pipelines.questions.counts.spans import settle
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
@@ -19,7 +21,8 @@ from privstream.transforms.rows import KeyCount, KeySum
 WINDOWS = 4
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "20"]
 LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
-FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound")
+FIELDS = ("stream", "window_start", "window_end", "item", "count", "count_stddev", "error_bound", "lower", "upper",
+          "smoothed", "smoothed_lower", "smoothed_upper", "reported_at", "backfilled")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +147,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
     for over, span in spans.items():
         length = ["--windows" if over == "7d" else "--horizon", "30"]
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
-        mechanism = KeyedCounts(
+        mechanism = (KeyedCounts if over != "1d" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
             contributions_per_key=1 if over == "start" else None,
         )  # fmt: skip
@@ -181,7 +184,22 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
 
 def test_gaps_and_many_items_in_a_picture() -> None:
     def row(item: str, hour: int, people: int) -> KeyCount:
-        return KeyCount("", Timestamp(3600 * hour), Timestamp(3600 * hour + 3600), item, people, 2.0, 9)
+        return KeyCount(
+            "",
+            Timestamp(3600 * hour),
+            Timestamp(3600 * hour + 3600),
+            item,
+            people,
+            2.0,
+            9,
+            people - 4,
+            people + 4,
+            None,
+            None,
+            None,
+            Timestamp(3600 * hour + 3600),
+            False,
+        )
 
     rows = [row("tea", 0, 50), row("tea", 2, 70), row("cake", 1, 90)]
     first, second = bands(rows, [], each=True)
@@ -197,3 +215,34 @@ def test_gaps_and_many_items_in_a_picture() -> None:
     assert f"{MOST_LINES + 5} items in 1 windows, {MOST_LINES} of them drawn." in caption(
         many, bands(many, [], each=True), ""
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "settled"),
+    [
+        ({"start": 0.0, "end": 9.0}, {"forget": False}),
+        ({"start": 0.0, "renew_every": 9.0, "over": "window", "forget": True}, {"forget": True}),
+        ({"start": 0.0, "horizon": 9, "over": 60.0, "window": 60.0}, {"forget": False}),
+        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0}, {}),
+        ({"start": 0.0, "end": 9.0, "over": "start"}, {}),
+        ({"start": 0.0, "end": 9.0, "domain": "file"}, {}),
+        ({"start": 0.0}, {}),
+        ({"end": 9.0}, {}),
+    ],
+)
+def test_a_run_that_remembers_is_another_one_than_before(given: dict[str, Any], settled: dict[str, bool]) -> None:
+    """Whether it forgets is a part of its identity; of runs that cannot remember nothing new is said."""
+    assert settle(given) == settled
+
+
+def test_who_forgets_and_who_remembers_have_two_releases(shop: Path, tmp_path: Path) -> None:
+    ledger = str(tmp_path / "ledger.jsonl")
+    files = ["--input", f"{shop}/sales.jsonl", "--noise_key_file", f"{shop}/key", "--ledger", ledger]
+    for name, options in (("1", []), ("2", ["--forget"]), ("3", [])):
+        output = ["--output", str(tmp_path / f"{name}.jsonl"), "--runner", "FnApiRunner"]
+        assert cli.main(["counts", *files, *RUN, *LIMITED, *options, *output]) == 0
+    entries = Ledger(ledger).read()
+    assert [entry.parameters["forget"] for entry in entries] == [False, True, False]
+    assert len({entry.release for entry in entries}) == 2
+    remembered, forgot, again = ((tmp_path / f"{name}.jsonl").read_text() for name in "123")
+    assert remembered == again != forgot

@@ -2,22 +2,25 @@
 
 import json
 import os
+import re
 import shlex
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli, demo
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.rows import KeyCount
 
 FILES = {
     "commands.sh",
     "events.parquet",
-    "heavy_hitters.jsonl",
-    "heavy_hitters.jsonl.guarantee.json",
-    "heavy_hitters.png",
+    "counts.jsonl",
+    "counts.jsonl.guarantee.json",
+    "counts.png",
     "noise.key",
     "noise.key.ledger.jsonl",
     "truth.jsonl",
@@ -37,19 +40,34 @@ def test_the_demo_shows_what_it_promises(
     folder = tmp_path / "demo-output"
     assert {path.name for path in folder.iterdir()} == FILES
     assert "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
-    rows = read_row_file(str(folder / "heavy_hitters.jsonl"), HeavyHitter)
-    assert len(rows) >= 2
+    rows = read_row_file(str(folder / "counts.jsonl"), KeyCount)
+    items = {row.item for row in rows}
+    assert len(items) >= 3 and all(len([row for row in rows if row.item == item]) == 4 for item in items)
     cells = " ".join(shown.out.replace("│", " ").split())
-    for row in rows:
-        assert f"{row.item} {row.count:,} (" in cells
-    threshold = json.loads((folder / "heavy_hitters.jsonl.guarantee.json").read_text())["accuracy"][
-        "detection_threshold"
+    assert "the largest items, in the hour of most people" in cells
+    peak = max(rows, key=lambda row: row.smoothed)
+    between = f"{peak.smoothed_lower:,.0f} and {peak.smoothed_upper:,.0f}"
+    assert f"{peak.item} 01-01 0{peak.window_start.to_utc_datetime().hour}:00 {peak.smoothed:,.0f} {between}" in cells
+    rises = [
+        (after.smoothed - before.smoothed, f"{after.item} 01-01", f"{before.smoothed:,.0f} to {after.smoothed:,.0f}")
+        for item in items
+        for before, after in pairwise(sorted(row for row in rows if row.item == item))
     ]
-    assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
-    assert "not in the truth: 0." in " ".join(shown.out.split())
-    assert "Picture: demo-output/heavy_hitters.png" in shown.out
+    _, item, change = max(rises)
+    assert re.search(rf"what rose most within an hour.*{item} \d\d:00 {change} ", cells)
+    threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
+    assert f"items that at least {threshold:,} people had in an hour" in " ".join(shown.out.split())
+    assert "and none was missed" in " ".join(shown.out.split())
+    assert "Found, but not in the truth: 0." in " ".join(shown.out.split())
+    truth = {
+        (row.item, row.window_start): row.holders for row in read_row_file(str(folder / "truth.jsonl"), ItemHolders)
+    }
+    known = [(row, truth[row.item, row.window_start]) for row in rows if (row.item, row.window_start) in truth]
+    held = sum(row.smoothed_lower <= true <= row.smoothed_upper for row, true in known)
+    assert f"Of {len(known)} published counts with a known truth, {held} have it" in cells and known
+    assert "Picture: demo-output/counts.png" in shown.out
     assert "serve demo-output --ledger demo-output/noise.key.ledger.jsonl" in shown.out
-    assert (folder / "heavy_hitters.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
 
 

@@ -90,7 +90,7 @@ def test_a_run_that_publishes_nothing_says_why(folder: Path, capsys: pytest.Capt
     write_events(folder, people(GOOD, "rare")[:5])
     status, told = run(run_line("counts"), capsys)
     assert status == 0
-    assert "5 of 5 events usable, 0 counts published\nno item reached the threshold" in told
+    assert "5 of 5 events usable, 0 counts published\nno item reached a threshold" in told
     assert (folder / "rows.jsonl").read_text() == ""
     write_events(folder, people(GOOD))
     status, told = run(f"{run_line('counts')} --epsilon 9 --overwrite", capsys)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.plot import bands
 from privstream.pipelines.plot.chart import COLOURS, MARKERS, PAGE
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise
@@ -24,7 +25,9 @@ def window(hour: int) -> tuple[str, Timestamp, Timestamp]:
 
 
 def count(hour: int, item: str = "tea", number: int = 100) -> KeyCount:
-    return KeyCount(*window(hour), item, number, 5.0, 9)
+    return KeyCount(
+        *window(hour), item, number, 5.0, 9, number - 9, number + 9, None, None, None, window(hour)[2], False
+    )
 
 
 def drawn(picture: PictureSpec, rows: list[Any], promise: Promise | None = None) -> dict[str, Any]:
@@ -114,3 +117,33 @@ def test_a_thousand_alerts_of_many_rules_are_few_shapes() -> None:
     assert found["svg"].count("<g id=") < 250 and len(found["notes"]) > 990
     assert ">rule 11<" in found["svg"] and ">rule 12<" not in found["svg"]
     assert ">88 other rules<" in found["svg"]
+
+
+def test_smoothed_counts_are_lines_and_counts_are_dots() -> None:
+    rows = [
+        count(hour)._replace(
+            smoothed=97.5, smoothed_lower=90.0, smoothed_upper=105.0 + hour, count=-30 if hour else 100
+        )
+        for hour in range(4)
+    ]
+    found = drawn(counts.PICTURE, rows)
+    assert [note["text"].split(": ")[1] for note in found["notes"]] == [f"97.5 ± {7.5 + hour:g}" for hour in range(4)]
+    assert (
+        "Lines: counts smoothed over windows. In colour, dots: the counts with noise; bands: where" in found["caption"]
+    )
+    assert "with probability 95%, each by itself, if they stay near levels that move" in found["caption"]
+    assert "dots" not in drawn(counts.PICTURE, [count(hour) for hour in range(4)])["caption"]
+
+
+def test_gaps_of_the_largest_are_no_thresholds() -> None:
+    promise = Promise("", {"parameters": {"beta": 0.01, "top": 5}, "accuracy": {"threshold": 47}})
+    caption = drawn(counts.PICTURE, [count(0), count(2), count(1, "milk", 60)], promise)["caption"]
+    assert "Where a line has a gap, the item was not among the 5 largest of the window." in caption
+
+
+def test_a_name_stands_at_the_peak_of_a_line_that_ends_far_below() -> None:
+    rows = [count(hour, number=900 if hour == 5 else 20) for hour in range(30)]
+    (label,) = [bands._label(band, "red") for band in counts.bands(rows, [], each=True)]
+    assert label.points[0][1] == 900
+    (steady,) = [bands._label(band, "red") for band in counts.bands([count(h) for h in range(30)], [], each=True)]
+    assert steady.points[0][0] > steady.points[-1][0]

@@ -15,7 +15,8 @@ from matplotlib.image import imread
 from privstream.pipelines import cli
 from privstream.pipelines.plot import timeline
 from privstream.pipelines.plot.labels import Label, place
-from privstream.pipelines.plot.truth import Key, judge, key, read_detection_threshold
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.plot.truth import Key, detection_threshold, judge, key
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import HeavyHitter
@@ -292,5 +293,7 @@ def _all_counted(files: Path) -> str:
 
 
 def test_detection_threshold_beside_rows(files: Path) -> None:
-    assert read_detection_threshold(str(files / "rows.jsonl")) == 100
-    assert read_detection_threshold(str(files / "others.jsonl")) is None
+    found = (
+        detection_threshold(Promise.read(f"{files / name}.guarantee.json")) for name in ("rows.jsonl", "others.jsonl")
+    )
+    assert tuple(found) == (100, None)

@@ -16,7 +16,7 @@ from example_results import row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.plot.chart import PAGE
 from privstream.pipelines.plot.picture_spec import Given
-from privstream.pipelines.plot.promise import Promise, columns_in_words, meaning
+from privstream.pipelines.plot.promise import EACH_BY_ITSELF, Promise, columns_in_words, meaning
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.counts import picture as counts
 from privstream.pipelines.questions.spec import resolve
@@ -90,7 +90,8 @@ def in_columns(word: str, content: Promise = LIMITED) -> str:
 
 
 def test_tables_say_what_their_columns_hold() -> None:
-    assert in_columns("counts") == f"±: one standard deviation of the noise. {meaning(LIMITED, 'Error bound')}"
+    both = f"±: one standard deviation of the noise. {meaning(LIMITED, 'Error bound')} {EACH_BY_ITSELF}"
+    assert in_columns("counts") == both
     sure = f"with probability 95%, {SCOPE}"
     bound = f"Gap lower bound: {HOLD} pass the threshold by at least so much, {sure}, {LEFT_OUT} {NOTE}"
     assert in_columns("alerts").endswith(bound)
@@ -186,7 +187,9 @@ def test_the_share_that_is_left_out_is_exact(limits: ModuleType, shop: Any) -> N
     assert told in said
     first, last = re.findall(r"(\d+)% in the first quarter of the windows, (\d+)% in the last\)", said)[0]
     assert int(first) < 20 and int(last) > 60
-    assert "larger, most so in later windows, which can look like a decline. A larger --max_contributions" in said
+    assert (
+        "most so in later windows, which can look like a decline, or hide a rise. A larger --max_contributions" in said
+    )
     lines = re.findall(r"^([\d,]+) times an item of a person was left out", said, re.M)
     assert sum(int(number.replace(",", "")) for number in lines) == beyond
 
@@ -219,4 +222,4 @@ def test_a_picture_beside_the_truth_says_which_part_it_shows(limits: ModuleType,
     stream = io.BytesIO()
     counts.PICTURE.prepare(replace(given, truth=truth))(stream, PAGE)
     caption = json.loads(stream.getvalue())["caption"]
-    assert re.search(r"further from the truth than their error bound, and together they are [4-7]\d% of it\.", caption)
+    assert re.search(r"further from the truth than their band, and together they are [4-7]\d% of it\.", caption)

@@ -28,6 +28,14 @@ class Count(NamedTuple):
     count: int
 
 
+class Reported(NamedTuple):
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    reported_at: Timestamp
+
+
 class Plain(NamedTuple):
     item: str
     count: int
@@ -94,6 +102,21 @@ def test_rows_without_a_window_go_by_the_moment_at_which_they_are_published(tmp_
         "19700101T000007Z.jsonl": [Plain("c", 3)],
     }
     assert (tmp_path / "_END").exists()
+
+
+def test_rows_of_earlier_windows_are_in_the_file_of_the_window_after_which_they_are_published(tmp_path):
+    rows = [
+        Reported("no", Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), "a", Timestamp(HOUR * (at + 1)))
+        for hour, at in ((0, 2), (1, 2), (2, 2), (3, 3))
+    ]
+    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+        stamped = pipeline | beam.Create([TimestampedValue(row, row.reported_at) for row in rows[::-1]])
+        _ = stamped | WriteWindowFiles(str(tmp_path), Reported, "jsonl", ("window_start",))
+    found = {path.name: read_row_file(str(path), Reported) for path in tmp_path.glob("*.jsonl")}
+    assert found == {
+        "19700101T020000Z_19700101T030000Z_no.jsonl": rows[:3],
+        "19700101T030000Z_19700101T040000Z_no.jsonl": rows[3:],
+    }
 
 
 def test_a_second_answer_is_refused_and_counted(tmp_path):

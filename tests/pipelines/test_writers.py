@@ -109,7 +109,11 @@ def test_a_missing_number_is_null_for_other_readers(tmp_path):
 
 
 def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
-    write_row_file(str(tmp_path / "out.csv"), KeyCount, [KeyCount("", *hitter()[1:4], 5, 1.5, 9)])
+    write_row_file(
+        str(tmp_path / "out.csv"),
+        KeyCount,
+        [KeyCount("", *hitter()[1:4], 5, 1.5, 9, 2, 8, 5.1, 3.0, 7.0, hitter()[2], False)],
+    )
     text = (tmp_path / "out.csv").read_text()
     (tmp_path / "out.csv").write_text(text.replace(",5,1.5,", ",,1.5,"))
     with pytest.raises(ValueError):

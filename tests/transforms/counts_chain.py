@@ -15,12 +15,12 @@ class Chain:
 
     def __init__(self, made, chance, *, crashes=0.0, workers=1, instead=None):
         fns = dofns_of(made) | (instead or {})
-        last = "PublishWindows" if "PublishWindows" in fns else "PublishCounts"
+        (last,) = {"PublishWindows", "PublishCounts", "PublishFound"} & {*fns}
         self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
         names = ("BoundPerWindow", "CountContributions", last)
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
-        if last == "PublishCounts":
+        if last != "PublishWindows":
             clocks = clock_names(made.streams or ("",), made.shards)
             self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
 
@@ -41,7 +41,7 @@ class Chain:
         count.advance(watermark)
         counted = count.take()
         self.counted += counted
-        clocked = type(publish.fn).__name__ == "PublishCounts"
+        clocked = type(publish.fn).__name__ != "PublishWindows"
         publish.feed([on_clock(element) for element in counted] if clocked else counted)
         publish.advance(watermark)
         self.rows += publish.take()

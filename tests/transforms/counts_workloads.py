@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
 from privstream.transforms.counts.keyed_counts import KeyedCounts
@@ -28,8 +29,11 @@ COMMON = {
 }
 CONFIGURATIONS = {
     "window": {"start": None, "end": None},
-    "window, people": {"min_people": 3, "neighbouring": "replace_one"},
-    "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1},
+    "window, people": {"min_people": 3, "neighbouring": "replace_one", "forget": True},
+    "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1, "forget": True},
+    "found": {"epsilon": 4.0},
+    "found, people": {"min_people": 3, "neighbouring": "replace_one"},
+    "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
     "trailing": {"over": 30, "epsilon": 2.0},
@@ -111,7 +115,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
         noise = made._counting_noise.derive("stream", stream)
         state = made.mechanism.initial_state(*([] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]))
-        seen = set()
+        seen, numbers = set(), []
         first = made.steps.first or 0
         for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
             people, counts = Counter(), Counter()
@@ -120,17 +124,34 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
                     counts[code(item)] += 1
                     people[code(item)] += (user, item) not in seen
                     seen.add((user, item))
+            numbers += sorted(set(counts) - set(numbers))
+            known = np.array(numbers, np.uint64)
             given = KeyedStep(
                 step=step + 1 - first,
-                keys=np.array(list(counts), np.uint64),
+                keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
                 counts=np.array(list(counts.values()), np.int64),
                 people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
             )
-            state, found = made.mechanism.step(state, given, noise)
-            window = Timestamp(micros=step * made.steps.size), Timestamp(micros=(step + 1) * made.steps.size)
-            for key, count in zip(found.keys.tolist(), found.counts.tolist(), strict=True):
-                rows.append(KeyCount(stream, *window, names[key], count, found.count_stddev, found.count_bound))
+            one = SourcesByName(lambda _, noise=noise: noise)
+            drawn = RoutedNoise(one, [""], np.zeros(len(known), np.int64), known) if made.remembers else noise
+            state, found = made.mechanism.step(state, given, drawn)
+            for rows_of_step in (found, *found.earlier):
+                keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
+                texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
+                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step)
     return sorted(rows)
+
+
+def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows):
+    """Yield the rows that are published at a step about the one so many steps before."""
+    end = Timestamp(micros=(step + 1) * made.steps.size)
+    start = Timestamp(micros=(step - back) * made.steps.size)
+    for place, (item, count) in enumerate(zip(texts, found.counts.tolist(), strict=True)):
+        spread = found.count_spread
+        smoothed = [None] * 3 if found.smoothed is None else [float(ends[place]) for ends in found.smoothed]
+        window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
+        noise = (count, found.count_stddev, found.count_bound, max(0, count - spread), max(0, count + spread))
+        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0)
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:

@@ -36,7 +36,16 @@ from tiny_runner import END
 from workloads import KEY, SECOND, START
 
 
-@one_job("counts", CONFIGURATIONS, "window", "window, public", "trailing, people", "start", "start, streams")
+@one_job(
+    "counts",
+    CONFIGURATIONS,
+    "window",
+    "window, public",
+    "trailing, people",
+    "start",
+    "start, streams",
+    "found, streams",
+)
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(5))
     made = transform(name)
@@ -44,14 +53,14 @@ def test_rows_are_those_of_the_reference(name):
     rows = expected(made, events)
     assert sorted(results.elements("rows")) == rows
     assert results.elements("dead") == []
-    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+    assert all(stamp == row.reported_at.micros - 1 for row, stamp in results.outputs["rows"])
     assert results.counters["privstream:events"] == len(events)
     assert results.counters["privstream:counts_published"] == len(rows)
     if made.domain is not None:
         assert len(rows) == WINDOWS * len(LISTED) * len(made.streams or ("",))  # empty windows too
 
 
-@some_quick("name", CONFIGURATIONS, "start, streams", "trailing, people")
+@some_quick("name", CONFIGURATIONS, "start, streams", "trailing, people", "found", "found, streams")
 def test_workloads_are_interesting(name):
     """Keys are published and kept back, limits bind: else the tests here would say little."""
     events = random_events(name, random.Random(5))
@@ -83,7 +92,12 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
-@some_quick("name", ["window, streams", "trailing, people", "start, streams", "start, public"], "start, streams")
+@some_quick(
+    "name",
+    ["window, streams", "found, streams", "trailing, people", "start, streams", "start, public"],
+    "start, streams",
+    "found, streams",
+)
 def test_order_batches_and_shards_change_nothing(name):
     """Pipelines of another number of shards are among those above."""
     events = random_events(name, random.Random(5))
@@ -94,7 +108,7 @@ def test_order_batches_and_shards_change_nothing(name):
 
 
 @some_quick("seed", range(2), 0)
-@some_quick("name", CONFIGURATIONS, "window, streams", "trailing, people", "start, public")
+@some_quick("name", CONFIGURATIONS, "window, streams", "trailing, people", "start, public", "found, streams")
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
     """State is restored again and again, from what was written whole and what was appended."""
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2000)
@@ -116,6 +130,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
         "count_contributions_progress",
         "publish_windows_progress",
         "publish_counts_progress",
+        "publish_found_progress",
     }
     assert not any(stage.cells.timers for stage in chain.stages)
 

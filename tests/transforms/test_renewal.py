@@ -23,7 +23,7 @@ HITTERS = {"max_hits": 3, "items_per_step": 2, "count_share": 0.5}
 COUNTS = {"max_contributions": 5}
 RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(name="few", at_most=100))}
 RENEWED = {
-    "counts": COUNTS,
+    "counts": COUNTS | {"forget": True},
     "counts since the start": COUNTS,
     "counts of the last windows": COUNTS,
     "counts of a list": COUNTS,
@@ -82,6 +82,24 @@ def test_what_a_period_publishes_depends_on_its_own_events_alone(name):
         assert of_periods(rows(MADE[name](), events({1, 2})), {1, 2}) == of_periods(whole, {1, 2})
 
 
+def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over():
+    """Others come in the first period, so that the same items are found: later counts are the same, and at once."""
+    made, rest = functools.partial(example, "counts", **COMMON | COUNTS), events({1, 2})
+    first, other = (sorted(rows(made(), events({0}, seed) + rest)) for seed in (1, 2))
+    assert of_periods(first, {0}) != of_periods(other, {0})
+    items = {row.item for row in of_periods(first, {0})}
+    assert items and items == {row.item for row in of_periods(other, {0})}
+    later, others = (
+        [row._replace(smoothed=0.0, smoothed_lower=0.0, smoothed_upper=0.0) for row in of_periods(found, {1, 2})]
+        for found in (first, other)
+    )
+    assert later == others
+    at_once = [row for row in later if row.window_start.micros == (START + PERIOD) * SECOND and row.item in items]
+    assert {row.item for row in at_once} == items and not any(row.backfilled for row in at_once)
+    alone = {row.item for row in of_periods(rows(made(), events({1, 2})), {1})}
+    assert alone <= {row.item for row in of_periods(first, {1})}
+
+
 @some_quick("name", MADE, "heavy hitters", "counts since the start")
 def test_each_period_has_noise_of_its_own(name):
     """The same people do the same in each: without noise the rows would be the same, but for their times."""
@@ -137,7 +155,11 @@ def test_a_person_counts_anew_in_each_period():
         for period in range(PERIODS)
         for person in range(100)
     ]
-    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given))] == [0, PERIOD, 2 * PERIOD]
+    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given)) if row.count] == [
+        0,
+        PERIOD,
+        2 * PERIOD,
+    ]
 
 
 @pytest.mark.parametrize(

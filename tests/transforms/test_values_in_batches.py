@@ -123,7 +123,9 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
 
 
 def row(item: str, count: int, stream: str = "") -> KeyCount:
-    return KeyCount(stream, Timestamp(0), Timestamp(10), item, count, 1.0, 5)
+    return KeyCount(
+        stream, Timestamp(0), Timestamp(10), item, count, 1.0, 5, count, count, None, None, None, Timestamp(10), False
+    )
 
 
 def test_the_largest_of_each_stream_and_ties_by_name():

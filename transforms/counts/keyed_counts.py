@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
@@ -16,6 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.events.batching import SplitEvents
@@ -31,6 +34,11 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeM
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 
 MOST_IN_WINDOW = 65_535
+JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
+FORGETS = (
+    "Every window forgets which items were found before: with start, and end or renew_every, they would stay found, "
+    "and items that are too small for one window could be found in several."
+)
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -43,7 +51,7 @@ class KeyedCounts(PrivateTransform):
     `max_value`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
     its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row in every
     window; without one an item has a row where its noisy count reaches a threshold that depends on public parameters
-    alone.
+    alone, or, unless windows forget, in every window from the one in which it was found.
 
     Privacy:
         Unit: one person over the whole run and all streams, or one event. Neighbours: `neighbouring`. (epsilon, delta):
@@ -73,12 +81,14 @@ class KeyedCounts(PrivateTransform):
         end: end of the last window that is published, in seconds since 1970 UTC.
         horizon: number of windows of the run, in place of `end`. One of both must be given where counts are about more
             than one window.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
+        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
+            that is remembered but items that stay found. The guarantee is then for what one person does in one such
+            period.
         allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
-        min_people: number of people without whom an item is never published: in the window if `over` is "window", else
-            since the start. With the unit "event" it is a number of events.
+        min_people: number of people without whom an item is never found or published: in one window if `over` is
+            "window", else since the start. Other windows of an item that was found may have fewer, unless windows
+            forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
             counts, those whose names come first. Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
@@ -87,6 +97,9 @@ class KeyedCounts(PrivateTransform):
         signed_values: whether values may be negative: those below minus `max_value` count as that.
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
         streams: public names of the streams to count; they must be given if events have a stream.
+        forget: whether every window forgets which items were found before. Otherwise, where counts are those of windows
+            and items are not on a list, an item stays found: it has a row in every window from then on, and also in
+            those before. That needs `start`, and `end` or `renew_every`; without them every window forgets.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
@@ -125,6 +138,7 @@ class KeyedCounts(PrivateTransform):
         signed_values: bool = False,
         value_share: float | None = None,
         streams: tuple[str, ...] | None = None,
+        forget: bool = False,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
         shards: int = 4,
@@ -142,15 +156,22 @@ class KeyedCounts(PrivateTransform):
             window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
         )
         span = windows_in(over, self.steps)
-        self._clocked = domain is not None or span != "window"
-        if self._clocked and start is None:
+        by_itself = domain is None and span == "window"
+        if not isinstance(forget, bool):
+            raise TypeError(f"forget must be true or false, got {type(forget).__name__}")
+        if forget and not by_itself:
+            raise ValueError("forget must not be given with a domain, or where counts are about more than one window")
+        self.remembers = by_itself and not forget and self.steps.count is not None
+        self._clocked, self._forget = self.remembers or not by_itself, forget
+        if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
             raise ValueError("end, horizon or renew_every must be given where counts are about more than one window")
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")
-        self.mechanism = Mechanism(
+        mechanism = FoundKeys if self.remembers else Mechanism
+        self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,
             delta=delta,
             over=span,
@@ -185,9 +206,19 @@ class KeyedCounts(PrivateTransform):
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats))
 
     @property
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """Smooth counts of windows that follow each other."""
+        if self.mechanism.over != "window" or not self._clocked or self._choose is not None:
+            return None
+        return SmoothFinished(self.steps.size, self.mechanism.stddev(1))
+
+    @property
     def prediction(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
-        return self.mechanism.accuracy
+        found = self.mechanism.accuracy
+        if self.remembers or self._forget or self._clocked:
+            return found
+        return replace(found, claim=f"{found.claim} {FORGETS}")
 
     @property
     def coverage(self) -> Coverage:
@@ -208,6 +239,8 @@ class KeyedCounts(PrivateTransform):
             if self._distinct:
                 whose = "what each person adds for an item in the first window with it"
             note = f"Sums and means are of {whose}, clipped to max_value; after ± of sums is a standard deviation."
+        if self.domain is None:
+            note = " ".join([note, JUST_FOUND]).strip()
         some = "" if self.domain is not None else f"up to {MANY:,} items"
         scope = f"all of {some} together" if some else TOGETHER
         if self.steps.count is None:
@@ -217,7 +250,7 @@ class KeyedCounts(PrivateTransform):
             scope=scope,
             limits=tuple(limits),
             beyond=f"the numbers of all {what} may be larger",
-            looks_like="a standstill" if over == "start" else "a decline",
+            looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
         )
 

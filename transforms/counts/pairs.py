@@ -20,6 +20,11 @@ class Pairs:
     codes: np.ndarray
     keys: np.ndarray
 
+    @classmethod
+    def none(cls) -> Pairs:
+        """Return no pairs."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint64))
+
     @cached_property
     def _order(self) -> np.ndarray:
         """The pairs in the order of streams, and of keys in each."""

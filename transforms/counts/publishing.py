@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, sealed_batch, sealed_key
+from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, sealed_batch, sealed_key, string_buffers
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.pairs import Pairs
 from privstream.transforms.counts.stream_counts import StreamCounts, joined, unsealed_counts
@@ -37,6 +40,7 @@ from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds, Follow
 
 SHARD_DIGITS = 4
+MOST_PARTS = 64  # in which texts are kept
 REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
@@ -102,16 +106,42 @@ class KeyPublisher:
         rows = list(self.rows(step, held, found, names))
         if self.choose is not None:
             return self.choose.among(rows)
+        for earlier in found.earlier:
+            rows += self.rows(step, held, earlier, names, back=found.step - earlier.step)
         Metrics.counter("privstream", self.counter).inc(len(rows))
         return rows
 
-    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> Iterator[Any]:
-        """Make rows, with sums and means if there are any, of what is known about keys, all of which are named."""
-        start, end = self.steps.bounds(step)
-        texts = zip(*self.texts(held, found.keys, names), found.counts.tolist(), strict=True)
+    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
+        """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
+
+        They are published at a step, and are about the one so many steps before.
+        """
+        start, end = self.steps.bounds(step - back)
+        reported, spread = self.steps.bounds(step)[1], found.count_spread
+        smoothed = (
+            [[None] * len(found.keys)] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
+        )
+        texts = self.texts(held, found.keys, names)
         counts = (
-            KeyCount(stream, start, end, item, count, found.count_stddev, found.count_bound)
-            for stream, item, count in texts
+            KeyCount(
+                stream=stream,
+                window_start=start,
+                window_end=end,
+                item=item,
+                count=count,
+                count_stddev=found.count_stddev,
+                error_bound=found.count_bound,
+                lower=max(0, count - spread),
+                upper=max(0, count + spread),
+                smoothed=estimate,
+                smoothed_lower=lower,
+                smoothed_upper=upper,
+                reported_at=reported,
+                backfilled=back > 0,
+            )
+            for stream, item, count, estimate, lower, upper in zip(
+                *texts, found.counts.tolist(), *smoothed, strict=True
+            )
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:
             yield from counts
@@ -177,30 +207,35 @@ class PublishWindows(OrderedSteps, state="publish_windows"):
         return []
 
 
-@dataclass(frozen=True, eq=False)
-class NamedState:
-    """What a shard of keys remembers: the mechanism's state, its keys, and the texts of those that may be published.
+class RememberedKeys(Protocol):
+    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, and texts of keys."""
 
-    A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
-    """
+    @property
+    def counts(self) -> Any:
+        """The state of the mechanism."""
 
-    counts: KeyedState
-    pairs: Pairs
-    names: Names
+    @property
+    def pairs(self) -> Pairs:
+        """Its keys."""
 
-    def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The texts, as columns of a snapshot."""
+
+    def after(self, counts: Any, pairs: Pairs, names: Names) -> RememberedKeys:
         """Return what follows a step that came with these texts."""
-        considered = np.setdiff1d(counts.counted.keys, self.counts.counted.keys, assume_unique=True)
-        if not len(names.items) or not len(considered):
-            return NamedState(counts, pairs, self.names)
-        return NamedState(counts, pairs, Names.union([self.names, names.select(np.unique(pairs.keys[considered]))]))
+
+    def named(self, found: KeyedRows) -> Names:
+        """Return the texts of keys that are published."""
 
 
-class PublishCounts(SingleSteps, state="publish_counts"):
-    """Per group of streams and shard of keys, on a public clock: publish counts that span windows, or of public keys.
+class CountsOnClock(SingleSteps):
+    """Per group of streams and shard of keys, on a public clock: counts of a step in, rows out.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
     """
+
+    kind = "named counts of streams"  # of snapshots
 
     def __init__(
         self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int, streams: tuple[str, ...]
@@ -211,54 +246,39 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         self.of_streams = digest(json.dumps(sorted(streams)).encode())
         self.groups = {group: tuple(sorted(names)) for group, names in in_groups(streams).items()}
 
-    def initial(self, key: bytes) -> NamedState:
-        """Count nothing yet; of a public list, the keys of this shard in each stream."""
-        streams, domain = self._streams(key), self.publisher.domain
-        if domain is None:
-            nothing = Pairs(np.empty(0, np.int64), np.empty(0, np.uint64))
-            return NamedState(self.publisher.mechanism.initial_state(), nothing, Names.none())
-        keys = np.arange(int(key[:SHARD_DIGITS], 16), len(domain), self.key_shards, dtype=np.uint64)
-        pairs = Pairs(np.repeat(np.arange(len(streams)), len(keys)), np.tile(keys, len(streams)))
-        numbers = np.arange(len(pairs.keys), dtype=np.uint64)
-        return NamedState(self.publisher.mechanism.initial_state(numbers), pairs, Names.none())
+    @abstractmethod
+    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> RememberedKeys:
+        """Return what a shard remembers, with texts out of a snapshot."""
 
-    def _streams(self, key: bytes) -> tuple[str, ...]:
-        """Return the streams of a key."""
-        group = key[SHARD_DIGITS:].decode()
-        if group not in self.groups:
-            raise SnapshotError("state of counts must be kept by groups of streams, got that of an earlier version")
-        return self.groups[group]
-
-    def snapshot(self, state: NamedState) -> bytes:
+    def snapshot(self, state: RememberedKeys) -> bytes:
         """Encode all parts."""
-        columns = {f"names_{name}": column for name, column in vars(state.names).items()}
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
-        return pack("named counts of streams", 1, {"streams": self.of_streams, "counts": counts} | pairs | columns)
+        return pack(self.kind, 1, {"streams": self.of_streams, "counts": counts} | pairs | state.columns)
 
-    def restore(self, data: bytes) -> NamedState:
+    def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
 
         Raises:
             SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
                 other streams: numbers stand for them.
         """
-        found: dict[str, Any] = unpack("named counts of streams", 1, data)
+        found: dict[str, Any] = unpack(self.kind, 1, data)
         if found.pop("streams") != self.of_streams:
             raise SnapshotError("state must be of a run with the same streams")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
-        return NamedState(counts, pairs, Names(*found.values()))
+        return self.remembered(counts, pairs, found)
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: NamedState) -> list[bytes]:
+    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
         if first // REPLAYED != (last + 1) // REPLAYED:
             return []
         return [stepped(step, _join(batches.get(step, [])).to_bytes()) for step in sorted({*batches, last})]
 
-    def decode(self, key: bytes, segments: list[bytes]) -> NamedState:
+    def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
         """Restore the state, and count again what came since."""
-        state: NamedState = super().decode(key, segments[:1])
+        state: RememberedKeys = super().decode(key, segments[:1])
         for segment in segments[1:]:
             last, counted = self.step_of(segment), InStreams.from_bytes(CountBatch, segment[STEP.size :])
             for step in range(self.steps.first_alike(last) + state.counts.step, last):
@@ -267,16 +287,27 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         return state
 
     def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: NamedState
-    ) -> tuple[NamedState, Iterable[Any]]:
+        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
+    ) -> tuple[RememberedKeys, Iterable[Any]]:
         """Publish one window."""
         state, found = self._counted(key, step, _join(batches), state)
+        if not len(found.keys):
+            return state, []
         held = KeysOfStreams(self._streams(key), state.pairs)
-        rows = self.publisher.publish(step, held, found, state.names)
+        rows = self.publisher.publish(step, held, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
         return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
 
-    def _counted(self, key: bytes, step: int, counted: StreamCounts, state: NamedState) -> tuple[NamedState, KeyedRows]:
+    def _streams(self, key: bytes) -> tuple[str, ...]:
+        """Return the streams of a key."""
+        group = key[SHARD_DIGITS:].decode()
+        if group not in self.groups:
+            raise SnapshotError("state of counts must be kept by groups of streams, got that of an earlier version")
+        return self.groups[group]
+
+    def _counted(
+        self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
+    ) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
         streams = self._streams(key)
         place = {stream: code for code, stream in enumerate(streams)}
@@ -296,8 +327,138 @@ class PublishCounts(SingleSteps, state="publish_counts"):
         yield from self.publisher.late(step, counted)
 
 
+@dataclass(frozen=True, eq=False)
+class NamedState:
+    """`RememberedKeys` with the texts of those that may be published.
+
+    A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
+    """
+
+    counts: KeyedState
+    pairs: Pairs
+    names: Names
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The texts."""
+        return {f"names_{name}": column for name, column in vars(self.names).items()}
+
+    def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
+        """Return what follows a step that came with these texts."""
+        considered = np.setdiff1d(counts.counted.keys, self.counts.counted.keys, assume_unique=True)
+        if not len(names.items) or not len(considered):
+            return NamedState(counts, pairs, self.names)
+        return NamedState(counts, pairs, Names.union([self.names, names.select(np.unique(pairs.keys[considered]))]))
+
+    def named(self, found: KeyedRows) -> Names:
+        """Return all texts."""
+        return self.names
+
+
+class PublishCounts(CountsOnClock, state="publish_counts"):
+    """Publish counts that span windows, or of public keys."""
+
+    def initial(self, key: bytes) -> NamedState:
+        """Count nothing yet; of a public list, the keys of this shard in each stream."""
+        streams, domain = self._streams(key), self.publisher.domain
+        if domain is None:
+            return NamedState(self.publisher.mechanism.initial_state(), Pairs.none(), Names.none())
+        keys = np.arange(int(key[:SHARD_DIGITS], 16), len(domain), self.key_shards, dtype=np.uint64)
+        pairs = Pairs(np.repeat(np.arange(len(streams)), len(keys)), np.tile(keys, len(streams)))
+        numbers = np.arange(len(pairs.keys), dtype=np.uint64)
+        return NamedState(self.publisher.mechanism.initial_state(numbers), pairs, Names.none())
+
+    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> NamedState:
+        """Return the state."""
+        return NamedState(counts, pairs, Names(*columns.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class FoundNames:
+    """`RememberedKeys` with the texts of all keys by their numbers, in the parts in which they came."""
+
+    counts: FoundState
+    pairs: Pairs
+    texts: tuple[pa.LargeStringArray, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The texts."""
+        offsets, text = string_buffers(self._taken(np.arange(len(self.pairs.keys))))
+        return {"offsets": offsets, "text": text}
+
+    def after(self, counts: FoundState, pairs: Pairs, names: Names) -> FoundNames:
+        """Return what follows a step that came with these texts."""
+        more = pairs.keys[len(self.pairs.keys) :]
+        texts = (*self.texts, names.texts(more)) if len(more) else self.texts
+        if len(texts) > MOST_PARTS:
+            texts = (pa.concat_arrays(texts),)
+        return FoundNames(counts, pairs, texts)
+
+    def named(self, found: KeyedRows) -> Names:
+        """Return the texts of keys that are published."""
+        keys, first = np.unique(self.pairs.keys[found.keys], return_index=True)
+        return Names.of(keys, self._taken(found.keys[first]))
+
+    def only(self, counts: FoundState, numbers: np.ndarray) -> FoundNames:
+        """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
+        pairs = Pairs(self.pairs.codes[numbers], self.pairs.keys[numbers])
+        return FoundNames(counts, pairs, (self._taken(numbers),))
+
+    def _taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
+        texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
+        return pa.concat_arrays([pa.array([], pa.large_string()), *texts.chunks])
+
+
+class PublishFound(CountsOnClock, state="publish_found"):
+    """Publish counts of windows, of keys that are not public and stay found; also in the periods that follow."""
+
+    kind = "found keys of streams"
+
+    def initial(self, key: bytes) -> FoundNames:
+        """Know no keys."""
+        return FoundNames(self.mechanism.initial_state(), Pairs.none())
+
+    @property
+    def mechanism(self) -> FoundKeys:
+        """That of the publisher."""
+        assert isinstance(self.publisher.mechanism, FoundKeys)
+        return self.publisher.mechanism
+
+    def afresh(self, key: bytes, state: FoundNames) -> FoundNames:
+        """Carry over the keys that were found, unless nothing but noise was published of them."""
+        return state.only(*self.mechanism.renewed(state.counts))
+
+    def advance(
+        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
+    ) -> tuple[RememberedKeys, Iterable[Any]]:
+        """Publish one window; at once where nothing has come and nothing is remembered."""
+        if batches or state.counts.windows or len(state.counts.found):
+            return super().advance(key, step, batches, state)
+        counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
+        return FoundNames(counts, Pairs.none()), []
+
+    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> FoundNames:
+        """Return the state."""
+        names = Names(np.arange(len(pairs.keys), dtype=np.uint64), columns["offsets"], columns["text"])
+        return FoundNames(counts, pairs, (names.to_arrow(),))
+
+    def _counted(
+        self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
+    ) -> tuple[RememberedKeys, KeyedRows]:
+        """Forget, every now and then, keys that have no effect any more: when is public."""
+        if state.counts.step and state.counts.step % self.mechanism.kept == 0:
+            assert isinstance(state, FoundNames)
+            state = state.only(*self.mechanism.compact(state.counts))
+        return super()._counted(key, step, counted, state)
+
+
+NO_COUNTS: StreamCounts = InStreams.empty(CountBatch, ())
+
+
 def _join(batches: list[bytes]) -> StreamCounts:
-    return joined([InStreams.from_bytes(CountBatch, batch) for batch in batches])
+    parts = [InStreams.from_bytes(CountBatch, batch) for batch in batches]
+    return joined(parts) if len(parts) > 1 else parts[0] if parts else NO_COUNTS  # each is added up
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:
@@ -355,9 +516,8 @@ def publish_counts(
         public = streams or ("",)
         records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
         counted = records | "WithClock" >> WithClock(publisher.steps, clock_names(public, key_shards), apart=False)
-        last: beam.DoFn = PublishCounts(
-            timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, streams=public
-        )
+        stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
+        last: beam.DoFn = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, streams=public)
     else:
         last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
     rows = apply_dofn(counted, last, publisher.row_type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, cast
@@ -68,6 +68,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
+
+    @property
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """What may be done to all rows of a run that has ended, before they are written; post-processing."""
+        return None
 
     @property
     @abstractmethod

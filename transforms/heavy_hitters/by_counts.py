@@ -156,7 +156,9 @@ class HitterPublisher(KeyPublisher):
         """A report goes on that was there in the window before."""
         return with_streaks
 
-    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> Iterator[HeavyHitter]:
+    def rows(
+        self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0
+    ) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
         start, end = self.steps.bounds(step)
         heavy = np.flatnonzero(found.counts >= self.threshold)

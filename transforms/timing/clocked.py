@@ -82,6 +82,13 @@ class ClockedSteps(beam.DoFn, ABC):
         """Return the state before the first step."""
         return self.mechanism.initial_state()
 
+    def afresh(self, key: bytes, state: Any) -> Any:
+        """Return the first state of a new period, given the last one of the period before: that before any step.
+
+        What is carried over must be a function of what was published.
+        """
+        return self.initial(key)
+
     def snapshot(self, state: Any) -> bytes:
         """Encode a state."""
         data: bytes = self.mechanism.snapshot(state)
@@ -170,7 +177,7 @@ class ClockedSteps(beam.DoFn, ABC):
             renewed |= self.steps.starts_afresh(first - 1, first)
             for stream in states:
                 if self.steps.starts_afresh(first - 1, first):
-                    states[stream] = self.initial(stream)
+                    states[stream] = self.afresh(stream, states[stream])
                 states[stream], outputs = self.walk(stream, first, until, batches[stream], states[stream])
                 for step, output in outputs:
                     yield TimestampedValue(output, last_moment(step))

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
-from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
@@ -22,7 +22,8 @@ MOST_LINES = 30
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
     found = bands(given.rows, given.truth or [], each=given.of_windows)
-    text = caption(given.rows, found, given.sure("Bands")) if given.rows else given.empty(NOTHING)
+    means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
+    text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
     text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
@@ -33,14 +34,30 @@ def prepare(given: Given) -> Drawing:
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
+def is_smoothed(rows: Sequence[KeyCount]) -> bool:
+    """Tell whether all rows have smoothed counts, which are drawn as lines then."""
+    return bool(rows) and all(row.smoothed is not None for row in rows)
+
+
+def by_model(promise: Promise | None) -> str:
+    """Say what bands of smoothed counts mean, and what dots are."""
+    return (
+        "Lines: counts smoothed over windows. In colour, dots: the counts with noise; bands: where "
+        f"{held(promise)} are, with probability 95%, each by itself, if they stay near levels that move"
+        f"{without_limits(promise)}."
+    )
+
+
 def _gaps(promise: Promise | None) -> str:
     """Say why lines have gaps."""
+    if promise is not None and (top := promise.maybe("parameters", "top")) is not None:
+        return f" Where a line has a gap, the item was not among the {top} largest of the window."
     threshold = None if promise is None else promise.maybe("accuracy", "threshold")
     below = f"below the threshold of {threshold:,} people" if threshold else "below the threshold of the run"
     return f" Where a line has a gap, the item's count with noise was {below}, and is not published."
 
 
-def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders], *, each: bool) -> list[Band]:
+def bands(rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool) -> list[Band]:
     """Return one band for each of the items with the largest counts, with gaps where it is not published.
 
     Args:
@@ -49,6 +66,7 @@ def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders], *, each: bool)
         each: whether counts are those of each window by itself.
     """
     published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
+    smoothed = is_smoothed(rows)
     window = 0
     for row in rows:
         window = int(row.window_end.micros - row.window_start.micros)
@@ -63,9 +81,15 @@ def bands(rows: Iterable[KeyCount], truth: Iterable[ItemHolders], *, each: bool)
         points = [published[item].get(moment) for moment in moments.tolist()]
         counts = np.array([np.nan if point is None else point.count for point in points], np.float64)
         bounds = np.array([np.nan if point is None else point.error_bound for point in points], np.float64)
+        dots = None
+        if smoothed:
+            dots = counts
+            counts = np.array([np.nan if point is None else point.smoothed for point in points], np.float64)
+            upper = np.array([np.nan if point is None else point.smoothed_upper for point in points], np.float64)
+            bounds = upper - counts
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         true_counts = holders if np.isfinite(holders).any() else None
-        return Band(item, moments, counts, bounds, true_counts, window=window if each else 0)
+        return Band(item, moments, counts, bounds, true_counts, dots, window=window if each else 0)
 
     return [band(item) for item in ranked[:MOST_LINES]]
 
@@ -87,10 +111,11 @@ def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
     if not judged:
         return text
     outside = sum(bool(abs(estimate - true) > bound) for estimate, true, bound in judged)
+    told = "their band" if is_smoothed(rows) else "their error bound"
     together = share_of_truth((estimate, true) for estimate, true, _ in judged)
     return (
         f"{text} Dashed: true numbers, as far as they are known, of all people, before any limits; {outside:,} of "
-        f"{len(judged):,} counts are further from the truth than their error bound{together}."
+        f"{len(judged):,} {'smoothed ' * is_smoothed(rows)}counts are further from the truth than {told}{together}."
     )
 
 

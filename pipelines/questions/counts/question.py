@@ -9,7 +9,8 @@ SPEC = QuestionSpec(
     summary="count the people who have each item, by window, in the last days or since the start; no list of items is "
     "needed",
     description="Counts the people who have each item: in each window, in the last windows, or since the start. The "
-    "items need not be known before; an item is published where enough people have it.",
+    "items need not be known before. With --start and --end, an item is found when enough people have it in one window "
+    "or in several, and then has a row in every window; with --forget, in each window in which enough people have it.",
     protected="a person over the whole run, or an event",
     known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
     transform="counts.keyed_counts.KeyedCounts",
@@ -22,7 +23,7 @@ SPEC = QuestionSpec(
     whole_values=True,
     values_with="max_value",
     units_without_users=("event",),
-    silence="no item reached the threshold of its window, so nothing is published",
+    silence="no item reached a threshold, so nothing is published",
     limits=(
         Excess(
             "items_over_limit",
@@ -54,12 +55,16 @@ SPEC = QuestionSpec(
         ),
     ),
     prepare="counts.spans.prepare",
+    settle="counts.spans.settle",
     unplanned=("streams", "top"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={
         "detection_threshold": "needed to be published",
         "threshold": "threshold",
+        "needed_in_4": "needed in each of 4 windows, even chance",
+        "needed_in_16": "in each of 16",
+        "needed_in_64": "in each of 64",
         "stddev": "standard deviation of counts",
         "sum_stddev": "of sums",
         "error_bound": "error bound",

@@ -1,0 +1,426 @@
+"""FoundKeys: counts of each window, of keys that nobody knew before, and that stay found."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.keyed_counts import sentences
+from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale, calibrate_discovery, scales_of
+from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.smoothing import LEAST_STDDEV, LevelState, LocalLevel, Smoothed
+
+Integers = NDArray[np.int64]
+
+MOST_KEPT = 1024
+"""Windows of which a key that is found has rows, the one in which it is found among them."""
+
+LASTING = (4, 16, 64)
+"""Windows for which `accuracy` says how many people are needed."""
+
+NOT_FOUND = -1
+CARRIED = 0
+
+_STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
+_TOGETHER = 1 << 20  # numbers that are drawn in one call
+_FEW = 16  # a table is not gone through for so many times fewer contributions
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCounts:
+    """What one window brought to keys that were not found. Private.
+
+    Attributes:
+        step: its number.
+        keys: int64 (n,), distinct.
+        values: int64 (answers, n): contributions, and perhaps their sums.
+    """
+
+    step: int
+    keys: Integers
+    values: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class FoundState:
+    """What outlives a step. Private, but for what was published of keys that are found.
+
+    Attributes:
+        step: number of steps so far.
+        found_at: int64 (keys,): the step at which each key was found, CARRIED or NOT_FOUND.
+        totals: int64 (keys,): sum of the counts that were published of each.
+        smoothed: int64 (found,): the keys that are found, in the order of `levels`.
+        levels: what smoothing remembers of them.
+        windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
+            contributions are left out.
+    """
+
+    step: int
+    found_at: Integers
+    totals: Integers
+    smoothed: Integers
+    levels: LevelState
+    windows: tuple[WindowCounts, ...]
+
+    @property
+    def found(self) -> Integers:
+        """The keys that are found, increasing."""
+        return np.flatnonzero(self.found_at != NOT_FOUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundKeys(KeyedCounts):
+    """Publishes after every step how many people contributed to each key, of all keys found so far; perhaps also sums.
+
+    Keys are what the people name. A key is found when the noisy sum of its counts over the last 1, 2, 4, .. windows
+    reaches the threshold of that many windows: what is too small for one window is plain to see over sixteen. From
+    then on its noisy count is published after every step, also where it is small, and once those of earlier windows.
+
+    Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
+    must know keys by what they stand for (see `RoutedNoise`) where they get other numbers by `compact` and `renewed`.
+
+    Privacy:
+        As for `KeyedCounts`: one person over the whole run, or one event; (epsilon, delta)-DP, inputs being adaptive.
+        Public besides: the number of steps. Keys that are carried over must have been published.
+
+    Accuracy:
+        As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
+        found in them, or soon after, with an even chance.
+
+    Attributes:
+        min_people: without so many people in one window a key is not found; its other windows may have fewer.
+        horizon: steps of the run, or None.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> counts = FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=16)
+        >>> [round(counts.people_needed(windows)) for windows in (1, 16)]
+        [67, 20]
+        >>> state, found = counts.initial_state(), []
+        >>> for step in range(1, 17):
+        ...     given = KeyedStep(step=step, keys=np.array([0], np.uint64), counts=np.array([40]))
+        ...     state, rows = counts.step(state, given, SeededNoise(1))
+        ...     found.append(len(rows.earlier) + len(rows.keys))
+        >>> found[0], sum(found)
+        (0, 16)
+
+    Source: derived here, docs/proofs/keyed_counts.md, section 9.
+    """
+
+    noise_label = "counts of found keys"
+    state_type = FoundState
+
+    def __post_init__(self) -> None:
+        if self.over != "window":
+            raise ValueError(f"over must be 'window' for keys that stay found, got {self.over!r}")
+        if self.public_keys is True:
+            raise ValueError("public_keys must be false: keys that are public need not be found")
+        super().__post_init__()
+
+    @cached_property
+    def law(self) -> DiscoveryLaw:
+        """Noise, and the thresholds of all scales."""
+        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, scales_of(self.horizon))
+
+    def _described(self) -> Any:
+        """Return the parameters, and what they come to: tests of other scales must not meet the same noise."""
+        deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
+        scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
+        return [*super()._described(), deviations, scales, float(MOST_KEPT)]
+
+    @cached_property
+    def _level(self) -> LocalLevel:
+        """Smooths counts over windows."""
+        return LocalLevel(max(LEAST_STDDEV, self.stddev(1)))
+
+    @property
+    def kept(self) -> int:
+        """Windows of which a key that is found has rows."""
+        return min(MOST_KEPT, self.horizon or MOST_KEPT)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        limits = sentences.limits(self.bounds, self.unit, lasting=True)
+        return replace(super().guarantee, limits=limits, proof="docs/proofs/keyed_counts.md, Theorem 3")
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
+        found = super().accuracy
+        lasting = [windows for windows in LASTING if windows <= (self.horizon or windows)]
+        numbers = {f"needed_in_{windows}": round(self.people_needed(windows)) for windows in lasting}
+        who = "events" if self.unit == "event" else "people"
+        told = ", or ".join(
+            f"{number:,} {who} in each of {windows} windows"
+            for windows, number in zip(lasting, numbers.values(), strict=True)
+        )
+        claim = "Items that are found stay found, and have counts of the windows before as well."
+        if told:
+            claim += f" They are found with an even chance by {told}."
+        return replace(found, claim=f"{found.claim} {claim}", numbers={**found.numbers, **numbers})
+
+    def threshold(self, step: int) -> int:
+        """Return the least noisy count of one window with which a key is found."""
+        self._step_number(step)
+        return self.law.scales[0].threshold
+
+    def people_needed(self, windows: int) -> float:
+        """Return how many people a key needs in each of so many windows, to be found with an even chance.
+
+        It is found in these windows, wherever they lie, or soon after: by a block that holds most of them.
+        """
+        checks.integer("windows", windows, minimum=1)
+        return min(scale.people(windows) for scale in self.law.scales)
+
+    def initial_state(self, keys: Words | None = None, *, carried: int = 0) -> Any:
+        """Return the state before the first step, in which keys 0, .., carried - 1 are known, for they were published.
+
+        Raises:
+            ValueError: keys are given; they are not public.
+        """
+        if keys is not None:
+            raise ValueError("keys must not be given unless their list is public")
+        number = checks.integer("carried", carried, minimum=0)
+        totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
+        return FoundState(0, np.full(number, CARRIED), totals, smoothed, self._level.start(), ())
+
+    def step(self, state: Any, given: KeyedStep, noise: NoiseSource) -> tuple[Any, KeyedRows]:
+        """Add what one step brought, and return the counts of all keys that are found now.
+
+        Rows of earlier steps, of keys that are found only now, are in `earlier`.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError: a step was left out, or sums are beyond their limits.
+        """
+        values = self._checked(state, given)
+        if given.step != state.step + 1:
+            raise ValueError(f"step must be {state.step + 1}, got {given.step}: every step must be given")
+        source, keys, step = self._source(noise), given.keys.astype(np.int64), given.step
+        number = max(len(state.found_at), 1 + int(keys.max(initial=-1)))
+        found_at, totals = _extended(state.found_at, number, NOT_FOUND), _extended(state.totals, number, 0)
+        waiting = np.flatnonzero((found_at[keys] == NOT_FOUND) & (given.counts > 0))
+        windows = _since(state.windows, step - self.kept + 1)
+        if len(waiting):
+            windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
+        newly = self._newly_found(windows, found_at, step, source)
+        found_at[newly] = step
+        published = np.flatnonzero(found_at != NOT_FOUND)
+        true = np.zeros((len(values), number), np.int64)
+        true[:, keys] = values
+        noises = [
+            self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
+        ]
+        rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
+        earlier = list(self._earlier(windows, newly, step, source)) if len(newly) else []
+        totals[published] += rows.counts
+        for one in earlier:
+            totals[newly] += one.counts
+        if len(newly):
+            windows = tuple(_without(window, found_at) for window in windows)
+        smoothed, levels, rows = self._smoothed(state, rows, newly, earlier)
+        return FoundState(step, found_at, totals, smoothed, levels, windows), rows
+
+    def _smoothed(
+        self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
+    ) -> tuple[Integers, LevelState, KeyedRows]:
+        """Smooth what is published at a step: return the keys and levels after it, and the rows with earlier ones."""
+        if not len(rows.keys):
+            return state.smoothed, state.levels, rows
+        place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
+        smoothed, levels = state.smoothed, self._level.advance(state.levels, rows.counts[place])
+        published = rows.keys.astype(np.int64)
+        if len(smoothed) + len(newly) < len(published):  # carried without what smoothing remembers
+            carried = np.setdiff1d(published, np.concatenate([smoothed, newly]), assume_unique=True)
+            levels = self._level.join(levels, rows.counts[None, np.searchsorted(published, carried)])
+            smoothed = np.concatenate([smoothed, carried])
+        if len(newly):
+            history = np.stack([*(one.counts for one in earlier), rows.counts[np.searchsorted(published, newly)]])
+            levels, smoothed = self._level.join(levels, history), np.concatenate([smoothed, newly])
+            back = self._level.smooth(history)
+            earlier = [replace(one, smoothed=Smoothed(*(ends[i] for ends in back))) for i, one in enumerate(earlier)]
+        order = np.argsort(smoothed)
+        now = Smoothed(*(ends[order] for ends in self._level.read(levels)))
+        return smoothed, levels, replace(rows, smoothed=now, earlier=tuple(earlier))
+
+    def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
+        """Return the state before the first step of a period that follows, and the old numbers of its keys.
+
+        They are those that `lasting` returns, which are published from its first step on. Smoothing goes on.
+        """
+        kept = self.lasting(state)
+        order = np.argsort(state.smoothed)
+        levels = state.levels.select(order[np.searchsorted(state.smoothed[order], kept)])
+        return replace(self.initial_state(carried=len(kept)), smoothed=np.arange(len(kept)), levels=levels), kept
+
+    def lasting(self, state: FoundState) -> Integers:
+        """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise.
+
+        Privacy: post-processing of what was published.
+        """
+        found = state.found
+        first = np.maximum(state.found_at[found] - self.kept, 0)
+        noise = self.stddev(1) * np.sqrt(state.step - first)
+        kept: Integers = found[state.totals[found] > _STALE * noise]
+        return kept
+
+    def compact(self, state: FoundState) -> tuple[FoundState, Integers]:
+        """Return the state with keys numbered anew, and the old numbers of these.
+
+        Left out are keys that are not found and have no contribution in the windows that are kept. They have no effect
+        any more: one that comes again is like one that is new.
+        """
+        held = state.found_at != NOT_FOUND
+        for window in state.windows:
+            held[window.keys] = True
+        kept, place = np.flatnonzero(held), np.cumsum(held) - 1
+        windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
+        smoothed = place[state.smoothed]
+        return FoundState(state.step, state.found_at[kept], state.totals[kept], smoothed, state.levels, windows), kept
+
+    def _newly_found(
+        self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
+    ) -> Integers:
+        """Return the keys, increasing, that pass a test at this step.
+
+        Noise is drawn once for each key that is tested, for the longest of its blocks.
+        """
+        tested: list[tuple[Scale, Integers]] = []
+        if not windows:
+            return np.zeros(0, np.int64)
+        for scale in self.law.scales:
+            if scale.is_due(step):
+                keys, sums = _sums(_since(windows, step - scale.windows + 1), len(found_at))
+                tested.append((scale, keys[sums >= scale.least]))
+        passed, drawn = [], np.zeros(0, np.int64)
+        for longest, keys in reversed(tested):
+            fresh = np.setdiff1d(keys, drawn, assume_unique=True)
+            drawn = np.concatenate([drawn, fresh])
+            size = max(1, _TOGETHER // longest.windows)
+            for start in range(0, len(fresh), size):
+                some = fresh[start : start + size]
+                true = _matrix(windows, some, step - longest.windows + 1, step, len(found_at))[0]
+                noisy = true + self._noise_of_steps(some, true, step - longest.windows + 1, source, 0)
+                for scale, _ in tested:
+                    if scale.windows <= longest.windows:
+                        enough = true[-scale.windows :].sum(axis=0) >= scale.least
+                        passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
+                        passed.append(some[enough & passes])
+        return np.unique(np.concatenate(passed)) if passed else np.zeros(0, np.int64)
+
+    def _earlier(
+        self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource
+    ) -> Iterator[KeyedRows]:
+        """Return the rows of earlier steps of keys that are found at this one."""
+        first = max(1, step - self.kept + 1)
+        size = max(1, _TOGETHER // max(1, len(newly)))
+        for start in range(first, step, size):
+            last = min(start + size, step) - 1
+            true = _matrix(windows, newly, start, last, int(newly.max()) + 1)
+            noisy = [true[i] + self._noise_of_steps(newly, true[i], start, source, i) for i in range(len(true))]
+            for place in range(last - start + 1):
+                answers = np.stack([answer[place] for answer in noisy])
+                yield self._rows(start + place, newly.astype(np.uint64), answers)
+
+    def _noise_of_steps(self, keys: Integers, true: Integers, first: int, source: NoiseSource, answer: int) -> Integers:
+        """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it."""
+        noise = self.law.noises[answer]
+        assert isinstance(noise, ToeplitzNoise)
+        if not true.size:
+            return true
+        labels = np.tile(keys.astype(np.uint64), len(true))
+        steps = np.repeat(np.arange(first, first + len(true), dtype=np.uint64), len(keys))
+        drawn = noise.independent(labels, steps, [true.ravel()], source.derive(ANSWERS[answer]))
+        return drawn.reshape(true.shape)
+
+    def _fields(self, state: Any) -> dict[str, Any]:
+        answers = len(self.law.noises)
+        nothing = np.zeros(0, np.int64)
+        return {
+            "step": state.step,
+            "found_at": state.found_at,
+            "totals": state.totals,
+            "smoothed": state.smoothed,
+            **{f"levels_{name}": column for name, column in vars(state.levels).items()},
+            "steps": np.array([window.step for window in state.windows], np.int64),
+            "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
+            "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
+            "values": np.concatenate([np.zeros((answers, 0), np.int64), *(w.values for w in state.windows)], axis=1),
+        }
+
+    def _state(self, fields: dict[str, Any]) -> Any:
+        ends = np.cumsum(fields["sizes"])[:-1]
+        parts = zip(
+            fields["steps"].tolist(),
+            np.split(fields["keys"], ends),
+            np.split(fields["values"], ends, axis=1),
+            strict=True,
+        )
+        windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
+        levels = LevelState(*(fields[f"levels_{field.name}"] for field in dataclasses.fields(LevelState)))
+        known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed")}
+        return FoundState(**known, levels=levels, windows=windows)
+
+
+def _extended(column: Integers, number: int, value: int) -> Integers:
+    """Return a copy of a column, with so many rows."""
+    return np.concatenate([column, np.full(number - len(column), value, np.int64)])
+
+
+def _since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
+    """Return the windows from a step on."""
+    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
+
+
+def _without(window: WindowCounts, found_at: Integers) -> WindowCounts:
+    """Return what a window brought to keys that are not found."""
+    rest = found_at[window.keys] == NOT_FOUND
+    return window if rest.all() else WindowCounts(window.step, window.keys[rest], window.values[:, rest])
+
+
+def _sums(windows: tuple[WindowCounts, ...], number: int) -> tuple[Integers, Integers]:
+    """Return the keys that contributions of some windows are to, increasing, and how many these are."""
+    keys = np.concatenate([np.zeros(0, np.int64), *(window.keys for window in windows)])
+    counts = np.concatenate([np.zeros(0, np.int64), *(window.values[0] for window in windows)])
+    if len(keys) * _FEW < number:
+        keys, place = np.unique(keys, return_inverse=True)
+        sums = np.zeros(len(keys), np.int64)
+        np.add.at(sums, place, counts)
+        return keys, sums
+    sums = np.zeros(number, np.int64)
+    np.add.at(sums, keys, counts)
+    touched = np.flatnonzero(sums)
+    return touched, sums[touched]
+
+
+def _matrix(windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int) -> Integers:
+    """Return what windows `first` to `last` brought to some keys, int64 (answers, windows, keys)."""
+    answers = len(windows[0].values)
+    found = np.zeros((answers, last - first + 1, len(keys)), np.int64)
+    place = np.full(number, -1)
+    place[keys] = np.arange(len(keys))
+    for window in _since(windows, first):
+        if window.step <= last:
+            inside = np.flatnonzero(window.keys < number)
+            at = place[window.keys[inside]]
+            found[:, window.step - first, at[at >= 0]] = window.values[:, inside[at >= 0]]
+    return found

@@ -1,0 +1,314 @@
+"""Series of published noisy counts, smoothed over windows, with an interval for each window. Costs no privacy."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# Every drift with every scatter is a model. Finer grids gained nothing on flights. Without scatters 77% of days were in
+# their intervals, and with 0 and 1 alone 80% of counts with a weekly season.
+_DRIFTS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's steps, in units of that of the noise
+_SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
+_GRID = [(drift, scatter) for scatter in _SCATTERS for drift in _DRIFTS]
+_BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
+_SWITCH = 0.01  # probability that another model holds from a window on: what was quiet may burst
+_SQUARINGS = 8
+_TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
+_LONGEST, _MARGIN = 8192, 1024  # windows that are smoothed at once, and of those before and after that are used
+_LARGEST = 2.0**63
+LEAST_STDDEV = 1e-6
+"""Of noise: smaller noise is as good as none."""
+
+_NORMAL = 1.959963984540054
+
+
+class Smoothed(NamedTuple):
+    """Smoothed counts and the ends of their 95% intervals: float64, equal shapes, >= 0, rounded to one decimal."""
+
+    estimates: Floats
+    lower: Floats
+    upper: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LevelState:
+    """What is known of the levels of all keys after a window: plain float64 arrays, as snapshots take them.
+
+    Attributes:
+        observed: the newest noisy count, shape (keys,).
+        levels: mean of the level in each model, shape (models, keys).
+        variances: its variance, same shape.
+        weights: likelihood of each model relative to the best one of the key, same shape, in (0, 1].
+    """
+
+    observed: Floats
+    levels: Floats
+    variances: Floats
+    weights: Floats
+
+    def __len__(self) -> int:
+        return len(self.observed)
+
+    def joined(self, newer: LevelState) -> LevelState:
+        """Return the keys of this state and then those of `newer`."""
+        return LevelState(*(np.concatenate(both, axis=-1) for both in zip(self._arrays, newer._arrays, strict=True)))
+
+    def select(self, keys: NDArray[np.int64] | Flags) -> LevelState:
+        """Return the state of the keys at some places, or under a mask: drops keys, or puts them in order."""
+        return LevelState(*(array[..., keys] for array in self._arrays))
+
+    @property
+    def _arrays(self) -> list[Floats]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+@dataclass(frozen=True)
+class LocalLevel:
+    """Smooths noisy counts whose noise has a known standard deviation.
+
+    A count lies around a level, which moves by a random walk. How far it moves in a window (the drift), and how far
+    counts scatter around it, is not known: for each key 18 Kalman filters try 6 drifts with 3 scatters each, weighed by
+    their likelihoods, where another one may take over at any time. Where a count is five standard deviations from what
+    a filter expected, this filter starts anew, so that a jump is neither smoothed away nor spread over other windows.
+    The estimate is one of the count, not of the level. A key has the same estimates, bit for bit, alone and among other
+    keys.
+
+    Privacy: none is spent. The inputs are published noisy counts, and the public law of their noise.
+
+    Accuracy: the intervals rest on this model. They are not guaranteed, as that of a single noisy count is. On flights
+    of 2013, with simulated noise, the root mean square error, in standard deviations of the noise, and the share of
+    counts that lie in their intervals were, for `read` and for `smooth`:
+
+        weeks,  noise 63: 0.39, 97% and 0.28, 97%
+        days,   noise 13: 0.29, 99% and 0.23, 97%
+        months, noise 31: 0.79, 93% and 0.75, 94%
+
+    The share is lower where changes are not those of the model. In simulated items with three windows of a burst it
+    was 61%, 89% and 90% there for bursts of 3, 5 and 7 standard deviations of the noise. With one window of seven lower
+    by one or three deviations, at levels that are known well, it was as low as 46% in these windows, unless `factors`
+    are given. What limits leave out is not estimated.
+    A key is found when its noise is high. This is not corrected: of 20,000 simulated keys, those that were found were
+    estimated 0.15 standard deviations of the noise too high in that window, and 98% were in their intervals.
+
+    Args:
+        noise_stddev: standard deviation of the noise of one count, in [1e-6, 1e16], the same in all windows.
+
+    Raises:
+        ValueError: `noise_stddev` is out of range.
+        TypeError: it is not a number.
+
+    Example:
+        >>> LocalLevel(10.0).smooth([[108.0], [95.0], [104.0], [97.0]]).estimates[:, 0].tolist()
+        [103.1, 99.5, 101.7, 99.8]
+
+    Source: Durbin, Koopman, Time Series Analysis by State Space Methods (2012), chapters 2 and 4; weights: Magill,
+    Optimal adaptive estimation of sampled stochastic processes (1965). Scatters and new starts are ours.
+    """
+
+    noise_stddev: float
+
+    def __post_init__(self) -> None:
+        if not LEAST_STDDEV <= checks.positive("noise_stddev", self.noise_stddev) <= 1e16:
+            raise ValueError(f"noise_stddev must be in [{LEAST_STDDEV:g}, 1e+16], got {self.noise_stddev}")
+
+    def start(self) -> LevelState:
+        """Return the state without keys, before the first window."""
+        return self._before(0)
+
+    def advance(self, state: LevelState, values: ArrayLike) -> LevelState:
+        """Return the state after one more window.
+
+        Args:
+            state: the state after the window before.
+            values: noisy counts of this window, shape (keys,), in the order of the state, at most 2^63 in size.
+
+        Raises:
+            ValueError: there is not one finite count for each key.
+        """
+        row = _counts("values", values, dimensions=1)
+        if len(row) != len(state) or np.isnan(row).any():
+            raise ValueError(f"values must be {len(state)} finite numbers, one for each key, got {len(row)}")
+        return self._step(state, row, self._noise)[0]
+
+    def join(self, state: LevelState, history: ArrayLike) -> LevelState:
+        """Return the state with new keys behind the old ones, as if they had been there for all of `history`.
+
+        Args:
+            state: the state after this window.
+            history: noisy counts of the new keys, shape (windows, new keys), the last row being this window; nan before
+                the first window of a key.
+
+        Raises:
+            ValueError: `history` has another shape, no window, an infinite number, or nan after a key's first window.
+        """
+        rows = _series("history", history)
+        if np.isnan(rows[-1]).any():
+            raise ValueError("history must have a number in its last window for each key")
+        return state.joined(
+            functools.reduce(lambda new, row: self._step(new, row, self._noise)[0], rows, self._before(rows.shape[1]))
+        )
+
+    def read(self, state: LevelState) -> Smoothed:
+        """Return estimates for the newest window, given windows up to it: arrays of shape (keys,)."""
+        ends = _mixed(state.observed, state.levels, state.variances, state.weights, self._noise)
+        return Smoothed(*(np.round(part, 1) for part in ends))
+
+    def smooth(self, values: ArrayLike, factors: ArrayLike = 1.0) -> Smoothed:
+        """Return estimates for all windows of a finished file, each given earlier and later windows.
+
+        The last window's are what `advance` and `read` give.
+
+        Args:
+            values: noisy counts, shape (windows, keys), at least one window, at most 2^63 in size; nan before the first
+                window of a key, for which estimates are nan too.
+            factors: by which levels are multiplied in each window, as by a season that is known; > 0, one for all, or
+                of the shape of `values`.
+
+        Returns:
+            Arrays of shape (windows, keys).
+
+        Raises:
+            ValueError: `values` has another shape, no window, an infinite number, or nan after a key's first window.
+        """
+        rows = _series("values", values)
+        times = np.broadcast_to(np.asarray(factors, np.float64), rows.shape)
+        pieces = [self._piece(rows, times, first) for first in range(0, len(rows), _LONGEST)]
+        return Smoothed(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
+
+    def _piece(self, rows: Floats, factors: Floats, first: int) -> Smoothed:
+        """Smooth some windows, with those around them: in a very long series what is far away has no weight."""
+        start, end = max(0, first - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
+        rows, factors = rows[start:end], factors[start:end]
+        size = max(1, _TOGETHER // (len(_GRID) * len(rows)))
+        some = [slice(i, i + size) for i in range(0, max(1, rows.shape[1]), size)]
+        parts = [self._both_ways(rows[:, part], factors[:, part]) for part in some]
+        inside = slice(first - start, first - start + _LONGEST)
+        return Smoothed(*(np.concatenate(part, axis=1)[inside] for part in zip(*parts, strict=True)))
+
+    @functools.cached_property
+    def _noise(self) -> float:
+        return self.noise_stddev**2
+
+    @functools.cached_property
+    def _drifts(self) -> Floats:
+        return np.array([[self._noise * drift * drift] for drift, _ in _GRID])
+
+    def _before(self, keys: int) -> LevelState:
+        unknown = np.full((len(_GRID), keys), np.nan)
+        return LevelState(np.full(keys, np.nan), unknown, unknown, np.ones_like(unknown))
+
+    def _step(self, state: LevelState, row: Floats, noise: Floats | float) -> tuple[LevelState, Flags, Floats]:
+        """Return the state after a window, which models started anew in it, and the likelihood of each there."""
+        predicted = state.variances + self._drifts
+        around = noise + _scattered(state.levels)
+        spread = predicted + around
+        squares = np.square(row - state.levels) / spread
+        first = np.isnan(state.levels)
+        anew = first | (squares > _BREAK)
+        levels = np.where(anew, row, state.levels + predicted / spread * (row - state.levels))
+        variances = np.where(anew, noise + _scattered(row), predicted / spread * around)
+        likely = np.where(first, 1.0, _likelihood(np.minimum(squares, _BREAK), spread))
+        weights = np.where(first, 1.0, _normed(_switched(state.weights) * likely))
+        return LevelState(row, levels, variances, weights), anew, likely
+
+    def _both_ways(self, rows: Floats, factors: Floats) -> Smoothed:
+        """Go forward, and then back with the smoother of Rauch, Tung and Striebel, which stops at new starts."""
+        rows, noises = rows / factors, self._noise / np.square(factors)
+        state, states = self._before(rows.shape[1]), []
+        for row, noise in zip(rows, noises, strict=True):
+            state, anew, likely = self._step(state, row, noise)
+            states.append((state, anew, likely))
+        levels, variances = state.levels, state.variances
+        later = np.ones_like(levels)  # likelihood of what comes later
+        found = [_mixed(rows[-1], levels, variances, state.weights, noises[-1])]
+        for (state, earlier, likely_here), noise in zip(reversed(states[:-1]), noises[-2::-1], strict=True):
+            predicted = state.variances + self._drifts
+            gain = np.where(anew, 0.0, state.variances / predicted)
+            levels = state.levels + gain * (levels - state.levels)
+            variances = state.variances + np.square(gain) * (variances - predicted)
+            later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
+            found.append(_mixed(state.observed, levels, variances, state.weights * later, noise))
+            anew, likely = earlier, likely_here
+        ends = (np.stack(part[::-1]) * factors for part in zip(*found, strict=True))
+        return Smoothed(*(np.round(part, 1) for part in ends))
+
+
+def _mixed(
+    observed: Floats, levels: Floats, variances: Floats, weights: Floats, noise: Floats | float
+) -> tuple[Floats, Floats, Floats]:
+    """Return the counts: of its distance from the level, a count keeps the share that is scatter and not noise."""
+    scattered = _scattered(levels)
+    kept = scattered / (scattered + noise)
+    means = levels + kept * (observed - levels)
+    within = kept * noise + np.square(1 - kept) * variances
+    total = _sum(weights)
+    mean = _sum(weights * means) / total
+    reach = _NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
+    mean = np.maximum(mean, 0.0)  # before its interval: it would leave out what is a little above 0
+    return mean + 0.0, np.maximum(mean - reach, 0.0), mean + reach
+
+
+def _scattered(levels: Floats) -> Floats:
+    return np.array([[scatter] for _, scatter in _GRID]) * np.maximum(levels, 0.0)
+
+
+def _likelihood(squares: Floats, spread: Floats) -> Floats:
+    """Return the likelihood of each model, up to a factor that models of a key share."""
+    found: Floats = np.sqrt(spread[0] / spread) * _decayed((squares - squares.min(axis=0)) / 2)
+    return found
+
+
+def _switched(weights: Floats) -> Floats:
+    """Return the weights after a window in which another model may take over."""
+    return (1 - _SWITCH) * weights + _SWITCH / len(_GRID) * _sum(weights)
+
+
+def _normed(weights: Floats) -> Floats:
+    """Divide by the largest weight of each key."""
+    found: Floats = weights / weights.max(axis=0)
+    return found
+
+
+def _decayed(x: Floats) -> Floats:
+    """Return e^-x for x in [0, 13], with a relative error below 1e-4: np.exp gives other bits on other processors."""
+    y = x / (1 << _SQUARINGS)
+    power = 1 - y * (1 - y / 2 * (1 - y / 3))
+    for _ in range(_SQUARINGS):
+        power = power * power
+    return power
+
+
+def _sum(rows: Floats) -> Floats:
+    """Add the rows one by one: the order in which np.sum adds depends on how many keys there are."""
+    total: Floats = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    return total
+
+
+def _counts(name: str, values: ArrayLike, *, dimensions: int) -> Floats:
+    array = np.array(values, dtype=np.float64)  # a copy: states keep it
+    if array.ndim != dimensions:
+        raise ValueError(
+            f"{name} must be {'one' if dimensions == 1 else 'two'}-dimensional, got {array.ndim} dimensions"
+        )
+    if np.any(np.abs(array) > _LARGEST):
+        raise ValueError(f"{name} must be at most 2^63 in size")
+    return array
+
+
+def _series(name: str, values: ArrayLike) -> Floats:
+    array = _counts(name, values, dimensions=2)
+    if len(array) == 0:
+        raise ValueError(f"{name} must have at least one window")
+    if np.any(np.isnan(array[1:]) & ~np.isnan(array[:-1])):
+        raise ValueError(f"{name} must be nan only before the first window of a key")
+    return array

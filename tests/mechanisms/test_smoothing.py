@@ -1,0 +1,198 @@
+import numpy as np
+import pytest
+from privstream.mechanisms import smoothing
+from privstream.mechanisms.smoothing import LevelState, LocalLevel
+from privstream.mechanisms.snapshots import pack, unpack
+
+NOISE = 20.0
+MODEL = LocalLevel(NOISE)
+
+
+def noisy(counts, seed):
+    return counts + np.rint(NOISE * np.random.default_rng(seed).standard_normal(np.shape(counts)))
+
+
+def walks(windows, keys, seed):
+    """Random walks with all drifts from the least to the largest of the grid, noisy and exact."""
+    rng = np.random.default_rng(seed)
+    drifts = NOISE * np.exp(rng.uniform(np.log(0.01), np.log(2), keys))
+    exact = 5000 + np.cumsum(drifts * rng.standard_normal((windows, keys)), axis=0)
+    return noisy(exact, seed + 1), exact
+
+
+def late(values):
+    """The same series, but half of the keys have their first window later."""
+    first = np.arange(values.shape[1]) % 6 - 2
+    return np.where(np.arange(len(values))[:, None] < first, np.nan, values)
+
+
+def run(values):
+    """States after each window, of keys that are there from the first one."""
+    states = [MODEL.join(MODEL.start(), values[:1])]
+    for row in values[1:]:
+        states.append(MODEL.advance(states[-1], row))
+    return states
+
+
+def equal(left, right):
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(left, right, strict=True))
+
+
+def covered(smoothed, exact):
+    return ((smoothed.lower <= exact) & (exact <= smoothed.upper)).mean()
+
+
+def test_one_model_is_the_exact_posterior(monkeypatch):
+    """Least squares with explicit matrices: noisy counts, and steps of the level."""
+    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    values = walks(12, 1, seed=1)[0]
+    steps = np.diff(np.eye(12), axis=0) / (0.3 * NOISE)
+    precision = np.eye(12) / NOISE**2 + steps.T @ steps
+    found = LocalLevel(NOISE).smooth(values)
+    np.testing.assert_allclose(found.estimates[:, 0], np.linalg.solve(precision, values[:, 0] / NOISE**2), atol=0.06)
+    deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
+    np.testing.assert_allclose((found.upper - found.lower)[:, 0], 2 * 1.96 * deviations, atol=0.15)
+
+
+def test_models_are_mixed_with_what_lies_within_and_between(monkeypatch):
+    one = np.ones((1, 1))
+    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0), (0.3, 0.0)])
+    apart = smoothing._mixed(np.array([15.0]), np.array([[10.0], [14.0]]), np.ones((2, 1)), np.ones((2, 1)), 9.0)
+    assert np.round(apart, 1).ravel().tolist() == [12.0, 7.6, 16.4]  # variance 1 + 4
+    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 1.0)])
+    scattered = smoothing._mixed(np.array([15.0]), 9 * one, 4 * one, one, 9.0)  # half of the distance is scatter
+    assert np.round(scattered, 1).ravel().tolist() == [12.0, 7.4, 16.6]  # variance 9 / 2 + 4 / 4
+
+
+@pytest.mark.parametrize("windows", [16, 64])
+def test_the_error_of_a_constant_count_falls_with_the_root_of_the_windows(windows):
+    values = noisy(np.full((windows, 1000), 300.0), seed=windows)
+    forward, both = MODEL.read(run(values)[-1]), MODEL.smooth(values)
+    for estimates, bound in ((forward.estimates, 2.1), (both.estimates[windows // 2], 1.8)):
+        error = np.sqrt(np.mean((estimates - 300) ** 2)) * np.sqrt(windows) / NOISE
+        assert 0.8 < error < bound
+
+
+@pytest.mark.parametrize("size", [200, 2000, 200_000])
+def test_a_jump_is_followed_at_once_and_not_spread(size):
+    exact = np.where(np.arange(30)[:, None] < 20, 100.0, 100.0 + size) + np.zeros(500)
+    values = noisy(exact, seed=size)
+    both, forward = MODEL.smooth(values), MODEL.read(run(values[:21])[-1])
+    assert np.sqrt(np.mean((forward.estimates - exact[20]) ** 2)) < 1.5 * NOISE
+    assert np.sqrt(np.mean((both.estimates - exact) ** 2)) < 0.6 * NOISE
+    assert covered(both, exact) > 0.93
+    assert covered(forward, exact[20]) > 0.83
+
+
+def test_a_burst_of_three_windows_after_a_long_quiet_time_is_kept():
+    """It is four and a half deviations high: none of its windows is a jump by itself."""
+    chance = np.random.default_rng(8)
+    exact = chance.poisson(8, (100, 400)).astype(np.float64)
+    exact[60:63] += 4.5 * NOISE
+    both = MODEL.smooth(noisy(exact, seed=8))
+    assert covered(both, exact) > 0.95
+    inside = smoothing.Smoothed(*(ends[60:63] for ends in both))
+    assert covered(inside, exact[60:63]) > 0.85
+    assert np.mean(exact[60:63] - inside.estimates) < NOISE
+
+
+def test_levels_may_be_multiplied_by_known_factors():
+    factors = np.where(np.arange(70) % 7 == 5, 0.2, 1.0)[:, None]
+    exact = 300 * factors * np.ones((70, 200))
+    values = noisy(exact, seed=9)
+    found, plain = MODEL.smooth(values, factors), MODEL.smooth(values)
+    assert covered(found, exact) > 0.95
+    assert np.std(found.estimates - exact) < 0.5 * np.std(plain.estimates - exact)
+    assert all(np.array_equal(*ends) for ends in zip(MODEL.smooth(values, 1.0), plain, strict=True))
+    wide = np.broadcast_to(factors, values.shape)
+    assert all(np.array_equal(*ends) for ends in zip(MODEL.smooth(values, wide), found, strict=True))
+
+
+def test_intervals_hold_random_walks():
+    values, exact = walks(40, 4000, seed=3)
+    assert 0.93 < covered(MODEL.smooth(values), exact) < 0.97
+    forward = [covered(MODEL.read(state), row) for state, row in zip(run(values), exact, strict=True)]
+    assert 0.93 < np.mean(forward) < 0.97
+
+
+def test_the_last_window_of_a_file_is_that_of_a_stream():
+    values = late(walks(15, 40, seed=4)[0])
+    state = MODEL.join(MODEL.start(), values)
+    assert equal(MODEL.read(state), [column[-1] for column in MODEL.smooth(values)])
+
+
+@pytest.mark.parametrize("keys", [1, 2, 3, 9, 40])
+def test_keys_have_the_same_bits_among_others(keys, monkeypatch):
+    values = late(walks(15, 40, seed=5)[0])
+    together, some = MODEL.join(MODEL.start(), values), MODEL.join(MODEL.start(), values[:, :keys])
+    assert equal(together.select(np.arange(keys))._arrays, some._arrays)
+    for rows in np.random.default_rng(9).random((20, 18, 40)):
+        assert np.array_equal(smoothing._sum(rows[:, :keys].copy()), smoothing._sum(rows)[:keys])
+    whole = MODEL.smooth(values)
+    monkeypatch.setattr(smoothing, "_TOGETHER", 15 * 18 * keys)
+    assert equal(MODEL.smooth(values), whole)
+
+
+def test_joining_with_a_history_is_having_been_there():
+    values = walks(15, 40, seed=6)[0]
+    early, state = run(values), run(values[:8, :25])[-1]
+    state = MODEL.join(state, values[:8, 25:])
+    assert equal(state._arrays, early[7]._arrays)
+    state = MODEL.advance(state, values[8])
+    assert equal(MODEL.read(state), MODEL.read(early[8]))
+    assert len(MODEL.start()) == 0
+    assert len(state.select(np.arange(40) % 2 == 0)) == 20
+
+
+def test_a_state_does_not_change_with_the_array_it_came_from():
+    values = walks(2, 3, seed=10)[0]
+    state = run(values)[-1]
+    before = [array.copy() for array in state._arrays]
+    values[:] = 0
+    assert equal(state._arrays, before)
+
+
+def test_a_state_comes_back_from_a_snapshot():
+    state = run(walks(5, 7, seed=7)[0])[-1]
+    restored = LevelState(**unpack("levels", 1, pack("levels", 1, vars(state))))
+    assert equal(restored._arrays, state._arrays)
+
+
+def test_rows_are_counts_with_one_decimal():
+    found = MODEL.smooth(late(noisy(np.zeros((10, 30)), seed=8)))
+    for column in found:
+        shown = column[~np.isnan(column)]
+        assert shown.tolist() == [float(f"{value:.1f}") for value in shown]
+        assert not np.signbit(shown).any()
+    assert np.isnan(found.estimates[0]).sum() == np.isnan(found.lower[0]).sum() == 15
+    assert np.all((found.lower <= found.estimates) & (found.estimates <= found.upper) | np.isnan(found.lower))
+    assert MODEL.smooth(np.zeros((3, 0))).upper.shape == (3, 0)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e16])
+def test_the_largest_counts_and_noises_give_numbers(noise):
+    model, values = LocalLevel(noise), [[2.0**63], [-(2.0**63)], [0.0]]
+    assert np.isfinite(model.smooth(values)).all()
+
+
+def test_decay_is_exponential():
+    x = np.linspace(0, 13, 1000)
+    np.testing.assert_allclose(smoothing._decayed(x), np.exp(-x), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LocalLevel(0.0), "noise_stddev must be finite and > 0, got 0.0"),
+        (lambda: LocalLevel(1e17), r"noise_stddev must be in \[1e-06, 1e\+16\], got 1"),
+        (lambda: MODEL.smooth([1.0]), "values must be two-dimensional, got 1 dimensions"),
+        (lambda: MODEL.smooth(np.zeros((0, 2))), "values must have at least one window"),
+        (lambda: MODEL.smooth([[1.0], [np.nan]]), "values must be nan only before the first window of a key"),
+        (lambda: MODEL.smooth([[np.inf]]), r"values must be at most 2\^63 in size"),
+        (lambda: MODEL.join(MODEL.start(), [[np.nan]]), "history must have a number in its last window"),
+        (lambda: MODEL.advance(MODEL.start(), [1.0]), "values must be 0 finite numbers, one for each key, got 1"),
+    ],
+)
+def test_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

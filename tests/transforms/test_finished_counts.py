@@ -1,0 +1,75 @@
+"""Counts of a finished run are smoothed over all windows; what all items have in common by weekday or hour is kept."""
+
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.smoothing import LocalLevel
+from privstream.transforms.counts.finished import SECOND, SmoothFinished
+from privstream.transforms.rows import KeyCount
+
+HOUR, DAY = 3600, 86_400
+NOISE = 10.0
+
+
+def row(item: str, start: int, count: int, length: int, stream: str = "") -> KeyCount:
+    """Return a row as it comes from the pipeline."""
+    start_of, end = Timestamp(start), Timestamp(start + length)
+    return KeyCount(stream, start_of, end, item, count, NOISE, 40, count - 20, count + 20, 0.0, 0.0, 0.0, end, False)
+
+
+def rows_of(counts: np.ndarray, length: int, first: int = 0) -> list[KeyCount]:
+    """Return rows of windows that follow each other, counts (windows, items)."""
+    return [
+        row(f"item {i}", (first + t) * length, int(count), length)
+        for t, some in enumerate(counts)
+        for i, count in enumerate(some)
+    ]
+
+
+def smoothed(rows, length):
+    """Return the smoothed columns of rows, (3, rows)."""
+    found = SmoothFinished(length * SECOND, NOISE)(rows)
+    assert [r._replace(smoothed=0.0, smoothed_lower=0.0, smoothed_upper=0.0) for r in found] == rows
+    return np.array([(r.smoothed, r.smoothed_lower, r.smoothed_upper) for r in found]).T
+
+
+def test_each_item_and_stream_is_smoothed_by_itself_and_gaps_part_it():
+    chance = np.random.default_rng(1)
+    counts = chance.integers(0, 300, 12)
+    series = [row("a", 60 * t, int(counts[t]), 60) for t in range(4)]
+    late = [row("a", 60 * t, int(counts[t]), 60) for t in range(6, 9)]
+    other = [row("a", 60 * t, int(counts[t]), 60, "s") for t in range(9, 12)]
+    rows = [*series, *late, *other]
+    order = chance.permutation(len(rows))
+    found = smoothed([rows[i] for i in order], 60)[:, np.argsort(order)]
+    model = LocalLevel(NOISE)
+    expected = [np.array(model.smooth(counts[some, None]))[:, :, 0] for some in (slice(4), slice(6, 9), slice(9, 12))]
+    assert np.array_equal(found, np.concatenate(expected, axis=1))
+    assert SmoothFinished(60 * SECOND, NOISE)([]) == []
+
+
+@pytest.mark.parametrize(("length", "season"), [(DAY, 7), (HOUR, 24)])
+def test_a_season_is_kept(length, season):
+    chance = np.random.default_rng(season)
+    factors = np.ones(season)
+    factors[[2, 3]] = 0.1, 1.6
+    exact = 120 * np.tile(factors, 8)[:, None] * np.linspace(0.5, 1.5, 12)
+    values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
+    found = smoothed(rows_of(values, length, first=5), length).reshape(3, *exact.shape)
+    inside = (found[1] <= exact) & (exact <= found[2])
+    assert inside.mean() > 0.93 and inside[(np.arange(len(exact)) % season) == 2].mean() > 0.9
+    minutes = smoothed(rows_of(values, 60, first=5), 60).reshape(3, *exact.shape)
+    assert np.std(found[0] - exact) < 0.7 * np.std(minutes[0] - exact), "windows of another length have no season"
+
+
+@pytest.mark.parametrize(("change", "weeks"), [("none", 8), ("a burst", 8), ("too few weeks", 3)])
+def test_what_is_no_season_changes_nothing(change, weeks):
+    chance = np.random.default_rng(weeks)
+    exact = np.full((7 * weeks, 5), 100.0)
+    if change == "a burst":
+        exact[20:23] *= 40
+    if change == "too few weeks":
+        exact[::7] *= 0.1
+    values = np.rint(exact + chance.normal(0, NOISE, exact.shape))
+    found = smoothed(rows_of(values, DAY), DAY).reshape(3, *exact.shape)
+    assert np.array_equal(found, np.array(LocalLevel(NOISE).smooth(values)))

@@ -1,0 +1,114 @@
+"""Smooths the counts of a finished result, each with the windows before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
+
+SECOND = 1_000_000
+SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
+"""Windows of a season, by the length of a window in microseconds: weekdays, and hours of the day."""
+
+LEAST_CYCLES = 4
+SPREAD = 1.253 * 1.483  # of a median, from absolute deviations, if these are normal
+CLEARLY = 5.0
+LEAST_FACTOR = 0.05
+NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class SmoothFinished:
+    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended.
+
+    Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
+    there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        length: of a window, in microseconds.
+        stddev: standard deviation of the noise of a count.
+    """
+
+    length: int
+    stddev: float
+
+    def __call__(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the rows with these fields, in the same order."""
+        if not rows:
+            return []
+        numbers: dict[tuple[str, str], int] = {}
+        item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
+        window = np.array([row.window_start.micros for row in rows]) // self.length
+        order = np.lexsort((window, item))
+        follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
+        series = np.concatenate([[0], np.cumsum(~follows)])
+        counts = np.array([row.count for row in rows], np.float64)[order]
+        factors, unsure = self._season(window[order], counts)
+        smooth = LocalLevel(max(LEAST_STDDEV, self.stddev)).smooth
+        ends = np.empty((3, len(rows)))
+        for some in _alike(series):  # of nearly the same length
+            last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
+            number = np.unique(series[some], return_inverse=True)[1]
+            back = last[number] - np.arange(len(some))
+            longest = int(back.max()) + 1
+            place = longest - 1 - back, number  # all series end in the last row
+            noisy, times = np.full((longest, len(last)), np.nan), np.ones((longest, len(last)))
+            noisy[place], times[place] = counts[some], factors[some]
+            ends[:, some] = [part[place] for part in smooth(noisy, times)]
+        found = np.empty((3, len(rows)))
+        found[:, order] = ends[0], *_widened(ends[0], ends[1], ends[2], NORMAL * unsure * ends[0])
+        return [
+            row._replace(smoothed=estimate, smoothed_lower=lower, smoothed_upper=upper)
+            for row, estimate, lower, upper in zip(rows, *found.tolist(), strict=True)
+        ]
+
+    def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
+        and how unsure it is, a standard deviation relative to it.
+
+        It is one for all items, from their sums; those of one day or week alone decide nothing, for it is a median. All
+        are 1 where windows have another length, where there are too few days or weeks, and where none is clearly
+        different from 1.
+        """
+        none = np.ones(len(windows)), np.zeros(len(windows))
+        if (length := SEASONS.get(self.length)) is None:
+            return none
+        first = int(windows.min())
+        sums = np.zeros((int(windows.max()) - first) // length * length + length)
+        known = np.zeros(len(sums), bool)
+        np.add.at(sums, windows - first, counts)
+        known[windows - first] = True
+        whole = known.reshape(-1, length).all(axis=1)
+        cycles = sums.reshape(-1, length)[whole]
+        means = cycles.mean(axis=1, keepdims=True)
+        cycles = (cycles / np.where(means > 0, means, np.inf))[means[:, 0] > 0]
+        if len(cycles) < LEAST_CYCLES:
+            return none
+        factors = np.median(cycles, axis=0)
+        spread = SPREAD * np.median(np.abs(cycles - factors), axis=0) / np.sqrt(len(cycles))
+        if not np.any(np.abs(factors - 1) > CLEARLY * spread):
+            return none
+        factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
+        place = (windows - first) % length
+        return factors[place], (spread / factors)[place]
+
+
+def _alike(series: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the places of series whose lengths have the same power of two; `series` has their numbers, in order."""
+    powers = np.log2(np.bincount(series)).astype(np.int64)[series]
+    for power in np.unique(powers):
+        yield np.flatnonzero(powers == power)
+
+
+def _widened(
+    estimates: np.ndarray, lower: np.ndarray, upper: np.ndarray, more: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals for another error of so much to either side; those without one stay as they are."""
+    ends = (np.maximum(estimates - np.hypot(estimates - lower, more), 0), estimates + np.hypot(upper - estimates, more))
+    below, above = (np.where(more > 0, np.round(end, 1), old) for end, old in zip(ends, (lower, upper), strict=True))
+    return below, above
