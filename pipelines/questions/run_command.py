@@ -43,7 +43,7 @@ from privstream.pipelines.sinks.row_files import output_format
 from privstream.pipelines.sinks.whole_files import check_destination, check_new, fingerprint, write_json
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows, file_or_terminal
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms import DeadLetter
 from privstream.transforms.events.private_transform import PrivateTransform
 
@@ -293,7 +293,8 @@ class RunCommand:
         if arguments.output != TERMINAL and not arguments.dry_run:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
         if nothing is None:
-            lines += [*report.notes(), *report.warnings()]  # last, where they are seen
+            advice = [f"{NOTE}{run.transform.advice}"] if run.transform.advice else []
+            lines += [*advice, *report.notes(), *report.warnings()]  # last, where they are seen
         say("\n".join(lines))
         if nothing is not None:
             raise NothingUsableError(nothing)

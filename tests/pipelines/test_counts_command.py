@@ -218,6 +218,17 @@ def test_gaps_and_many_items_in_a_picture() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "noted"), [(["--window", "1h", "--epsilon", "20"], True), ([*RUN, "--forget"], False), (RUN, False)]
+)
+def test_a_run_notes_that_windows_forget_though_nobody_asked(
+    options: list[str], noted: bool, shop: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = ["--output", str(tmp_path / "rows.jsonl"), "--runner", "FnApiRunner", "--dry_run"]
+    assert cli.main(["counts", "--input", f"{shop}/sales.jsonl", *LIMITED, *options, *output]) == 0
+    assert ("NOTE: Every window forgets which items were found before." in capfd.readouterr().err) == noted
+
+
+@pytest.mark.parametrize(
     ("given", "settled"),
     [
         ({"start": 0.0, "end": 9.0}, {"forget": False}),

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flin
 
 WINDOWS = 18  # two for each test
 CHECKPOINT_SECONDS = 60
-"""For which a checkpoint may hang. The first one after a fault waits until Python workers have started, which takes half a
-minute where other tests use the machine; one that runs out of time would take the job back to that, again and again."""
+"""For which a checkpoint may hang. The first one after a fault waits until Python workers have started, which takes
+long where other tests use the machine. One that runs out of time would take the job back to that, again and again."""
 
 
 class Run:

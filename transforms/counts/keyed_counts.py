@@ -36,8 +36,8 @@ from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, win
 MOST_IN_WINDOW = 65_535
 JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
 FORGETS = (
-    "Every window forgets which items were found before: with start, and end or renew_every, they would stay found, "
-    "and items that are too small for one window could be found in several."
+    "Every window forgets which items were found before. If `start` is given, and `end` or `renew_every`, they stay "
+    "found, and items that are too small for one window are found in several."
 )
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
@@ -215,10 +215,12 @@ class KeyedCounts(PrivateTransform):
     @property
     def prediction(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
-        found = self.mechanism.accuracy
-        if self.remembers or self._forget or self._clocked:
-            return found
-        return replace(found, claim=f"{found.claim} {FORGETS}")
+        return self.mechanism.accuracy
+
+    @property
+    def advice(self) -> str:
+        """That items could stay found, where windows forget though nobody asked for it."""
+        return "" if self.remembers or self._forget or self._clocked else FORGETS
 
     @property
     def coverage(self) -> Coverage:

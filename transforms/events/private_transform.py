@@ -103,6 +103,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return replace(self.prediction, coverage=self.coverage.of_period if renewed else self.coverage)
 
     @property
+    def advice(self) -> str:
+        """What other arguments would show more for the same budget, by public parameters alone; or nothing."""
+        return ""
+
+    @property
     def public(self) -> Mapping[str, Any]:
         """Public parameters that options only name, such as the rules in a file; plain values, for guarantee files."""
         return {}
