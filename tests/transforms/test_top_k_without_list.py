@@ -274,9 +274,8 @@ def test_accuracy_says_how_many_people_are_needed():
     }
     assert "needed_in_64" not in numbers
     assert numbers["least_error_bound"] == found.error(1, 0.05, keys=10_000)
-    assert f"by {numbers['needed_in_1']:,} people in a window or {numbers['needed_in_4']:,} in each of 4" in (
-        made.accuracy.sentence
-    )
+    one, four = numbers["needed_in_1"], numbers["needed_in_4"]
+    assert f"by {one:,} people in one window, or by {four:,} people in each of 4 windows" in made.accuracy.sentence
     assert made.accuracy.error == numbers["detection_threshold"]
 
 

@@ -79,8 +79,8 @@ class FoundItems:
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
         durations = [windows for windows in (1, *LASTING) if windows <= (counts.horizon or windows)]
         needed = {f"needed_in_{windows}": round(counts.people_needed(windows)) for windows in durations}
-        told = " or ".join(
-            f"{people:,} in each of {windows} windows" if windows > 1 else f"{people:,} people in a window"
+        told = ", or by ".join(
+            f"{people:,} people in each of {windows} windows" if windows > 1 else f"{people:,} people in one window"
             for windows, people in zip(durations, needed.values(), strict=True)
         )
         surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
