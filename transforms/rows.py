@@ -150,8 +150,9 @@ class RankedItem(NamedTuple):
         error_bound: how far the estimate is from that number at most, with probability 1 - beta; without a list, for
             ten thousand items of the window together. It rests on no model, and says nothing of what limits leave out.
         lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Without a list it
-            rests on a model: counts stay near a level that moves. Items are ranked by numbers with noise, so that
-            those on top are more often too high than too low; nor does it say anything of what limits leave out.
+            rests on a model: counts stay near a level that moves. With a list and the method "counts" it is that of the
+            noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what
+            limits leave out.
         upper: upper end.
     """
 

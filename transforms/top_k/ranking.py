@@ -26,6 +26,13 @@ from privstream.transforms.timing.public_clock import WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
 
 
+SAME_NOISE = (
+    "Ranks and estimates have the same noise: items on top are more often too high than too low, and of intervals of "
+    "95% of a row by itself fewer hold there. Error bounds hold all the same."
+)
+"""What is to be said of estimates by the method "counts"."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankedList:
     """How `TopKWithGap` answers about a public list: each window is ranked by itself.
@@ -48,8 +55,8 @@ class RankedList:
 
     @property
     def note(self) -> str:
-        """What is to be said of estimates: nothing that their error bounds do not say."""
-        return ""
+        """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
+        return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
 
     def calibrate(self) -> None:
         """Find the noise once, at launch; workers receive it."""
