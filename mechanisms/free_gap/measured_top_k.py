@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.gap_ranking import Indices
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
-from privstream.mechanisms.keyed_counts.keyed_counts import OUTSIDE
 from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource

@@ -25,7 +25,6 @@ from privstream.transforms.timing.clocked import SingleSteps
 from privstream.transforms.timing.public_clock import WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
 
-
 SAME_NOISE = (
     "Ranks and estimates have the same noise: items on top are more often too high than too low, and of intervals of "
     "95% of a row by itself fewer hold there. Error bounds hold all the same."
