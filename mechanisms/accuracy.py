@@ -12,6 +12,9 @@ from privstream.mechanisms import checks
 TOGETHER, EACH = "all of them together", "each by itself"
 """Which intervals are right at once."""
 
+OUTSIDE = 0.05
+"""Probability that a number is outside of the interval of its row."""
+
 
 class Limit(NamedTuple):
     """What one person adds to the answers at most: what is beyond it is missing in all of them.

@@ -143,9 +143,17 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, plus integer noise of mean 0. Of
             equals the item that sorts first leads: so the last gap is one less if the item after it sorts before it.
-        estimate: number of people who had the item and count for it within their limits, plus noise.
-        error_bound: how far the estimate is from that number at most, with probability 1 - beta. It says nothing of
-            what limits leave out.
+            Without a list it is the difference of the two estimates, rounded to a whole number; None where no other
+            item is found.
+        estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
+            is smoothed over the windows until this one.
+        error_bound: how far the estimate is from that number at most, with probability 1 - beta; without a list, for
+            ten thousand items of the window together. It rests on no model, and says nothing of what limits leave out.
+        lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Without a list it
+            rests on a model: counts stay near a level that moves. With a list and the method "counts" it is that of the
+            noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what
+            limits leave out.
+        upper: upper end.
     """
 
     stream: str
@@ -153,9 +161,11 @@ class RankedItem(NamedTuple):
     window_end: Timestamp
     rank: int
     item: str
-    gap: int
+    gap: Optional[int]
     estimate: float
     error_bound: float
+    lower: float
+    upper: float
 
 
 class KeyCount(NamedTuple):

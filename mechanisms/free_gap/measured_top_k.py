@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.gap_ranking import Indices
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.mechanism import packed_parameters
@@ -25,12 +26,17 @@ MOST_MEASURES = 1_000_000  # of one person: what is accounted for within a minut
 
 
 class RankedCounts(NamedTuple):
-    """The selected counts, the largest first: index, gap to the next best, estimate and its error bound."""
+    """The selected counts, the largest first: index, gap to the next best, estimate, its error bound, its 95% interval.
+
+    Of an interval, which is >= 0, each one is meant by itself.
+    """
 
     indices: Indices
     gaps: NDArray[np.int64]
     estimates: NDArray[np.float64]
     error_bounds: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,8 @@ class MeasuredTopK:
         With probability 1 - beta no count of a release that was not selected exceeds a selected one by more than
         `selection_error(counts, beta)`. With probability 1 - beta for each, an estimate is within its error bound of
         the true count, whatever the counts: the bound is that of the measure, which does not know what the selection
-        saw, widened by how far the estimate moved from it. Where selected counts stand clear of the rest, the variance
+        saw, widened by how far the estimate moved from it. An interval of 95% is that of the measure, widened until it
+        contains the estimate. Where selected counts stand clear of the rest, the variance
         of an estimate is `estimate_variance`; where the noise decides what is selected, gaps and estimates are biased
         upwards.
 
@@ -187,7 +194,7 @@ class MeasuredTopK:
             beta: probability that an error bound does not hold, in (0, 1); changes nothing else.
 
         Returns:
-            The selected counts, each of shape (top,); estimates and their bounds in tenths.
+            The selected counts, each of shape (top,); estimates, their bounds and their intervals in tenths.
 
         Raises:
             ValueError: there are not more than `top` counts, or `beta` is out of range.
@@ -206,7 +213,10 @@ class MeasuredTopK:
         ).values
         rounded = np.round(estimates, 1)
         bounds = np.round(reach + np.abs(rounded - measures), 1)  # of multiples of a tenth: no rounding at all
-        return RankedCounts(selected.indices, selected.gaps.astype(np.int64), rounded, bounds)
+        sure = self.measure_error(OUTSIDE)
+        lower, upper = np.minimum(rounded, measures - sure), np.maximum(rounded, measures + sure)
+        ends = np.maximum(lower, 0.0), np.maximum(upper, 0.0)
+        return RankedCounts(selected.indices, selected.gaps.astype(np.int64), rounded, bounds, *ends)
 
     @property
     def _persons(self) -> int:

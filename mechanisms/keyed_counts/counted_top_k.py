@@ -32,7 +32,8 @@ class CountedTopK:
 
     Accuracy:
         With probability 1 - beta all estimates of a release are within `measure_error(beta)`, and then no count that
-        was left out exceeds a published one by more than `selection_error(size, beta)`.
+        was left out exceeds a published one by more than `selection_error(size, beta)`. An interval of 95% is that of
+        the noise of any one count; of those that noise brought to the top fewer hold.
 
     Attributes:
         epsilon: privacy loss of all releases together, > 0.
@@ -121,4 +122,6 @@ class CountedTopK:
         chosen = order[: self.top]
         bounds = np.full(self.top, self.measure_error(beta))
         gaps = np.asarray(gaps_between(rows.counts, order), np.int64)
-        return RankedCounts(chosen, gaps, rows.counts[chosen].astype(np.float64), bounds)
+        estimates = rows.counts[chosen].astype(np.float64)
+        ends = (np.maximum(estimates + side * rows.count_spread, 0.0) for side in (-1, 1))
+        return RankedCounts(chosen, gaps, estimates, bounds, *ends)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
@@ -32,8 +32,6 @@ LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
-OUTSIDE = 0.05
-"""Probability that a number is outside of the interval of its row."""
 WORDINGS = ("beta", "bounded_keys")  # fields that shape no noise
 
 

@@ -101,19 +101,20 @@ def remark(promise: Promise | None) -> str:
     return f" {said}" if (said := _of_intervals(promise, "note")) else ""
 
 
+OF_ROWS = "Lower, upper: where the same number is with probability 95%, of each row by itself."
 EACH_BY_ITSELF = (
-    "Lower, upper: where the same number is with probability 95%, of each row by itself. Smoothed, if given: an "
-    "estimate of it from several windows; its interval rests on a model in which counts stay near a level that moves."
+    f"{OF_ROWS} Smoothed, if given: an estimate of it from several windows; its interval rests on a model in which "
+    "counts stay near a level that moves."
 )
 
 
 def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one standard deviation of the noise.") -> str:
     """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
     names, texts = row_type._fields, []
+    by_itself = {"error_bound", "lower"} <= {*names}
     if any(name.endswith("_stddev") for name in names):
         texts.append(spread)
-    of_counts = "smoothed" in names
-    bounds = [name for name in (("error_bound",) if of_counts else ("error_bound", "lower", "upper")) if name in names]
+    bounds = [name for name in (("error_bound",) if by_itself else ("error_bound", "lower", "upper")) if name in names]
     if _of_intervals(promise, "hold") == "":
         texts.append("Error bound: none is stated.")
     elif "raised" in names:
@@ -123,14 +124,20 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one sta
         texts.append(f"Error bound: at most so many points lie between a query and its answers, {certainty(promise)}.")
     elif bounds:
         texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
-        if of_counts:
-            texts.append(EACH_BY_ITSELF)
+        if by_itself:
+            texts.append(EACH_BY_ITSELF if "smoothed" in names else OF_ROWS)
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
     elif without := without_limits(promise):
         texts.append(f"Counts: {held(promise)}{without}.{remark(promise)}")
     return " ".join(texts)
+
+
+def of_each_row(promise: Promise | None, what: str) -> str:
+    """Return what intervals mean that are 95% for their row, in sentences that begin with what shows them."""
+    where = f"{what}: where {held(promise)} are, with probability 95%, each by itself"
+    return f"{where}{without_limits(promise)}.{remark(promise)}"
 
 
 def _of_intervals(promise: Promise | None, name: str) -> str | None:

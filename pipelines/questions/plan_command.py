@@ -172,7 +172,9 @@ class PlanCommand:
 
     def _print_errors(self, answer: Mapping[str, Any]) -> None:
         """Print a table of methods for each epsilon, and what it says."""
-        columns = self.spec.columns
+        answers = [found for budget in answer["budgets"] for found in budget["methods"].values()]
+        known = {number for found in answers for number, value in found.items() if value is not None}
+        columns = {number: heading for number, heading in self.spec.columns.items() if number in known}
         for budget in answer["budgets"]:
             table = Table()
             table.add_column("method", no_wrap=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privstream.pipelines.plot.chart import moment
-from privstream.pipelines.plot.promise import columns_in_words, meaning
+from privstream.pipelines.plot.promise import columns_in_words, meaning, of_each_row
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell
@@ -146,6 +146,8 @@ def _meaning(result: Result) -> str:
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
     if SMOOTHED in names:
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
+    if {"error_bound", *LIMITS} <= names:
+        return of_each_row(promise, "In brackets")
     return meaning(promise, "After ±, or in brackets") + of_sums
 
 

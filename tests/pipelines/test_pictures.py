@@ -50,12 +50,33 @@ def test_every_question_has_a_picture_also_of_nothing(word: str) -> None:
 
 
 def test_noise_alone_is_told_in_words() -> None:
-    rows = [RankedItem(*window(hour), rank, f"item {rank}", 3, 100.0, 750.0) for hour in range(3) for rank in (1, 2)]
+    rows = [
+        RankedItem(*window(hour), rank, f"item {rank}", 3, 100.0, 750.0, 10.0, 190.0)
+        for hour in range(3)
+        for rank in (1, 2)
+    ]
     found = drawn(top_k.PICTURE, rows)
     assert ">Nothing can be told apart: noise dominates</text>" in found["svg"]
     assert "up to 750 people" in found["caption"] and found["notes"] == []
     clear = drawn(top_k.PICTURE, [row._replace(error_bound=20.0) for row in rows])
     assert len(clear["notes"]) == 6 and "Nothing can be told" not in clear["svg"]
+
+
+def test_without_a_list_bars_of_leading_items_are_the_intervals_of_rows() -> None:
+    """They rest on a model, and are narrower than bounds, which do not."""
+    intervals = {"hold": "the numbers of people who count", "note": "They rest on a model."}
+    promise = Promise("", {"accuracy": {"needed_in_1": 67, "intervals": intervals}})
+    rows = [RankedItem(*window(hour), 1, "tea", None, 100.0, 750.0, 10.0, 190.0) for hour in range(3)]
+    found = drawn(top_k.PICTURE, rows, promise)
+    assert "Nothing can be told apart" not in found["svg"]
+    bars = (
+        "Bars: where the numbers of people who count are, with probability 95%, each by itself. They rest on a model."
+    )
+    assert bars in found["caption"]
+    assert len(found["notes"]) == 3 and "100 (between 10 and 190)" in json.dumps(found["notes"])
+    noise = drawn(top_k.PICTURE, [row._replace(lower=0.0) for row in rows], promise)
+    assert "By the intervals, up to 90 people, each of the 1 leading items" in noise["caption"]
+    assert drawn(top_k.PICTURE, rows)["caption"].startswith("By the error bounds, up to 750 people"), "not known"
 
 
 def test_a_single_window_has_its_moment_on_the_axis() -> None:

@@ -282,6 +282,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"domain": ITEMS, "top": 1, "streams": ["a", "b"]},
         {"domain": Domain(ITEMS), "top": 1, "streams": ("a", "b"), "streams_per_person": 1},
     ),
+    "TopKWithGap without a list": (
+        {"top": 1, "delta": 1e-3, "streams": ["a", "b"]},
+        {"top": 1, "delta": 1e-3, "streams": ("a", "b"), "streams_per_person": 1},
+    ),
     "SparseVectorAlerts": (
         {"rules": RULES, "method": "status", "delta": 1e-3, "renew_every": "2m"},
         {"rules": [AlertRule(name="tea", at_least=10, items=("tea",), until=5), AlertRule(name="quiet", at_most=5)],
@@ -304,9 +308,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: str, name: str) -> None:
-    config, arguments = CASES[name]
+@pytest.mark.parametrize("case", CASES)
+def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: str, case: str) -> None:
+    config, arguments = CASES[case]
+    name = case.partition(" ")[0]
     in_streams = "streams" in config
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
     rows: list[dict[str, Any]] = [
@@ -375,7 +380,8 @@ def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
 
 def test_every_transform_of_the_listing_has_every_key_described() -> None:
     [provider] = load_providers(LISTING)
-    assert set(provider.provided_transforms()) == transforms.TRANSFORMS.keys() == {*CASES, "ShiftingHeavyHitters"}
+    kinds = {case.partition(" ")[0] for case in CASES}
+    assert set(provider.provided_transforms()) == transforms.TRANSFORMS.keys() == {*kinds, "ShiftingHeavyHitters"}
     for name, transform in transforms.TRANSFORMS.items():
         fields = provider.config_schema(name).fields
         assert {field.name for field in fields} == inspect.signature(transform).parameters.keys()

@@ -73,6 +73,8 @@ EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
     "counts of events": (KeyedCounts, COUNTS | {"unit": "event", "max_contributions": None}),
     "top-k": (TopKWithGap, WINDOWS | LISTED | {"top": 1}),
     "top-k in streams": (TopKWithGap, WINDOWS | LISTED | STREAMS | {"top": 1}),
+    "top-k without a list": (TopKWithGap, WINDOWS | {"top": 1, "delta": 1e-3, "epsilon": 30.0}),
+    "top-k without a list, in streams": (TopKWithGap, WINDOWS | STREAMS | {"top": 1, "delta": 1e-3, "epsilon": 30.0}),
     "quantiles": (NumericQuantiles, WINDOWS | NUMBERS | {"max_contributions": 1}),
     "quantiles of events": (NumericQuantiles, WINDOWS | NUMBERS | {"unit": "event"}),
     "alerts": (SparseVectorAlerts, WINDOWS | RULES | {"method": "sparse_vector"}),

@@ -25,6 +25,7 @@ MADE = {
     "counts": (KeyedCounts, {"delta": 1e-6, "max_contributions": 2}),
     "quantiles": (NumericQuantiles, {"delta": 1e-6, "max_contributions": 2, "low": 0, "high": 9}),
     "top-k": (TopKWithGap, PETS | {"top": 2, "streams_per_person": 1}),
+    "top-k without a list": (TopKWithGap, {"delta": 1e-6, "top": 2, "streams_per_person": 1}),
     "histogram": (ContinualHistogram, PETS | PEOPLE),
     "flags": (ThresholdFlags, PETS | PEOPLE | {"thresholds": 10}),
     "cardinality": (SetCardinality, {"leave_values": ("out",), "max_updates": 100}),
@@ -33,11 +34,13 @@ MADE = {
 
 def noise_of(made):
     """Return words that are drawn for a stream, by everything that enters their label."""
-    if isinstance(made, ShiftingHeavyHitters):
+    if isinstance(made, TopKWithGap):
+        source = made.answer.noise
+    elif isinstance(made, ShiftingHeavyHitters):
         source = made.answer.noise if made.method == "counts" else made.answer.monitor._source(made.noise)
     else:
         counting = dict.fromkeys((KeyedCounts, NumericQuantiles), "_counting_noise")
-        drawn = (counting | {TopKWithGap: "_ranking_noise"}).get(type(made))
+        drawn = counting.get(type(made))
         source = made._noise() if drawn is None else getattr(made, drawn)
     return source.derive("stream", "a").words(4)
 

@@ -64,6 +64,12 @@ def test_accuracy_says_what_intervals_hold(name):
         ("top-k", {"items_per_step": 4}, []),
         ("top-k", {"participation_cap": 1, "items_per_step": 4}, ["participation_cap"]),
         ("top-k in streams", {}, ["items_per_step", "streams_per_person"]),
+        ("top-k without a list", {}, ["items_per_step"]),
+        (
+            "top-k without a list",
+            {"items_per_step": 4, "participation_cap": 1},
+            ["items_per_step", "participation_cap"],
+        ),
         ("alerts", {}, []),
         ("alerts in streams", {}, ["streams_per_person"]),
         ("alerts by status", {}, []),
@@ -116,6 +122,7 @@ def test_with_renewal_limits_and_scopes_are_those_of_a_period():
         ("heavy hitters", {}, "each by itself"),
         ("heavy hitters by counts", {}, "all of them together"),
         ("top-k", {}, "each by itself"),
+        ("top-k without a list", {}, "each by itself"),
         ("alerts", {}, "each test by itself, with an alert or without"),
     ],
 )
@@ -145,6 +152,11 @@ def test_rules_that_are_met_for_good_say_so():
         ("counts of events", {"max_value": 5}, "of the values of events, clipped to max_value"),
         ("counts", {}, "those of the first windows, and random ones in a window"),
         ("top-k", {}, "their order and gaps may be others, and an item may seem to fall only because its people"),
+        (
+            "top-k without a list",
+            {},
+            "The order is that of estimates: an item that leads, or has just been found, is more",
+        ),
         ("heavy hitters", {"selection": "random"}, "at most 1 item in a window (items_per_step), chosen at random"),
         ("top-k in streams", {"participation_cap": 1}, "at most 1 window of all streams together, in the whole run"),
         ("histogram of people", {}, "each for one category"),

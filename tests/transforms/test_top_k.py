@@ -67,20 +67,18 @@ def random_events(made, chance: random.Random) -> list[tuple[str, str, int, str]
     return events + chance.choices(events, k=100)
 
 
-def reference(made, events, windows=8) -> list[RankedItem]:
-    """Return the rows that the transform must give in so many windows, sorted."""
-    end = made.steps.first + windows
-    known = [made.domain[place] for place in range(len(made.domain))]
+def kept_items(made, events, code, end) -> dict:
+    """Return the numbers of the items that count, by step before `end`, stream and person."""
     times = defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     for user, item, time, stream in events:
         step = time // made.steps.period
-        if item in known and stream in (made.streams or ("",)) and made.steps.first <= step < end:
+        if code(item) is not None and stream in (made.streams or ("",)) and made.steps.first <= step < end:
             person = hashed(made.noise.derive("user hash"), user)
-            times[step][stream][person][known.index(item)].append(time)
+            times[step][stream][person][code(item)].append(time)
     view = SimpleNamespace(
         noise=made.noise,
         selection=made.selection,
-        items_per_step=made.mechanism.items_per_release,
+        items_per_step=made.items_per_step,
         streams_per_person=made._streams_limit,
         _participations=made._participations,
     )
@@ -92,12 +90,20 @@ def reference(made, events, windows=8) -> list[RankedItem]:
         for step, by_stream in times.items()
     }
     limit_people(view, kept)
+    return kept
+
+
+def reference(made, events, windows=8) -> list[RankedItem]:
+    """Return the rows that the transform must give in so many windows, sorted."""
+    end = made.steps.first + windows
+    known = [made.domain[place] for place in range(len(made.domain))]
+    kept = kept_items(made, events, {item: place for place, item in enumerate(known)}.get, end)
     rows = []
     for stream in made.streams or ("",):
         for step in range(made.steps.first, end):
             held = Counter(item for items in kept.get(step, {}).get(stream, {}).values() for item in items)
-            noise = made._ranking_noise.derive("stream", stream, "step", step)
-            found = made.mechanism.release([held[place] for place in range(len(known))], noise, made.beta)
+            noise = made.answer.noise.derive("stream", stream, "step", step)
+            found = made.answer.mechanism.release([held[place] for place in range(len(known))], noise, made.beta)
             start = step * made.steps.period
             bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
             for rank, (item, *numbers) in enumerate(zip(*(column.tolist() for column in found), strict=True), start=1):
@@ -116,7 +122,7 @@ def test_rows_are_those_of_the_reference(name):
     windows = made.steps.end - made.steps.first
     ranks = Counter((row.stream, row.window_start) for row in results.elements("rows"))
     assert len(ranks) == windows * len(made.streams or ("",))  # empty windows too
-    assert set(ranks.values()) == {made.mechanism.top}
+    assert set(ranks.values()) == {made.answer.mechanism.top}
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
     assert results.counters["privstream:events"] == len(events)
     assert results.counters["privstream:ranks_published"] == len(expected)
@@ -230,7 +236,7 @@ def ranking(made, stream):
         noise=made.noise,
         timer_offset=3,
         streams=(stream,),
-        mechanism=made.mechanism,
+        mechanism=made.answer.mechanism,
         domain=made.domain,
         beta=made.beta,
     )
@@ -292,7 +298,7 @@ class TestGuarantee:
         text = self.paragraph("one window")
         assert "privacy for one person in one window of 10 seconds," in text
         assert "A person who takes part in n windows is promised n times this epsilon and this delta." in text
-        assert transform("one window", end=None).mechanism.releases == 1
+        assert transform("one window", end=None).answer.mechanism.releases == 1
 
     @pytest.mark.parametrize(
         ("name", "changes", "releases"),
@@ -308,7 +314,7 @@ class TestGuarantee:
         ],
     )
     def test_the_budget_is_that_of_all_windows_of_one_person(self, name, changes, releases):
-        assert transform(name, **changes).mechanism.releases == releases
+        assert transform(name, **changes).answer.mechanism.releases == releases
 
 
 @pytest.mark.parametrize(
@@ -377,5 +383,5 @@ def test_auto_takes_the_method_with_the_smaller_selection_error(changes, taken):
     found = transform(method="auto", epsilon=1.0, **changes)
     assert found.method == taken
     asked = [transform(method=method, epsilon=1.0, **changes) for method in ("counts", "exponential_gaps")]
-    assert found.selection_error == min(each.selection_error for each in asked)
-    assert found.accuracy.error == found.selection_error
+    assert found.accuracy.error == min(each.accuracy.error for each in asked)
+    assert found.accuracy.error == found.accuracy.numbers["selection_error"]

@@ -1,4 +1,4 @@
-"""The largest counts of each window."""
+"""The largest counts of each window, or the rows with the largest numbers in another field."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from apache_beam.metrics.metric import Metrics
 
 @dataclass(frozen=True)
 class LargestCounts:
-    """Chooses the largest counts of a window in each stream; of equal ones, those whose items come first.
+    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
 
     Privacy: post-processing.
 
     Attributes:
-        top: number of counts in a stream.
+        top: number of rows in a stream.
+        by: the field that is compared.
     """
 
     top: int
+    by: str = "count"
 
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
@@ -38,4 +40,4 @@ class LargestCounts:
 
     def _largest(self, rows: list[Any]) -> list[Any]:
         """Return the largest of one stream."""
-        return nsmallest(self.top, rows, key=lambda row: (-row.count, row.item))
+        return nsmallest(self.top, rows, key=lambda row: (-getattr(row, self.by), row.item))

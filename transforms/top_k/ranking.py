@@ -1,13 +1,16 @@
-"""The stages of top-k: exact counts of people in columns, and the ranking of each window."""
+"""Top-k of a public list: exact counts of people in columns, and the ranking of all items in each window."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -15,11 +18,83 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
+from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.public_clock import on_clocks
+from privstream.transforms.timing.public_clock import WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
+
+SAME_NOISE = (
+    "Ranks and estimates have the same noise: items on top are more often too high than too low, and of intervals of "
+    "95% of a row by itself fewer hold there. Error bounds hold all the same."
+)
+"""What is to be said of estimates by the method "counts"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedList:
+    """How `TopKWithGap` answers about a public list: each window is ranked by itself.
+
+    Attributes:
+        mechanism: what ranks the items of one window of a stream.
+        domain: the list.
+        beta: probability with which each accuracy statement may be wrong.
+        steps: the windows.
+        noise: of the rankings.
+        streams: public names of the streams, if there are several.
+    """
+
+    mechanism: MeasuredTopK | CountedTopK
+    domain: Domain
+    beta: float
+    steps: Steps
+    noise: NoiseSource
+    streams: tuple[str, ...] | None
+
+    @property
+    def note(self) -> str:
+        """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
+        return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
+
+    def calibrate(self) -> None:
+        """Find the noise once, at launch; workers receive it."""
+        _ = self.mechanism.estimate_variance
+
+    @property
+    def prediction(self) -> Accuracy:
+        """How right the ranking and the counts are; compared by the ranking."""
+        confidence = f"With probability {1 - self.beta:g}"
+        error = self.mechanism.selection_error(len(self.domain), self.beta)
+        least_bound = self.mechanism.measure_error(self.beta)
+        return Accuracy(
+            error=error,
+            failure_probability=self.beta,
+            claim=f"{confidence}, no item that is left out of a window belongs to over {error:,.0f} more people than "
+            f"an item that is published. {confidence}, an estimate is within its error bound, which is at least "
+            f"{least_bound:,.0f} people, of the number of people.",
+            numbers={
+                "selection_error": error,
+                "least_error_bound": least_bound,
+                "estimate_stddev": self.mechanism.estimate_variance**0.5,
+            },
+        )
+
+    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
+        """Add the last stages: from who has what to rows."""
+        counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
+        streams = self.streams or ("",)
+        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True)
+        rank = RankItems(
+            steps=self.steps,
+            noise=self.noise,
+            timer_offset=timer_offset,
+            streams=streams,
+            mechanism=self.mechanism,
+            domain=self.domain,
+            beta=self.beta,
+        )
+        return apply_dofn(clocked, rank, RankedItem)
 
 
 class CountHolders(beam.DoFn):
@@ -87,8 +162,8 @@ class RankItems(SingleSteps, state="rank_items"):
         start, end = self.steps.bounds(step)
         columns = (column.tolist() for column in found)
         rows = [
-            RankedItem(stream, start, end, rank, self.domain[item], gap, estimate, bound)
-            for rank, (item, gap, estimate, bound) in enumerate(zip(*columns, strict=True), start=1)
+            RankedItem(stream, start, end, rank, self.domain[item], *numbers)
+            for rank, (item, *numbers) in enumerate(zip(*columns, strict=True), start=1)
         ]
         self.published.inc(len(rows))
         return None, rows

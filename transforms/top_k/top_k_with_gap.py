@@ -13,8 +13,9 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import people_hashed, streams_hashed
+from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
@@ -33,54 +34,63 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.methods import choose_method
-from privstream.transforms.rows import RankedItem
+from privstream.transforms.methods import AUTO, choose_method
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.public_clock import WithClock
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
-from privstream.transforms.top_k.ranking import CountHolders, RankItems
+from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
+from privstream.transforms.top_k.ranking import RankedList
 
 UNITS = ("person", "person_in_window")
+METHODS = (AUTO, "exponential_gaps", "laplace_gaps", "counts")
 
 
 class TopKWithGap(PrivateTransform):
-    """Publish, window by window, the `top` items of a public list that most people have, their gaps and their counts.
+    """Publish, window by window, the `top` items that most people have, their gaps and their counts.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
-    or Arrow record batches with these columns. Output: `RankedItem` rows, exactly `top` for each window from `start` to
-    `end` of each stream, whatever the data; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A
-    window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
+    or Arrow record batches with these columns. Output: `RankedItem` rows, with a `domain` exactly `top` for each window
+    from `start` to `end` of each stream, whatever the data; with `with_dead_letters()`, a `Published` pair of rows and
+    dead letters. A window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
+
+    Without a `domain` items need not be known before. An item is found when enough people have it in one window or in
+    several, and stays found. Of these, the `top` items with the largest estimates are published, or as many as there
+    are. Estimates are noisy counts smoothed over the windows until this one; later windows change nothing in it.
 
     Privacy:
         Unit: one person over the whole run and all streams, or, with unit "person_in_window", one person in one window
         and all streams: then a person who comes back in n windows is promised n times epsilon and delta. Neighbours:
         `neighbouring`. (epsilon, delta): `guarantee`. Enforced: each person has at most `items_per_step` distinct items
         in a window of a stream, takes part in at most `participation_cap` windows of streams, and appears in at most
-        `streams_per_person` streams (without it, in all). Public: all arguments but `noise`.
+        `streams_per_person` streams (without it, in all). Public: all arguments but `noise`. Without a `domain` ranks,
+        gaps and smoothing are functions of what `FoundKeys` publishes.
 
     Accuracy:
-        In each window, with probability 1 - beta, no item that is left out belongs to over `selection_error` more
-        people than one that is published. Each estimate is within its error bound of the number without noise with
-        probability 1 - beta. Both statements are about people within their limits. See `MeasuredTopK` for what
-        estimates mean where the noise decides which items are published.
+        With a `domain`, in each window, with probability 1 - beta, no item that is left out belongs to over
+        `selection_error` more people than one that is published. Without one, `accuracy` says how many people must have
+        an item for it to be found. Each estimate is within its error bound of the number without noise with probability
+        1 - beta. All this is about people within their limits. The order is that of numbers with noise: items on top
+        are more often too high than too low. See `MeasuredTopK` for what estimates mean where the noise decides which
+        items are published. Without a `domain` lower and upper rest on a model: counts stay near a level that moves.
 
     Args:
         epsilon: limit on what all rows together show about one person, or about one person in one window, > 0. A
             smaller value protects better and needs more noise.
         window: length of a window in seconds.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        domain: public list of items. All of them are ranked in every window, whether anybody has them or not.
         top: number of items to publish in each window, fewer than there are in `domain`.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        domain: public list of items. All of them are ranked in every window, whether anybody has them or not. Without
+            it those are ranked that are found; that needs a delta above 0, and `end` or `renew_every`.
         end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
             one. `end` must be given unless the input has no end.
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). With a delta above 0 there is less noise where people take part in many windows.
+            (number of people). With a delta above 0 there is less noise where people take part in many windows. Without
+            a `domain` it must be > 0.
         unit: what is protected: one "person" over the whole run, or one "person_in_window".
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
-            remembered. The guarantee is then for what one person does in one such period.
+            remembered but items that are found. The guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
         items_per_step: number of items of one person that count in a window of a stream.
         selection: which items of a person count if there are more than `items_per_step`: the "last", the "first", or
@@ -91,7 +101,7 @@ class TopKWithGap(PrivateTransform):
         measure_share: share of epsilon that pays for the counts of the published items. The method "counts" has no such
             share: its ranks and its counts are the same numbers.
         method: method that selects the items; "auto" takes the one with the smallest `selection_error`, of equal ones
-            the one with the smallest error bound of counts.
+            the one with the smallest error bound of counts. Without a `domain` there is "counts" alone.
             "exponential_gaps" and "laplace_gaps" add noise of that kind to all counts, and publish which are the
             largest, and the gaps between them. Their noise grows with `top`. "counts" adds noise to all counts so that
             all of them might be published. Its noise grows with `items_per_step`.
@@ -107,7 +117,8 @@ class TopKWithGap(PrivateTransform):
         >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
         ...                       noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
-    Source: Ding et al., Free gap estimates (2022), Algorithm 3; docs/proofs/top_k_windows.md.
+    Source: Ding et al., Free gap estimates (2022), Algorithm 3; docs/proofs/top_k_windows.md; without a `domain`
+    derived here, docs/proofs/keyed_counts.md, section 9.
     """
 
     def __init__(
@@ -116,9 +127,9 @@ class TopKWithGap(PrivateTransform):
         epsilon: float,
         window: Seconds,
         start: Moment,
-        domain: Domain,
         top: int,
         noise: NoiseSource,
+        domain: Domain | None = None,
         end: Moment | None = None,
         delta: float = 0.0,
         unit: Literal["person", "person_in_window"] = "person",
@@ -138,11 +149,12 @@ class TopKWithGap(PrivateTransform):
         super().__init__(noise)
         checks.one_of("unit", unit, UNITS)
         checks.one_of("selection", selection, SELECTIONS)
-        if not isinstance(domain, Domain):
+        if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         if start is None:
             raise ValueError("start must be given: every window from start on is published")
-        if checks.integer("top", top, minimum=1) >= len(domain):
+        checks.integer("top", top, minimum=1)
+        if domain is not None and top >= len(domain):
             raise ValueError(f"top must be < {len(domain)}, the number of items in domain, got {top}")
         check_streams(streams)
         if streams is None and streams_per_person is not None:
@@ -157,24 +169,64 @@ class TopKWithGap(PrivateTransform):
         self.steps = Steps.of(
             window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
         )
-        self._limit_contributions(participation_cap, streams_per_person)
-        checks.integer("items_per_step", items_per_step, minimum=1)
+        self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
+        self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
+        if domain is None:
+            _check_without_list(method, checks.probability("delta", delta, zero=True), self.steps)
+        self._limit_contributions(participation_cap, streams_per_person)
+        self.answer: RankedList | FoundItems
+        if domain is None:
+            self.method, self.answer = "counts", self._found_items(epsilon, delta, top)
+        else:
+            self.method, self.answer = self._ranked_list(domain, epsilon, delta, top, measure_share, method)
+
+    def _found_items(self, epsilon: float, delta: float, top: int) -> FoundItems:
+        """Return what ranks items that are found."""
+        return FoundItems(
+            mechanism=FoundKeys(
+                epsilon=epsilon,
+                delta=delta,
+                horizon=self.steps.count,
+                contributions=self._releases * self.items_per_step,
+                neighbouring=self.neighbouring,
+                beta=self.beta,
+                bounded_keys=MOST_ITEMS,
+            ),
+            top=top,
+            steps=self.steps,
+            noise=self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases),
+            streams=self.streams,
+            shards=self.shards,
+        )
+
+    def _ranked_list(
+        self, domain: Domain, epsilon: float, delta: float, top: int, measure_share: float, method: str
+    ) -> tuple[str, RankedList]:
+        """Return the method that ranks the items of a list, and what does it."""
         budget: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
             "top": top,
             "releases": self._releases,
-            "items_per_release": items_per_step,
-            "neighbouring": neighbouring,
+            "items_per_release": self.items_per_step,
+            "neighbouring": self.neighbouring,
         }
         makers: dict[str, Callable[[], MeasuredTopK | CountedTopK]] = {
             f"{law}_gaps": partial(MeasuredTopK, **budget, measure_share=measure_share, noise_law=law)
             for law in ("exponential", "laplace")
         }
         makers["counts"] = partial(CountedTopK, **budget, size=len(domain))
-        self.method, self.mechanism = choose_method(
+        name, mechanism = choose_method(
             method, makers, lambda made: (made.selection_error(len(domain), self.beta), made.measure_error(self.beta))
+        )
+        return name, RankedList(
+            mechanism=mechanism,
+            domain=domain,
+            beta=self.beta,
+            steps=self.steps,
+            noise=self.noise.derive("top-k windows", self.steps.label, self._limits_label, domain.digest),
+            streams=self.streams,
         )
 
     def _limit_contributions(self, cap: int | None, streams_per_person: int | None) -> None:
@@ -204,9 +256,9 @@ class TopKWithGap(PrivateTransform):
     @property
     def promise(self) -> PrivacyGuarantee:
         """What one person, or one person in one window, is promised."""
-        made, limits = self.mechanism, []
+        limits, made = [], self.answer.mechanism.guarantee
         stream = "" if self.streams is None else " of a stream"
-        counted = f"Each person counts with at most {_many(made.items_per_release, 'item')} in a window{stream}"
+        counted = f"Each person counts with at most {_many(self.items_per_step, 'item')} in a window{stream}"
         limits.append(f"{counted}, the {self.selection} ones; each item counts once.")
         if self._streams_limit is not None:
             limits.append(f"Each person appears in at most {_many(self._streams_limit, 'stream')}.")
@@ -215,14 +267,18 @@ class TopKWithGap(PrivateTransform):
         in_window = self.unit == "person_in_window"
         if in_window:
             limits.append("A person who takes part in n windows is promised n times this epsilon and this delta.")
-        caveats = [*made.guarantee.caveats, people_hashed(made.neighbouring)]
+        listed = self.domain is not None
+        windows = "the windows and streams" + listed * ", each of which is published"
+        caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]  # numbers of FoundKeys are hashes of items
+        if not listed:
+            caveats.append(items_hashed(self.neighbouring))
         if self._streams_limit is not None:
-            caveats.append(streams_hashed(made.neighbouring))
+            caveats.append(streams_hashed(self.neighbouring))
         return replace(
-            made.guarantee,
+            made,
             unit=PrivacyUnit(what="person", window=self.steps.size, origin=self.steps.origin) if in_window else PERSON,
             limits=tuple(limits),
-            public=("all parameters", "the list of items", "the windows and streams, each of which is published"),
+            public=("all parameters", *(("the list of items",) if listed else ()), windows),
             adaptivity="The events of each window may depend on everything published before it.",
             caveats=tuple(caveats),
             horizon=None if in_window or self._participations is not None else self._windows,
@@ -232,50 +288,29 @@ class TopKWithGap(PrivateTransform):
     def coverage(self) -> Coverage:
         """Who counts: people within their limits."""
         stream = "" if self.streams is None else " of a stream"
-        items = items_in_window(self.mechanism.items_per_release, self.selection, self.domain, stream)
+        items = items_in_window(self.items_per_step, self.selection, self.domain, stream)
         return people_who_count(
             [
                 *items,
                 *windows_of_person(self._participations, "participation_cap", None, streams=bool(stream)),
                 *streams_of_person(self._streams_limit, self.streams),
             ],
+            note=self.answer.note,
             more=f"; their order and gaps may be others{FOR_OTHERS if items else ''}",
         )
 
     @property
     def prediction(self) -> Accuracy:
-        """How right the ranking and the counts are; compared by the ranking."""
-        confidence = f"With probability {1 - self.beta:g}"
-        return Accuracy(
-            error=self.selection_error,
-            failure_probability=self.beta,
-            claim=f"{confidence}, no item that is left out of a window belongs to over "
-            f"{self.selection_error:,.0f} more people than an item that is published. {confidence}, an estimate is "
-            f"within its error bound, which is at least {self.measure_error:,.0f} people, of the number of people.",
-            numbers={
-                "selection_error": self.selection_error,
-                "least_error_bound": self.measure_error,
-                "estimate_stddev": self.mechanism.estimate_variance**0.5,
-            },
-        )
+        """How right the ranking and the counts are, or how many people must have an item for it to be found."""
+        return self.answer.prediction
 
     @property
-    def selection_error(self) -> float:
-        """People by which an item that was left out exceeds a published one, with probability at most beta."""
-        return self.mechanism.selection_error(len(self.domain), self.beta)
-
-    @property
-    def measure_error(self) -> float:
-        """The least that an error bound can be."""
-        return self.mechanism.measure_error(self.beta)
-
-    @property
-    def _ranking_noise(self) -> NoiseSource:
-        """The noise of the ranking: a run with other parameters shares none of it."""
+    def _limits_label(self) -> str:
+        """What decides who counts: a run with other limits shares no noise."""
         limits = f"{self.unit} {self.selection} {self._participations} {self._streams_limit}"
         if self.streams is not None:
             limits += f" {sorted(self.streams)}"  # which of a person's windows count depends on all streams
-        return self.noise.derive("top-k windows", self.steps.label, limits, self.domain.digest)
+        return limits
 
     @property
     def event_fields(self) -> EventFields:
@@ -284,23 +319,24 @@ class TopKWithGap(PrivateTransform):
 
     def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""
-        _ = self.mechanism.estimate_variance  # calibrates once, at launch; workers receive it
+        self.answer.calibrate()
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
+        item_shards = self.shards if self.domain is None else 1
         split = SplitEvents(
             **common,
             shards=self.shards,
             domain=self.domain,
-            positions=True,
+            positions=self.domain is not None,
             streams=self.streams,
             together=True,
         )
         bound = BoundPerWindow(
             **common,
             timer_offset=1,
-            items_per_step=self.mechanism.items_per_release,
+            items_per_step=self.items_per_step,
             selection=self.selection,
-            item_shards=1,
+            item_shards=item_shards,
             by_people=limits,
             domain=self.domain,
         )
@@ -311,25 +347,25 @@ class TopKWithGap(PrivateTransform):
             limit = BoundAcrossWindows(
                 **common,
                 timer_offset=2,
-                item_shards=1,
+                item_shards=item_shards,
                 participations=self._participations,
                 streams=self._streams_limit,
                 domain=self.domain,
             )
             held = apply_dofn(held, limit, Keyed)
-        counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
-        streams = self.streams or ("",)
-        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True)
-        rank = RankItems(
-            steps=self.steps,
-            noise=self._ranking_noise,
-            timer_offset=3,
-            streams=streams,
-            mechanism=self.mechanism,
-            domain=self.domain,
-            beta=self.beta,
+        return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+def _check_without_list(method: str, delta: float, steps: Steps) -> None:
+    """Refuse what cannot be answered without a public list of items."""
+    if checks.one_of("method", method, METHODS) not in (AUTO, "counts"):
+        raise ValueError(f"method must be counts without a domain, got {method!r}")
+    if delta == 0:
+        raise ValueError("delta must be > 0 without a domain, got 0")
+    if steps.count is None:
+        raise ValueError(
+            "end or renew_every must be given without a domain: items are found in a known number of windows"
         )
-        return apply_dofn(clocked, rank, RankedItem)
 
 
 def _many(number: int, noun: str) -> str:

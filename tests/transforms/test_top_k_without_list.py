@@ -1,0 +1,318 @@
+"""Top-k without a list: what plain dictionaries and `FoundKeys` give, on every runner; what is said and refused."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from apache_beam.testing import test_stream
+from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_arrow, as_rows, run_bounded, stamped
+from every_runner import of_elements, of_stream, one_job
+from grids import some_quick
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
+from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms import KeyedCounts, RankedItem, TopKWithGap
+from privstream.transforms.top_k.found_items import LeadingItems
+from slow_reference import hashed
+from test_top_k import kept_items
+from workloads import KEY, SECOND, START
+
+SEED = 5
+WINDOWS = 8
+ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300, "seldom")
+COMMON = {
+    "epsilon": 2.0,
+    "delta": 1e-2,
+    "window": 10,
+    "start": START,
+    "end": START + 10 * WINDOWS,
+    "top": 3,
+    "noise": KeyedNoise(KEY),
+}
+CONFIGURATIONS = {
+    "plain": {},
+    "many items": {"items_per_step": 3, "shards": 2, "selection": "random"},
+    "replaced": {"selection": "first", "neighbouring": "replace_one", "shards": 1, "top": 2},
+    "more than there are": {"top": 50, "epsilon": 8.0},
+    "streams": {"streams": ("s", "t", "never seen"), "items_per_step": 2, "epsilon": 20.0},
+    "some streams": {"streams": ("s", "t", "u"), "streams_per_person": 1, "epsilon": 20.0},
+    "capped": {"participation_cap": 3, "items_per_step": 2},
+    "one window": {"unit": "person_in_window", "epsilon": 0.5},
+    "renewed": {"renew_every": 40, "end": START + 120},
+    "renewed, endless": {"renew_every": 40, "end": None},
+}
+
+
+def transform(name="plain", **changes) -> TopKWithGap:
+    return TopKWithGap(**{**COMMON, **CONFIGURATIONS[name], **changes})
+
+
+def random_events(made, chance: random.Random, n=900) -> list[tuple[str, str, int, str]]:
+    """Events around the run, many of them twice; the third window is empty."""
+    events = []
+    for _ in range(n):
+        time = START * SECOND + chance.randint(-10 * SECOND, 90 * SECOND)
+        if 20 <= (time - START * SECOND) // SECOND < 30:
+            continue
+        item = chance.choices(ITEMS, [9, 6, 4, 2, 2, 0.1])[0]
+        stream = "" if made.streams is None else chance.choice(["s", "s", "t", "u", "other"])
+        events.append((f"user {chance.randrange(150)}", item, time, stream))
+    return events + chance.choices(events, k=n // 10)
+
+
+def reference(made, events, windows=None) -> list[RankedItem]:
+    """Return the rows that the transform must give in so many windows, sorted: `FoundKeys` with all keys together."""
+    mechanism, end = made.answer.mechanism, made.steps.first + (windows or made.steps.end - made.steps.first)
+    names = {hashed(made.noise.derive("item hash"), item): item for item in {item for _, item, _, _ in events}}
+    kept = kept_items(made, events, {item: code for code, item in names.items()}.get, end)
+    rows = []
+    for stream in made.streams or ("",):
+        state, numbers = mechanism.initial_state(), []
+        for step in range(made.steps.first, end):
+            number = made.steps.number(step)
+            if number == 1 and step > made.steps.first:
+                state, lasting = mechanism.renewed(state)
+                numbers = [numbers[place] for place in lasting]
+            held = Counter(code for codes in kept.get(step, {}).get(stream, {}).values() for code in codes)
+            numbers += sorted(set(held) - set(numbers))
+            given = KeyedStep(
+                step=number,
+                keys=np.array([numbers.index(code) for code in held], np.uint64),
+                counts=np.array(list(held.values()), np.int64),
+            )
+            noise = made.steps.renewed(made.answer.noise, step).derive("stream", stream)
+            routed = RoutedNoise(
+                SourcesByName(lambda _, noise=noise: noise),
+                [""],
+                np.zeros(len(numbers), np.int64),
+                np.array(numbers, np.uint64),
+            )
+            state, found = mechanism.step(state, given, routed)
+            if len(found.keys):
+                rows += ranked(made, stream, step, [names[numbers[key]] for key in found.keys.tolist()], found)
+    return sorted(rows, key=place)
+
+
+def ranked(made, stream, step, items, found):
+    """Yield the rows of one window from what is published about it."""
+    start = Timestamp(micros=step * made.steps.size)
+    estimates, lower, upper = (ends.tolist() for ends in found.smoothed)
+    order = sorted(range(len(items)), key=lambda i: (-estimates[i], items[i]))
+    reach = made.answer.mechanism.error(1, made.beta, keys=10_000)
+    for rank, i in enumerate(order[: made.answer.top], start=1):
+        following = estimates[order[rank]] if rank < len(order) else None
+        yield RankedItem(
+            stream=stream,
+            window_start=start,
+            window_end=Timestamp(micros=start.micros + made.steps.size),
+            rank=rank,
+            item=items[i],
+            gap=None if following is None else round(estimates[i] - following),
+            estimate=estimates[i],
+            error_bound=round(reach + abs(estimates[i] - int(found.counts[i])), 1),
+            lower=lower[i],
+            upper=upper[i],
+        )
+
+
+def place(row):
+    return row.stream, row.window_start, row.rank
+
+
+@one_job("ranking", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
+def test_rows_are_those_of_the_reference(name):
+    made = transform(name)
+    events = random_events(made, random.Random(SEED))
+    results = yield of_elements(as_arrow(events) if name == "plain" else as_rows(events), made)
+    expected = reference(made, events)
+    assert sorted(results.elements("rows"), key=place) == expected
+    assert results.elements("dead") == []
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+    assert results.counters["privstream:ranks_published"] == len(expected)
+    assert "privstream:counts_published" not in results.counters
+
+
+@some_quick("name", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
+def test_workloads_are_interesting(name):
+    """Items are found, in the course of the run; not all of them, and some of these are not among the top."""
+    made = transform(name)
+    rows = reference(made, random_events(made, random.Random(SEED)))
+    by_window = Counter((row.stream, row.window_start) for row in rows)
+    assert max(by_window.values()) > 1
+    assert len({*by_window.values()}) > 1 or len(by_window) < WINDOWS
+    assert made.answer.top == 50 or max(by_window.values()) == made.answer.top
+    assert (None in {row.gap for row in rows}) or made.answer.top < 4
+
+
+@some_quick("name", ["plain", "capped", "some streams", "one window"], "some streams")
+def test_order_batches_and_shards_change_nothing(name):
+    made = transform(name)
+    events = random_events(made, random.Random(SEED))
+    expected = reference(made, events)
+    random.Random(7).shuffle(events)
+    rows = run_bounded("fn_api", as_arrow(events, 300), transform(name, shards=7)).elements("rows")
+    assert sorted(rows, key=place) == expected
+
+
+@one_job("ranking")
+def test_without_any_event_there_are_no_rows():
+    results = yield of_elements([], transform("streams"))
+    assert results.elements("rows") == []
+
+
+@one_job("late counts", ["plain", "streams"], runners=["prism"])
+def test_late_events_are_set_aside_and_change_nothing(name):
+    made = transform(name, allowed_lateness=3)
+    stream = "" if made.streams is None else "s"
+    events = [e for e in random_events(made, random.Random(SEED)) if START * SECOND <= e[2] < (START + 80) * SECOND]
+    source = test_stream.TestStream().advance_watermark_to(START)
+    for window in range(WINDOWS):
+        begin = START + 10 * window
+        source = source.advance_watermark_to(begin + 2.9)  # the window before is still open
+        arriving = [e for e in events if begin - 5 <= e[2] / SECOND < begin]
+        arriving += [e for e in events if begin <= e[2] / SECOND < begin + 5]
+        if arriving:
+            source = source.add_elements([stamped(e) for e in arriving])
+    on_time = [e for e in events if e[2] / SECOND < START + 75]
+    late = [(f"late {i}", "c", START * SECOND + i, stream) for i in range(40)]
+    source = source.add_elements([stamped(e) for e in late]).advance_watermark_to_infinity()
+    results = yield of_stream(source, made)
+    assert sorted(results.elements("rows"), key=place) == reference(made, on_time)
+    letters = results.elements("dead")
+    assert [letter.record for letter in letters] == ["c"] * len(late)
+    assert not any("late 1" in field for letter in letters for field in letter)
+
+
+@one_job("late counts", runners=["prism"])
+def test_an_endless_run_publishes_each_window_as_it_ends():
+    """Also in the period that follows: what was found stays so."""
+    made = transform("renewed, endless")
+    events = [e for e in random_events(made, random.Random(SEED)) if e[2] >= START * SECOND]
+    source = test_stream.TestStream().add_elements([stamped(e) for e in events])
+    source = source.advance_watermark_to(START + 65).advance_watermark_to_infinity()
+    results = yield of_stream(source, made)
+    shown = [row for row in results.elements("rows") if row.window_end <= START + 60]
+    assert sorted(shown, key=place) == reference(made, events, windows=6)
+    assert {row.window_start for row in shown} > {Timestamp(START + 40), Timestamp(START + 50)}
+
+
+def test_ranks_are_those_of_smoothed_counts():
+    """The same noisy table, read another way: estimates are what counts of found items give, and rank the items."""
+    made = transform("many items", participation_cap=3)
+    counts = KeyedCounts(**{name: COMMON[name] for name in ("epsilon", "delta", "window", "start", "end", "noise")},
+                         max_contributions=9, beta=0.05)  # fmt: skip
+    assert made.answer.mechanism == counts.mechanism
+    crowd = [(f"user {i}", "ab"[i % 3 == 0], (START + i % 80) * SECOND, "") for i in range(900)]
+    rows = run_bounded("fn_api", as_rows(crowd), made).elements("rows")
+    assert {(row.rank, row.item) for row in rows} == {(1, "a"), (2, "b")}
+    assert all(row.lower <= row.estimate <= row.upper for row in rows)
+    first, *_, last = [row for row in sorted(rows, key=place) if row.rank == 1]
+    assert last.upper - last.lower < first.upper - first.lower
+    assert {row.gap is None for row in rows if row.rank == 2} == {True}
+
+
+def row(item: str, estimate: float, stream: str = "") -> RankedItem:
+    return RankedItem(stream, Timestamp(0), Timestamp(10), 0, item, None, estimate, 5.0, estimate, estimate)
+
+
+def test_ranks_gaps_and_ties():
+    rows = [row("d", 5.2), row("a", 5.2), row("c", 9.0), row("b", 0.4), row("z", 1.0, "other")]
+    chosen = LeadingItems(2)(rows)
+    assert [(one.stream, one.rank, one.item, one.gap) for one in chosen] == [
+        ("", 1, "c", 4),
+        ("", 2, "a", 0),
+        ("other", 1, "z", None),
+    ]
+    halves = LeadingItems(2).among(rows[:2]) + LeadingItems(2).among(rows[2:])
+    assert LeadingItems(2)(halves[::-1]) == chosen
+    assert len(LeadingItems(2).among(rows)) == 4, "one more than are published: the last gap is to it"
+    assert LeadingItems(9)([]) == []
+
+
+class TestGuarantee:
+    def test_is_that_of_found_keys_within_the_limits_of_people(self, check_proof):
+        made = transform("some streams", participation_cap=5, items_per_step=2)
+        guarantee = made.guarantee
+        assert (guarantee.epsilon, guarantee.delta) == (20.0, 1e-2)
+        assert guarantee.proof == "docs/proofs/keyed_counts.md, Theorem 3"
+        check_proof(guarantee.proof)
+        text = guarantee.paragraph()
+        assert "Each person counts with at most 2 items in a window of a stream, the last ones" in text
+        assert "Each person appears in at most 1 stream." in text
+        assert "Each person takes part in at most 5 windows of a stream." in text
+        assert "list of items" not in text
+
+    @pytest.mark.parametrize(
+        ("name", "changes", "contributions"),
+        [
+            ("plain", {}, 8),
+            ("many items", {}, 24),
+            ("streams", {}, 48),
+            ("some streams", {}, 8),
+            ("capped", {}, 6),
+            ("one window", {"items_per_step": 2}, 2),
+            ("one window", {"streams": ("s", "t")}, 2),
+            ("renewed, endless", {}, 4),
+        ],
+    )
+    def test_the_budget_is_that_of_all_items_of_one_person(self, name, changes, contributions):
+        assert transform(name, **changes).answer.mechanism.contributions == contributions
+
+    def test_says_that_order_and_intervals_are_those_of_a_model(self):
+        told = transform().accuracy.coverage
+        assert "rest on a model" in told.note and "more often too high than too low" in told.note
+        assert [limit.option for limit in told.limits] == ["items_per_step"]
+
+
+def test_accuracy_says_how_many_people_are_needed():
+    made = transform("plain", epsilon=1.0, delta=1e-6, end=START + 10 * 16)
+    numbers, found = made.accuracy.numbers, made.answer.mechanism
+    assert {name: numbers[name] for name in ("needed_in_1", "needed_in_4", "needed_in_16")} == {
+        f"needed_in_{windows}": round(found.people_needed(windows)) for windows in (1, 4, 16)
+    }
+    assert "needed_in_64" not in numbers
+    assert numbers["least_error_bound"] == found.error(1, 0.05, keys=10_000)
+    one, four = numbers["needed_in_1"], numbers["needed_in_4"]
+    assert f"by {one:,} people in one window, or by {four:,} people in each of 4 windows" in made.accuracy.sentence
+    assert made.accuracy.error == numbers["detection_threshold"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"delta": 0.0}, "delta must be > 0 without a domain, got 0"),
+        ({"delta": 1.0}, r"delta must be in \[0, 1\), got 1.0"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
+        ({"method": "laplace_gaps"}, "method must be counts without a domain, got 'laplace_gaps'"),
+        ({"method": "best"}, "method must be one of auto, exponential_gaps, laplace_gaps, counts, got 'best'"),
+        ({"end": None}, "end or renew_every must be given without a domain"),
+        ({"end": None, "participation_cap": 2}, "end or renew_every must be given without a domain"),
+        ({"start": None}, "start must be given: every window from start on is published"),
+        ({"top": 0}, "top must be >= 1, got 0"),
+        ({"items_per_step": 0}, "items_per_step must be >= 1, got 0"),
+        ({"streams_per_person": 1}, "streams must be given with streams_per_person"),
+    ],
+)
+def test_refusals(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        transform(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": START + 90},
+        {"allowed_lateness": 1},
+        {"selection": "first"},
+        {"participation_cap": 4, "items_per_step": 2},
+        {"unit": "person_in_window", "items_per_step": 8},
+        {"streams": ("",), "streams_per_person": 1},
+    ],
+)
+def test_a_run_with_other_parameters_shares_no_noise(changes):
+    """Also where people count as often in all."""
+    one, other = (transform(**more) for more in ({}, changes))
+    words = [made.answer.mechanism._source(made.answer.noise).derive("stream", "").words(4) for made in (one, other)]
+    assert np.all(words[0] != words[1])

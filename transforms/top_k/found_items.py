@@ -1,0 +1,177 @@
+"""Top-k without a list: items that are found stay found, and those with the largest estimates are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, ClassVar
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.keyed_counts.found_keys import LASTING, FoundKeys
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import Keyed, Names
+from privstream.transforms.counts.largest import LargestCounts
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.heavy_hitters.by_counts import count_holders
+from privstream.transforms.rows import RankedItem
+from privstream.transforms.timing.steps import Steps
+
+BY_ESTIMATES = (
+    "Estimates are noisy counts smoothed over windows; lower and upper rest on a model in which counts stay near "
+    "levels that move. The order is that of estimates: an item that leads, or has just been found, is more often too "
+    "high than too low."
+)
+"""What is to be said of ranks without a list."""
+
+UNRANKED = 0
+MOST_ITEMS = 10_000
+"""Error bounds of a window hold for so many items together, found or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundItems:
+    """How `TopKWithGap` answers without a list.
+
+    Privacy: ranks, gaps and smoothed estimates are post-processing of what `FoundKeys` publishes.
+
+    Attributes:
+        mechanism: counts, of all streams together.
+        top: number of items in a window of a stream at most.
+        steps: the windows.
+        noise: of counts.
+        streams: public names of the streams, if there are several.
+        shards: of items.
+    """
+
+    mechanism: FoundKeys
+    top: int
+    steps: Steps
+    noise: NoiseSource
+    streams: tuple[str, ...] | None
+    shards: int
+
+    @property
+    def note(self) -> str:
+        """What is to be said of estimates."""
+        return BY_ESTIMATES
+
+    def calibrate(self) -> None:
+        """Find noise and thresholds once, at launch; workers receive them."""
+        _ = self.mechanism.law
+
+    @cached_property
+    def reach(self) -> int:
+        """How far noisy counts are off: but with probability beta, those of so many items in a window together."""
+        return self.mechanism.error(1, self.mechanism.beta, keys=MOST_ITEMS)
+
+    @property
+    def prediction(self) -> Accuracy:
+        """How many people must have an item for it to be found, and how far noisy counts are off."""
+        counts, found = self.mechanism, self.mechanism.accuracy.numbers
+        durations = [windows for windows in (1, *LASTING) if windows <= (counts.horizon or windows)]
+        needed = {f"needed_in_{windows}": round(counts.people_needed(windows)) for windows in durations}
+        told = ", or by ".join(
+            f"{people:,} people in each of {windows} windows" if windows > 1 else f"{people:,} people in one window"
+            for windows, people in zip(durations, needed.values(), strict=True)
+        )
+        surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
+        return Accuracy(
+            error=float(surely),
+            failure_probability=counts.beta,
+            claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
+            f"{told}. {confidence}, each of {counts.bounded_keys:,} items is found that at least {surely:,} people "
+            f"have in a window. {confidence}, all estimates of a window are within their error bounds, which are at "
+            f"least {self.reach:,} people. The noise of a count has a standard deviation of {found['stddev']:.3g}; "
+            "estimates are smoothed over windows, and mostly closer.",
+            numbers={
+                **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
+                **needed,
+                "least_error_bound": self.reach,
+            },
+        )
+
+    def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
+        """Add the last stages: from who has what, by shard of items, to rows."""
+        publisher = EstimatePublisher(
+            steps=self.steps,
+            mechanism=self.mechanism,
+            noise=self.noise,
+            domain=None,
+            choose=LeadingItems(self.top),
+            reach=self.reach,
+        )
+        return publish_counts(
+            held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
+            apply_dofn,
+            publisher,
+            clocked=True,
+            streams=self.streams,
+            key_shards=self.shards,
+            timer_offset=timer_offset,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatePublisher(KeyPublisher):
+    """Writes the estimates of all items that are found, to be ranked.
+
+    Attributes:
+        reach: how far a noisy count of the window is off at most.
+    """
+
+    reach: int
+
+    @property
+    def row_type(self) -> type:
+        """What rows are."""
+        return RankedItem
+
+    def rows(
+        self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0
+    ) -> Iterator[RankedItem]:
+        """Write the items of one step, without ranks and gaps. Each bound reaches as far as the noisy count is off."""
+        assert found.smoothed is not None
+        start, end = self.steps.bounds(step)
+        bounds = np.round(self.reach + np.abs(found.smoothed.estimates - found.counts), 1)
+        columns = (found.smoothed.estimates, bounds, found.smoothed.lower, found.smoothed.upper)
+        texts = self.texts(held, found.keys, names)
+        for stream, item, *numbers in zip(*texts, *(column.tolist() for column in columns), strict=True):
+            yield RankedItem(stream, start, end, UNRANKED, item, None, *numbers)
+
+
+@dataclass(frozen=True)
+class LeadingItems(LargestCounts):
+    """Chooses the items of a window with the largest estimates in each stream, and says how far each is ahead.
+
+    Privacy: post-processing.
+    """
+
+    by: str = "estimate"
+
+    counter: ClassVar[str] = "ranks_published"
+
+    def __call__(self, rows: list[RankedItem]) -> list[RankedItem]:
+        """Return the items on top, with their ranks and gaps."""
+        streams = groupby(self.among(rows), key=attrgetter("stream"))
+        ranked = [row for _, leading in streams for row in self._ranked([*leading])]
+        Metrics.counter("privstream", self.counter).inc(len(ranked))
+        return ranked
+
+    def _largest(self, rows: list[RankedItem]) -> list[RankedItem]:
+        """Return the largest of one stream, and one more: that of the last rank is so far ahead of it."""
+        return LargestCounts(self.top + 1, self.by)._largest(rows)
+
+    def _ranked(self, leading: list[RankedItem]) -> Iterator[RankedItem]:
+        """Yield the items of one stream that have a rank; the one after them may be missing."""
+        for rank, (row, following) in enumerate(zip(leading[: self.top], [*leading[1:], None], strict=False), start=1):
+            gap = None if following is None else round(row.estimate - following.estimate)
+            yield row._replace(rank=rank, gap=gap)
