@@ -173,6 +173,7 @@ EXAMPLES = {
             "--rules -1": "rules must be >= 1, got -1",
             "--rules none": "--rules must be a readable file: cannot read none",
         },
+        without_end="--end or --renew_every must be given for counts: they pay for every window",
     ),
     "histogram": QuestionExample(
         options=f"{ON_A_CLOCK} --domain domain",

@@ -47,7 +47,7 @@ class Alert(NamedTuple):
         rule: name of the rule.
         threshold: its threshold.
         estimate: the value that was tested, with noise, rounded; a number of people who count if the rule is about
-            people.
+            people, and a mean of such numbers, not rounded, if it is about several windows.
         gap: by how much it passes the threshold, above or below as the rule says, with the same noise.
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the gap without noise is at least. For any one test, the probability of an alert with a

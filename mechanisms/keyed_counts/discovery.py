@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, laws
-from privstream.mechanisms.keyed_counts.factors import BandedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 
 MOST_SCALES = 9
@@ -104,7 +103,7 @@ def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> S
     """Return the blocks of one length; `tail` is what a contribution may cost at this scale."""
     stride = max(1, windows // _OVERLAP)
     blocks = windows // stride  # in which a contribution lies
-    summed = ToeplitzNoise(BandedFactor(windows, 1), noise.law, noise.fraction, windows)
+    summed = noise.summed(windows)
     most = min(bounds.contributions, windows)
     needed = [own + summed.exceeded(windows, own * tail / blocks) + 1 for own in {1, most}]
     pruned = math.ceil(_PRUNED * max(needed)) if windows > 1 else int(_PRUNED * max(needed))

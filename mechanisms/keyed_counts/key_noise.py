@@ -6,13 +6,13 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.kary_tree import best_base, digits, tree_height
-from privstream.mechanisms.keyed_counts.factors import Factor, Floats
+from privstream.mechanisms.keyed_counts.factors import BandedFactor, Factor, Floats
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -118,6 +118,11 @@ class ToeplitzNoise(KeyNoise):
         """Return what `advance` returns for pairs of a key and a step, int64 (pairs,), where nothing is remembered."""
         assert not self.rows
         return self.law.draw(source, _bound(source, _labels(keys, steps), facts))
+
+    def summed(self, steps: int) -> ToeplitzNoise:
+        """Return the noise of sums of the answers of so many steps, each about one; R must be the identity."""
+        assert self.factor.exact and self.span == 1
+        return replace(self, factor=BandedFactor(steps, 1), span=steps)
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
         """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""

@@ -171,6 +171,15 @@ class RuleMonitor(Mechanism[RuleState]):
         surely, eta = math.log(checks.integer("tests", tests, minimum=1) / self.beta), self.calibrated.eta
         return math.ceil(max(math.log(surely) / eta + self._shift, surely / eta - self._shift))
 
+    def distance(self, tests: int, *, first: int) -> float:
+        """Return how far numbers of people that make a rule met are from those that do not.
+
+        Those that do not: with probability 1 - beta, in so many tests of a rule that is not met. Those that do: with
+        probability one half within the `first` tests, and they stay met as often as they end.
+        """
+        usual = math.log(tests / self.beta) / self.calibrated.eta - self._shift
+        return usual + max(0.0, self._shift + math.log(math.log(2) / first) / self.calibrated.eta)
+
     @property
     def count_stddev(self) -> float:
         """Standard deviation of the noise on published counts; 0 if none are published."""

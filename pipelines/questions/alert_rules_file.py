@@ -42,8 +42,7 @@ def write_rules(path: str, rules: Iterable[AlertRule]) -> None:
     """Write rules as `read_rules` reads them."""
     with whole_file(path) as stream:
         for rule in rules:
-            given = {field: getattr(rule, field) for field in FIELDS if getattr(rule, field) is not None}
-            stream.write(json.dumps(given, ensure_ascii=False).encode() + b"\n")
+            stream.write(json.dumps(rule.given, ensure_ascii=False).encode() + b"\n")
 
 
 def _rule(text: bytes) -> AlertRule:

@@ -50,7 +50,7 @@ def test_the_rules_are_rules(tmp_path: Path) -> None:
     (rules,) = re.findall(r"^```jsonl\n(.*?)^```", SECTIONS["alerts"], re.MULTILINE | re.DOTALL)
     (tmp_path / "rules.jsonl").write_text(rules)
     found = read_rules(str(tmp_path / "rules.jsonl"))
-    assert [rule.name for rule in found] == ["flu", "flu, until it is over", "outage"]
+    assert [rule.name for rule in found] == ["flu", "flu, until it is over", "three days of flu", "outage"]
     table = re.findall(r"^\| `(\w+)`(?:, or `(\w+)`)? \|", SECTIONS["alerts"].partition("A row is")[0], re.MULTILINE)
     assert {name for row in table for name in row if name} == set(FIELDS)
 

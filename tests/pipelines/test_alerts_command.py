@@ -90,7 +90,10 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
         ("", "--rules must have at least one rule"),
         ('{"name": "x"}', "line 1 of .*: rule 'x' must have one of at_least and at_most"),
         ('{"name": "x", "at_least": 1}\n\n[1]', "line 3 of .*: line must be one JSON object"),
-        ('{"name": "x", "at_leest": 1}', "fields must be name, at_least, at_most, items, until, got 'at_leest'"),
+        (
+            '{"name": "x", "at_leest": 1}',
+            "fields must be name, at_least, at_most, items, until, windows, got 'at_leest'",
+        ),
         ('{"at_least": 1}', "rule must have a name"),
         ('{"name": "x", "at_least": "1"}', "threshold of rule 'x' must be a number, got str"),
         ('{"name": "x", "at_least": 1, "items": "abc"}', "items must be a list"),
@@ -104,6 +107,9 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
         ('{"name": "x", "at_least": 5, "until": 4.5}', "until of rule 'x' must be an integer"),
         ('{"name": "x", "at_least": 5, "until": -1}', "until of rule 'x' must be >= 0, got -1"),
         ('{"name": "x", "at_least": 5, "until": 4}', "until of rule 'x' is for the method 'status', and not for"),
+        ('{"name": "x", "at_least": 5, "windows": 0}', "line 1 of .*: windows of rule 'x' must be >= 1, got 0"),
+        ('{"name": "x", "at_least": 5, "windows": "3"}', "windows of rule 'x' must be an integer, got str"),
+        ('{"name": "x", "at_least": 5, "windows": 2}', "windows of rule 'x' is for the method 'counts', and not for"),
     ],
 )
 def test_bad_rules(clinic, tmp_path, capsys, lines, message):
@@ -130,7 +136,9 @@ def test_streams_are_named(tmp_path):
 
 def test_rules_are_read_as_written(tmp_path):
     rules = (AlertRule(name='a "b" ä', at_least=3, items=("x,y", "z: {}")), AlertRule(name="c", at_most=0, until=9))
+    rules += (AlertRule(name="d", at_least=3, windows=7),)
     write_rules(str(tmp_path / "rules"), rules)
+    assert (tmp_path / "rules").read_text().count("windows") == 1
     assert read_rules(str(tmp_path / "rules")) == rules
 
 
@@ -174,25 +182,26 @@ def test_the_plan_says_what_the_mechanism_says(capsys):
     each = AdaptiveSparseVector(epsilon=1 / 3, min_hits=4, integer=True, monotone=True)
     by_rule = plan(capsys, *given, "--budget", "per_rule")
     assert (by_rule["margin"], by_rule["runs"]) == (each.accuracy(200, 0.05), 3)
-    assert cli.main(["plan", "alerts", "--epsilon", "1", *given]) == 0
+    assert cli.main(["plan", "alerts", "--epsilon", "1", "--delta", "1e-6", *given]) == 0
     assert "of the first 1,000 windows" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_plan_compares_all_methods(capsys):
     given = ["--epsilon", "1", "--rules", "3"]
     for windows, more, taken in (
-        (24, [], "sparse_vector"),
-        (24, ["--delta", "1e-6"], "status"),
-        (5, ["--delta", "1e-6"], "counts"),
+        (24, [], "counts"),
+        (24, ["--delta", "1e-6"], "counts"),
+        (100, ["--delta", "1e-6"], "status"),
     ):
         assert cli.main(["plan", "alerts", *given, "--windows", str(windows), *more, "--json"]) == 0
         (budget,) = json.loads(capsys.readouterr().out)["budgets"]
         margins = {name: found["margin"] for name, found in budget["methods"].items() if "margin" in found}
         assert len(margins) == (3 if more else 2)
-        assert budget["taken"] == taken == min(margins, key=margins.get)
+        assert budget["taken"] == taken
+        assert margins["sparse_vector"] < margins["counts"] or more, "but it stops"
         assert budget["guarantee"]["delta"] == (1e-6 if more else 0.0)
     assert budget["methods"]["status"]["end_margin"] == budget["methods"]["status"]["margin"]
-    assert cli.main(["plan", "alerts", *given, "--windows", "24", "--delta", "1e-6"]) == 0
+    assert cli.main(["plan", "alerts", *given, "--windows", "100", "--delta", "1e-6"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "status (taken)" in shown
     assert "until the run stops" not in shown
@@ -210,6 +219,58 @@ def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):
     assert "status: --quiet must be 0 for status, which charges nobody while an alert lasts, got 3" in shown
     assert cli.main(["plan", "alerts", "--epsilon", "1", "--windows", "24", "--rules", str(tmp_path / "until")]) == 2
     assert "--delta must be > 0 for status" in capsys.readouterr().err
+
+
+def test_the_plan_says_what_to_give_where_every_method_may_stop(capsys):
+    assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3"]) == 2
+    error = capsys.readouterr().err
+    assert "end or --renew_every must be given for counts" in error and "delta must be > 0 for status" in error
+    assert "sparse_vector, which stops when its budget is spent, is taken by its name alone" in error
+    for more in (["--windows", "9"], ["--renew_every", "9"], ["--delta", "1e-6"]):
+        assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3", *more]) == 0
+
+
+def test_rules_over_several_windows(clinic, tmp_path, capsys):
+    """The mean over six hours is off by less than a half of what one hour is; the first five hours have no alert."""
+    flu, _, down = rules_for(USERS)
+    rules = [flu, AlertRule(name="six hours of flu", at_least=400, items=flu.items, windows=6), down]
+    write_rules(str(tmp_path / "rules"), rules)
+    given = [
+        "--input",
+        clinic["events.parquet"],
+        "--output",
+        str(tmp_path / "o.jsonl"),
+        "--rules",
+        str(tmp_path / "rules"),
+    ]
+    options = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "4", "--delta", "1e-6"]
+    assert cli.main(["alerts", *given, *options, "--noise_key_file", clinic["key"]]) == 0
+    promise = json.loads((tmp_path / "o.jsonl.guarantee.json").read_text())
+    assert promise["accuracy"]["method"] == "counts"
+    assert promise["public"]["rules"][1] == {
+        "name": "six hours of flu",
+        "at_least": 400,
+        "items": ["fever", "cough"],
+        "windows": 6,
+    }
+    margins = promise["accuracy"]["margins"]
+    assert margins["six hours of flu"] < margins["flu"] / 2 == promise["accuracy"]["margin"] / 2
+    truth = sorted(
+        (row.window_start.micros, row.people)
+        for row in read_row_file(clinic["truth.jsonl"], RuleCount)
+        if row.rule == "flu"
+    )
+    means = {when: sum(people for _, people in truth[i - 5 : i + 1]) / 6 for i, (when, _) in enumerate(truth) if i >= 5}
+    rows = {
+        row.window_start.micros: row
+        for row in read_row_file(str(tmp_path / "o.jsonl"), Alert)
+        if row.rule == "six hours of flu"
+    }
+    clear = {when for when, mean in means.items() if mean > 400 + margins["six hours of flu"]}
+    assert len(clear) > 3 and clear <= set(rows) <= set(means)
+    assert all(abs(row.estimate - means[when]) <= margins["six hours of flu"] for when, row in rows.items())
+    assert cli.main(["plot", "alerts", "--input", str(tmp_path / "o.jsonl"), "--output", str(tmp_path / "o.svg")]) == 0
+    assert "of six hours of flu, means over 6 windows in a row" in re.sub(r"\s+", " ", (tmp_path / "o.svg").read_text())
 
 
 def test_the_plan_of_rules_in_a_file_knows_their_directions(capsys, tmp_path):

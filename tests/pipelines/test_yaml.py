@@ -21,7 +21,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
 from privstream.pipelines.yaml.configuration import ADDED
-from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters
+from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters, SparseVectorAlerts
 from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.events.times import read_micros
 
@@ -330,6 +330,17 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     assert found == published(events, made)
     assert len(found) >= (1 if name == "SparseVectorAlerts" else 4)
     assert {row["reason"] for row in refused} == set(bad)
+
+
+def test_rules_about_several_windows_are_those_of_python(tmp_path: Path, key_file: str) -> None:
+    events = crowd("a", people=60)
+    rows = [{"who": user, "item": item, "time": iso(time)} for user, item, time, _ in events]
+    rule = {"name": "tea", "at_least": 10, "windows": 2}
+    config = {"user_field": "who", "noise_key_file": key_file, "error_handling": {"output": "bad"}}
+    found, _ = run_on_rows(tmp_path, rows, DAY | {"rules": [rule]} | config, "SparseVectorAlerts")
+    made = SparseVectorAlerts(**DAY, rules=(AlertRule.from_fields(rule),), noise=KeyedNoise(KEY))
+    assert made.method == "counts"
+    assert found and found == published([(user, item, time, "") for user, item, time, _ in events], made)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,17 @@ COUNTED = {
     },
     "counts, sliding, quiet": {"period": 5, "quiet": 3, "epsilon": 8.0, "delta": 1e-3},
     "counts, streams": {"streams": ("s", "t", "never seen"), "epsilon": 20.0, "delta": 1e-3},
+    "counts, lasting": {
+        "rules": (
+            AlertRule(name="everybody", at_least=22, windows=4),
+            AlertRule(name="a or b", at_least=12, items=("a", "b")),
+            AlertRule(name="few", at_most=16, windows=2),
+        ),
+        "streams": ("s", "t"),
+        "epsilon": 40.0,
+        "delta": 1e-3,
+        "quiet": 1,
+    },
     "counts, own streams": {"streams": ("s", "t"), "streams_per_person": 1, "quiet": 1, "epsilon": 9.0, "delta": 1e-3},
 }
 """Those of the method that pays for counts."""
@@ -120,6 +131,7 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
     """Return the alerts by noisy counts: all counts one by one."""
     true, plan, counts, rows, last = true_counts(made, events), made.plan, made.counted.counts, [], {}
     since: dict = {}
+    published = defaultdict(list)
     places = [(stream,) for stream in plan.streams] if plan.by_stream else [plan.streams]
     for streams in places:
         key = streams[0].encode() if plan.by_stream else b""
@@ -130,14 +142,22 @@ def reference_of_counts(made: SparseVectorAlerts, events) -> list[Alert]:
             given = KeyedStep(step=1, keys=numbers, counts=values)
             _, noisy = counts.step(counts.initial_state(numbers), given, made.noise.derive("counts", key, step))
             for (stream, rule), count in zip(tests, noisy.counts.tolist(), strict=True):
-                gap = rule.sign * (count - rule.threshold)
-                if gap < 0 or last.get((stream, rule.name), -math.inf) + plan.quiet >= step:
+                published[stream, rule.name].append(count)
+                n, sums = rule.windows, sum(published[stream, rule.name][-rule.windows :])
+                gap = rule.sign * (sums - n * rule.threshold)
+                if (
+                    len(published[stream, rule.name]) < n
+                    or gap < 0
+                    or last.get((stream, rule.name), -math.inf) + plan.quiet >= step
+                ):
                     continue
                 began = since_when(last, since, (stream, rule.name), step)
                 start = step * made.steps.period
                 bounds = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-                lower = gap - counts.error(1, 2 * plan.beta)
-                numbers_of = (float(rule.threshold), float(count), gap, noisy.count_stddev, lower, 0.0, 0.0, False)
+                law = counts.law.noises[0]
+                bound = counts.error(1, 2 * plan.beta) if n == 1 else law.summed(n).exceeded(n, plan.beta)
+                noise = (gap / n, noisy.count_stddev / math.sqrt(n), (gap - bound) / n)
+                numbers_of = (float(rule.threshold), sums / n, *noise, 0.0, 0.0, False)
                 rows.append(Alert(stream, *bounds, rule.name, *numbers_of, *lasting(made, began, step)))
     return sorted(rows)
 

@@ -39,8 +39,7 @@ class AlertTransform(PrivateTransform):
     @property
     def public(self) -> Mapping[str, Any]:
         """The rules, and the time that they are tested in, in microseconds since 1970."""
-        steps, rules = self.steps, [vars(rule) for rule in self.plan.rules]
-        known = [{name: value for name, value in rule.items() if value is not None} for rule in rules]
+        steps, known = self.steps, [rule.given for rule in self.plan.rules]
         if steps.first is None or steps.end is None:
             return {"rules": known}
         span = [steps.bounds(steps.first)[0].micros, steps.bounds(steps.end - 1)[1].micros]
@@ -51,18 +50,24 @@ class AlertTransform(PrivateTransform):
         """Number of windows of the run; None for no end."""
         return self.steps.count
 
-    def margin(self, windows: int | None = None) -> float:
+    def margin(self, windows: int | None = None, rule: str | None = None) -> float:
         """Return by how much a value must pass its threshold to be sure of an alert.
 
         With probability 1 - beta, in all tests of one run in so many windows (None: those of the transform) at once: a
         value that passes its threshold by more fires, while the run lasts, and what fires does not miss it by more.
+        Of a rule about several windows the value is a mean over them.
+
+        Args:
+            windows: of the run.
+            rule: name of a rule; None for the rules with the largest margin.
         """
         windows = self.windows if windows is None else checks.integer("windows", windows, minimum=1)
         if windows is None:
             raise ValueError("windows must be given for a run without an end")
         tests = self.plan.tests(windows)
         if self.counted is not None:
-            return self.counted.margin(tests)
+            lengths = [each.windows for each in self.plan.rules if rule in (None, each.name)]
+            return self.counted.margin(tests, min(lengths))
         return self.plan.mechanism.accuracy(tests, self.plan.beta)
 
     @property
@@ -85,9 +90,11 @@ class AlertTransform(PrivateTransform):
             "that misses it by more does."
         )
         if self.counted is not None:
-            runs = {"gap_stddevs": [self.counted.stddev], "epsilon_per_alert": 0.0}
+            claim = self.counted.claim(tests)
+            runs = {"gap_stddevs": self.counted.stddevs, "epsilon_per_alert": 0.0}
+        if isinstance(self.counted, CountedAlerts) and any(rule.windows > 1 for rule in plan.rules):
+            runs["margins"] = {rule.name: self.margin(windows, rule.name) for rule in plan.rules}
         if isinstance(self.counted, StatusAlerts):
-            claim = self.counted.claim(stated)
             runs |= {"end_margin": margin, "max_hits": self.counted.monitor.max_hits}
         return Accuracy(
             error=margin,

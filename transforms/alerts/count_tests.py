@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import unpack
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.threshold_tests import AlertPlan, Runs, TestCounts, Tests
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Steps
@@ -32,58 +35,128 @@ class CountedAlerts:
     proof: ClassVar[str] = "docs/proofs/alerts.md, section 6"
 
     @property
+    def windows(self) -> int | None:
+        """Windows of the run, or of a period."""
+        return self.counts.horizon
+
+    @property
     def guarantee(self) -> PrivacyGuarantee:
         """What one person is promised."""
         return self.counts.guarantee
 
-    def margin(self, tests: int) -> float:
-        """Return by how much counts are off at most in so many tests together, but with the plan's beta."""
-        return float(self.counts.error(1, self.plan.beta, keys=tests))
+    def margin(self, tests: int, windows: int = 1) -> float:
+        """Return by how much means over so many windows are off at most in all tests, but with the plan's beta."""
+        return self._exceeded(self.plan.beta / (2 * tests), windows) / windows
 
-    @cached_property
-    def stddev(self) -> float:
-        """Standard deviation of the noise on counts."""
-        return self.counts.stddev(1)
+    def distance(self, duration: int, tests: int) -> float:
+        """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
 
-    @cached_property
-    def lower_bound(self) -> int:
-        """By how much, with the plan's beta in one test, the noise makes a gap too large."""
-        return self.counts.error(1, min(1.0 - 1e-9, 2 * self.plan.beta))
+        At the threshold itself noise gives an alert in half of all windows, however long a number lasts.
+        """
+        return float(self._exceeded(self.plan.beta / tests, 1) + 1)
+
+    def stddev(self, windows: int = 1) -> float:
+        """Return the standard deviation of the noise on a mean over so many windows."""
+        return self.counts.stddev(1) / math.sqrt(windows)
+
+    @property
+    def stddevs(self) -> list[float]:
+        """Standard deviations of the noise on the numbers of alerts, one for each number of windows of a rule."""
+        return [self.stddev(windows) for windows in self._lengths]
+
+    @property
+    def _lengths(self) -> list[int]:
+        """Numbers of windows that rules are about."""
+        return sorted({rule.windows for rule in self.plan.rules})
+
+    def claim(self, tests: int) -> str:
+        """Say what is true of so many tests together, but with the plan's beta."""
+        parts = []
+        for windows in self._lengths:
+            of = "" if windows == 1 else f", as a mean over {windows} windows in a row (of rules about {windows}),"
+            margin = math.ceil(self.margin(tests, windows))
+            parts.append(
+                f"every number of people{of} that passes its threshold by more than {margin:,} gives an alert, and "
+                "none that misses it by more does"
+            )
+        return f"{'; '.join(parts)}."
+
+    def lower_bound(self, windows: int) -> int:
+        """Return by how much, with the plan's beta in one test, noise makes a gap summed over them too large."""
+        return self._exceeded(min(1.0 - 1e-9, 2 * self.plan.beta) / 2, windows)
+
+    def _exceeded(self, tail: float, windows: int) -> int:
+        noise = self.counts.law.noises[0]
+        assert isinstance(noise, ToeplitzNoise)
+        return noise.summed(windows).exceeded(windows, tail)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedRuns(Runs):
+    """State of a key: beside when rules fired, the noisy counts of the last windows, the newest first.
+
+    Attributes:
+        recent: int64 (windows, tests): as many windows as the longest rule has, less one. Noisy, so nothing private.
+    """
+
+    recent: np.ndarray
 
 
 class CompareCounts(TestCounts, state="compare_counts"):
-    """Compare noisy counts of all rules, in all streams and windows, with their thresholds. Misses publish nothing."""
+    """Compare noisy counts of all rules, in all streams and windows, with their thresholds. Misses publish nothing.
+
+    A rule over n windows compares the mean of the last n noisy counts, once there are so many in the run or period.
+    """
 
     def __init__(self, *, method: CountedAlerts, steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
         super().__init__(plan=method.plan, steps=steps, timer_offset=timer_offset, noise=noise)
         self.method = method
+        self.lengths = np.array([rule.windows for rule in method.plan.rules])
+        self.signs = np.array([rule.sign for rule in method.plan.rules])
+        self.thresholds = np.array([rule.threshold for rule in method.plan.rules])
 
-    def initial(self, key: bytes) -> Runs:
+    def initial(self, key: bytes) -> CountedRuns:
         """Return the state before the first window: there are no runs that could stop."""
-        return replace(super().initial(key), progress=())
+        start = super().initial(key)
+        recent = np.zeros((self.lengths.max() - 1, start.fired.size), np.int64)
+        return CountedRuns((), start.fired, start.since, recent)
 
-    def restore(self, data: bytes) -> Runs:
+    def snapshot(self, state: Runs) -> bytes:
+        """Encode a state; where each rule is about one window, as ever."""
+        assert isinstance(state, CountedRuns)
+        fields = {"fired": state.fired, "since": state.since}
+        return pack("alert runs", 1, fields | ({"recent": state.recent} if len(state.recent) else {}))
+
+    def restore(self, data: bytes) -> CountedRuns:
         """Decode a state."""
         fields: dict[str, Any] = unpack("alert runs", 1, data)
-        return Runs((), fields["fired"], fields["since"])
+        recent = fields.get("recent", np.zeros((0, fields["fired"].size), np.int64))
+        if len(recent) != self.lengths.max() - 1:
+            raise SnapshotError("state must be of a run with the same rules")
+        return CountedRuns((), fields["fired"], fields["since"], recent)
 
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
         """Compare all counts of one window, in all streams of the key."""
-        plan = self.plan
-        streams = plan.streams_of(key)
+        assert isinstance(state, CountedRuns)
+        streams = self.plan.streams_of(key)
         tests = self.read(streams, batches)
-        noisy = self._noisy(key, step, tests)
-        signs = np.array([rule.sign for rule in plan.rules])[tests.rules]
-        thresholds = np.array([rule.threshold for rule in plan.rules])[tests.rules]
-        gaps = signs * (noisy - thresholds)
-        last = state.fired[tests.streams, tests.rules]
-        hits = np.flatnonzero((gaps >= 0) & self.awake(last, step))
-        after = state.alerted(tests.streams[hits], tests.rules[hits], step)
+        latest = np.concatenate([self._noisy(key, step, tests)[None], state.recent])
+        gaps = self._gaps(tests.rules, latest)
+        full = self.lengths[tests.rules] <= self.steps.number(step)
+        hits = np.flatnonzero((gaps >= 0) & full & self.awake(state.fired[tests.streams, tests.rules], step))
+        after = replace(state, recent=latest[:-1]).alerted(tests.streams[hits], tests.rules[hits], step)
         since = after.since[tests.streams[hits], tests.rules[hits]]
         self.alerts.inc(len(hits))
         found = (tests.streams[hits], tests.rules[hits], gaps[hits], since)
         columns = zip(*(column.tolist() for column in found), strict=True)
         return after, [self._row(streams[stream], step, rule, gap, first) for stream, rule, gap, first in columns]
+
+    def _gaps(self, rules: np.ndarray, latest: np.ndarray) -> np.ndarray:
+        """Return by how much tests pass their thresholds, summed over the windows of their rules, int64 (n,)."""
+        lengths = self.lengths[rules]
+        sums = np.cumsum(latest, axis=0)[lengths - 1, np.arange(len(rules))]
+        found: np.ndarray = self.signs[rules] * (sums - lengths * self.thresholds[rules])
+        return found
 
     def _noisy(self, key: bytes, step: int, tests: Tests) -> np.ndarray:
         """Return the counts of one window with noise, int64 (n,)."""
@@ -93,9 +166,15 @@ class CompareCounts(TestCounts, state="compare_counts"):
         _, rows = counts.step(counts.initial_state(keys), given, noise)
         return rows.counts
 
-    def _row(self, stream: str, step: int, number: int, gap: float, since: int) -> Alert:
-        """Write one alert."""
-        rule, stddev = self.plan.rules[number], self.method.stddev
+    @cached_property
+    def _noise_of_rules(self) -> list[tuple[float, int]]:
+        """Standard deviation, and bound on the noise of a sum over the windows of a rule, of each rule."""
+        method = self.method
+        return [(method.stddev(rule.windows), method.lower_bound(rule.windows)) for rule in self.plan.rules]
+
+    def _row(self, stream: str, step: int, number: int, gap: int, since: int) -> Alert:
+        """Write one alert; its gap is a sum over the windows of the rule, and what is published a mean."""
+        rule, (stddev, bound) = self.plan.rules[number], self._noise_of_rules[number]
         start, end = self.steps.bounds(step)
         return Alert(
             stream=stream,
@@ -103,10 +182,10 @@ class CompareCounts(TestCounts, state="compare_counts"):
             window_end=end,
             rule=rule.name,
             threshold=float(rule.threshold),
-            estimate=float(rule.threshold + rule.sign * gap),
-            gap=float(gap),
+            estimate=float((rule.windows * int(rule.threshold) + rule.sign * gap) / rule.windows),
+            gap=float(gap / rule.windows),
             gap_stddev=stddev,
-            gap_lower_bound=float(gap - self.method.lower_bound),
+            gap_lower_bound=float((gap - bound) / rule.windows),
             epsilon_spent=0.0,
             epsilon_left=0.0,
             stopped=False,

@@ -13,6 +13,9 @@ from privstream.mechanisms import checks
 LARGEST = 2**53
 """Whole numbers up to this are exact as floating-point numbers."""
 
+LONGEST = 1000
+"""So many windows may a rule be about: sums of so many numbers, each up to `LARGEST`, fit into 64 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlertRule:
@@ -25,6 +28,9 @@ class AlertRule:
         items: what is counted are the people with an event of one of these items; None for people with any event.
         until: with the method "status", the number at which an alert ends: at most `at_least`, or at least `at_most`.
             None: the same number.
+        windows: with the method "counts", the number of windows in a row, the tested one and those before it, over
+            which the mean number of people is compared, 1 to 1,000. So "3" asks whether there were so many on average
+            over three windows, and not in each of them. The noise of a mean over n windows is smaller by sqrt(n).
 
     Raises:
         ValueError, TypeError: an argument breaks its rule.
@@ -39,6 +45,7 @@ class AlertRule:
     at_most: float | None = None
     items: tuple[str, ...] | None = None
     until: float | None = None
+    windows: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -55,6 +62,7 @@ class AlertRule:
             raise ValueError(
                 f"until of rule {self.name!r} must be {'<=' if self.sign > 0 else '>='} {beyond}, got {self.until}"
             )
+        checks.integer(f"windows of rule {self.name!r}", self.windows, minimum=1, maximum=LONGEST)
         if self.items is None:
             return
         if isinstance(self.items, str) or not all(isinstance(item, str) for item in self.items):
@@ -76,6 +84,12 @@ class AlertRule:
         if items is not None and not isinstance(items, list | tuple):
             raise TypeError("items must be a list")
         return cls(**{**fields, "items": None if items is None else tuple(items)})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that are not as they are by default, by name."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
     @property
     def threshold(self) -> float:
@@ -111,15 +125,18 @@ def check_rules(rules: Sequence[AlertRule], *, counts: bool) -> tuple[AlertRule,
             raise ValueError(f"rule {rule.name!r} must name no items: it is about a measurement")
         elif rule.until is not None:
             raise ValueError(f"rule {rule.name!r} must have no until: it is about a measurement")
+        elif rule.windows > 1:
+            raise ValueError(f"rule {rule.name!r} must have no windows: it is about a measurement")
     return tuple(rules)
 
 
 def describe(rules: Sequence[AlertRule], *others: object) -> bytes:
     """Return bytes that differ for other rules and other public values; a part of the noise's label."""
-    described = [[r.name, r.sign, float(r.threshold), r.items, *_described(r.until)] for r in rules]
+    described = [[r.name, r.sign, float(r.threshold), r.items, *_described(r)] for r in rules]
     return json.dumps([described, list(others)]).encode()
 
 
-def _described(until: float | None) -> list[float]:
+def _described(rule: AlertRule) -> list[object]:
     """Return what a rule has beside its threshold; labels of rules without it stay as they are."""
-    return [] if until is None else [float(until)]
+    until: list[object] = [] if rule.until is None else [float(rule.until)]
+    return until + ([{"windows": rule.windows}] if rule.windows > 1 else [])

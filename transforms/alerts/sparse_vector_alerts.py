@@ -25,6 +25,7 @@ from privstream.transforms.alerts.alert_transform import (
     OF_ALL_TESTS,
     AlertTransform,
 )
+from privstream.transforms.alerts.choice import choose_lasting
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -39,7 +40,6 @@ from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
 from privstream.transforms.events.shards import check_shards
-from privstream.transforms.methods import choose_method
 from privstream.transforms.rows import Alert
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.public_clock import WithClock
@@ -58,7 +58,7 @@ class SparseVectorAlerts(AlertTransform):
     are counted for it, and who has been charged `max_hits` times is no longer counted. With "sparse_vector" an alert
     costs budget; one that passes its threshold clearly costs less. When the budget does not suffice for another alert,
     the run stops, and its last row has the flag `stopped`. With "counts" the budget pays for all windows before, and no
-    alert stops anything.
+    alert stops anything; there a rule may be about the mean of the numbers of several windows in a row: `AlertRule`.
 
     Input: as of `ShiftingHeavyHitters`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows
     and dead letters. A window is decided once, at its end plus `allowed_lateness`.
@@ -72,7 +72,8 @@ class SparseVectorAlerts(AlertTransform):
     Accuracy:
         `margin()`: with probability 1 - beta, every count that passes its threshold by more than the margin gives an
         alert while the run lasts; with the method "status", every count of people who have not been charged `max_hits`
-        times. For any one test, the probability of an alert with a wrong `gap_lower_bound` is at most beta. Among the
+        times. Of a rule about n windows that is said of means over n windows, with a margin that is smaller by about
+        sqrt(n). For any one test, the probability of an alert with a wrong `gap_lower_bound` is at most beta. Among the
         alerts alone wrong bounds may be more frequent: of the counts far from their threshold, only those with large
         noise give an alert.
 
@@ -105,14 +106,16 @@ class SparseVectorAlerts(AlertTransform):
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). The method "status" needs
             it, and it lowers the noise of "counts"; "sparse_vector" does not use it. Choose it far below 1 / (number of
             people).
-        method: method that tests; "auto" takes the one with the smallest `margin`, and "status" only where no rule has
-            `at_most` or no other method can. "status" reports a rule from the window in which it is met to the one in
-            which that ends, and charges the people who are counted there for these two alone; it needs `delta`. No run
-            stops, but who has been charged `max_hits` times no longer counts: the end of an outage charges everybody
-            who is back. "sparse_vector" pays for alerts alone, and stops when the budget is spent.
-            "counts" adds noise to every count and never stops: it pays for every rule in every window up to `end`,
-            which must be given. `min_alerts`, `branches` and `budget` are for "sparse_vector" alone, and rules with an
-            `until` for "status" alone.
+        method: method that tests; "auto" takes "counts" or "status", whichever needs the smaller distance between usual
+            numbers and those that are to give alerts in half of their windows, and never "sparse_vector". "status"
+            reports a rule from the window in which it is met to the one in which that ends, and charges the people who
+            are counted there for these two alone; it needs `delta`. No run stops, but who has been charged `max_hits`
+            times no longer counts: the end of an outage charges everybody who is back, so "auto" takes it for rules
+            with `at_most` only if one has an `until`. "sparse_vector" pays for alerts alone, and stops when the
+            budget is spent. "counts" adds noise to every count and never stops: it pays for every rule in every window
+            up to `end`, or of a period of `renew_every`; one of them must be given. `min_alerts`, `branches` and
+            `budget` are for "sparse_vector" alone, `max_hits` and rules with `until` for "status" alone, and rules with
+            `windows` for "counts" alone.
         max_hits: with the method "status", the number of starts and ends of alerts that one person is charged for in
             one stream, at least the number of rules. Who has been charged so often no longer counts. Without it 4, or
             the number of rules if that is larger.
@@ -193,7 +196,7 @@ class SparseVectorAlerts(AlertTransform):
             monotone=one_direction and neighbouring == "add_remove",
             neighbouring=neighbouring,
         )
-        self.plan = AlertPlan(
+        tested = AlertPlan(
             rules=rules,
             streams=names,
             mechanism=mechanism,
@@ -202,21 +205,31 @@ class SparseVectorAlerts(AlertTransform):
             quiet=checks.integer("quiet", quiet, minimum=0),
             beta=checks.probability("beta", beta),
         )
-        steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
-        public = describe(rules, *steps, names, streams_per_person, by_rule, quiet) + self.steps.further_label.encode()
-        self.noise = noise.derive("sparse vector alerts", public)
+        self.plan = replace(tested, by_rule=False)  # of methods that share no budget
         self.delta = delta
         self.max_hits = max(FEW_HITS, len(rules)) if max_hits is None else max_hits
+        self.method, self.counted = self._choose(method)
+        if self.counted is None:
+            self.plan = tested
+        steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
+        public = describe(rules, *steps, names, streams_per_person, self.plan.by_rule, quiet)
+        self.noise = noise.derive("sparse vector alerts", public + self.steps.further_label.encode())
+
+    def _choose(self, method: str) -> tuple[str, CountedAlerts | StatusAlerts | None]:
+        """Return the method that is asked for, or one that never stops."""
         makers: dict[str, Callable[[], CountedAlerts | StatusAlerts | None]] = {
             "status": self._by_status,
             "sparse_vector": self._by_sparse_vector,
             "counts": self._counted,
         }
-        self.method, self.counted = choose_method(method, makers, self._worse)
+        if checks.one_of("method", method, ("auto", *makers)) == "auto":
+            return choose_lasting(makers, self.plan)
+        return method, makers[method]()
 
     def _by_sparse_vector(self) -> None:
         """Check that the plan's own mechanism can test the rules."""
         self._check_no_until("sparse_vector")
+        self._check_single_windows("sparse_vector")
 
     def _check_no_until(self, method: str) -> None:
         """Refuse rules with an end of their own."""
@@ -224,12 +237,24 @@ class SparseVectorAlerts(AlertTransform):
             if rule.until is not None:
                 raise ValueError(f"until of rule {rule.name!r} is for the method 'status', and not for {method!r}")
 
+    def _check_single_windows(self, method: str) -> None:
+        """Refuse rules about several windows."""
+        for rule in self.plan.rules:
+            if rule.windows > 1:
+                raise ValueError(f"windows of rule {rule.name!r} is for the method 'counts', and not for {method!r}")
+
     def _counted(self) -> CountedAlerts:
         """Return the method that adds noise to all counts."""
         self._check_no_until("counts")
         plan, windows = self.plan, self.windows
         if windows is None:
-            raise ValueError("end must be given for counts: they pay for every window")
+            raise ValueError("end or renew_every must be given for counts: they pay for every window")
+        for rule in plan.rules:
+            if rule.windows > windows:
+                raise ValueError(
+                    f"windows of rule {rule.name!r} must be <= the number of windows between start and end, or until "
+                    f"everything starts afresh, {windows}, got {rule.windows}"
+                )
         streams = len(plan.streams)
         in_window = len(plan.rules) * min(streams, self.streams_per_person or streams)
         counts = KeyedCounts(
@@ -245,6 +270,7 @@ class SparseVectorAlerts(AlertTransform):
     def _by_status(self) -> StatusAlerts:
         """Return the method that charges people for changes."""
         plan, streams = self.plan, len(self.plan.streams)
+        self._check_single_windows("status")
         if self.delta == 0:
             raise ValueError("delta must be > 0 for status")
         if plan.quiet:
@@ -262,13 +288,6 @@ class SparseVectorAlerts(AlertTransform):
             beta=plan.beta,
         )
         return StatusAlerts(plan=plan, monitor=monitor, windows=self.windows)
-
-    def _worse(self, counted: CountedAlerts | StatusAlerts | None) -> tuple[bool, float]:
-        """Return what "auto" wants little of: methods that stop counting all who are there, and the margin."""
-        tests = self.plan.tests(self.windows or LATER)
-        if counted is None:
-            return False, self.plan.mechanism.accuracy(tests, self.plan.beta)
-        return isinstance(counted, StatusAlerts) and counted.runs_dry, counted.margin(tests)
 
     @property
     def promise(self) -> PrivacyGuarantee:

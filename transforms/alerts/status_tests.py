@@ -51,8 +51,9 @@ class StatusAlerts:
 
     proof: ClassVar[str] = "docs/proofs/status_monitor.md, section 6"
 
-    def claim(self, margin: int) -> str:
-        """Say what is true of all tests together, but with the plan's beta."""
+    def claim(self, tests: int) -> str:
+        """Say what is true of so many tests together, but with the plan's beta."""
+        margin = self.monitor.margin_in(tests)
         dry = (
             " The end of an alert with at_most charges everybody who is counted again: after "
             f"{self.monitor.max_hits:,} such ends nobody may be left, and these rules are met from then on."
@@ -85,14 +86,27 @@ class StatusAlerts:
         """What one person is promised."""
         return self.monitor.guarantee
 
-    def margin(self, tests: int) -> float:
+    def margin(self, tests: int, windows: int = 1) -> float:
         """Return by how much counts must pass a threshold in so many tests together, but with the plan's beta."""
         return float(self.monitor.margin_in(tests))
+
+    def distance(self, duration: int, tests: int) -> float:
+        """Return how far numbers that give alerts for so many windows are from numbers that give none: see `choice`.
+
+        An alert must have started within the first half of the windows. It then stays, as long as numbers pass the
+        threshold: where they miss it, alerts end sooner than they start.
+        """
+        return self.monitor.distance(tests, first=duration // 2 + 1)
 
     @property
     def stddev(self) -> float:
         """Standard deviation of the noise on counts of changes."""
         return self.monitor.count_stddev
+
+    @property
+    def stddevs(self) -> list[float]:
+        """The same as a list, as of methods with several."""
+        return [self.stddev]
 
 
 def rank_rules(element: Keyed) -> Iterator[Keyed]:

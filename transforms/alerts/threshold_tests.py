@@ -53,7 +53,7 @@ class Runs:
         fired, since = self.fired.copy(), self.since.copy()
         since[streams, rules] = np.where(fired[streams, rules] == step - 1, since[streams, rules], step)
         fired[streams, rules] = step
-        return Runs(self.progress, fired, since)
+        return replace(self, fired=fired, since=since)
 
 
 @dataclass(frozen=True, kw_only=True)

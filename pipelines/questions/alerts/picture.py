@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
@@ -44,6 +44,7 @@ class AlertPicture:
         title: above the picture.
         tested: names of all rules, as far as they are known.
         span: the time in which they were tested, in microseconds since 1970, as far as it is known.
+        means: numbers of windows that rules are about, by name, where they are several.
     """
 
     stream: str
@@ -54,6 +55,7 @@ class AlertPicture:
     title: str
     tested: Sequence[str] = ()
     span: Sequence[int] = ()
+    means: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rules(self) -> list[str]:
@@ -73,13 +75,14 @@ def prepare(given: Given) -> Drawing:
     """Return what draws the alerts."""
     rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
     tested = [rule["name"] for rule in rules]
+    means = {rule["name"]: rule["windows"] for rule in rules if "windows" in rule}
     meaning = (
         f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
         f"{without_limits(given.promise)}.{remark(given.promise)}"
     )
     values = given.counted("people in a window")
     title, truth = given.title("Alerts"), given.truth or []
-    return partial(draw, AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span))
+    return partial(draw, AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means))
 
 
 def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
@@ -177,6 +180,8 @@ def _caption(picture: AlertPicture) -> str:
         f"Alerts: {number:,}, of {len(picture.rules):,} rules; thick lines show how long they last. Points: numbers of "
         "people with noise"
     ]
+    if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
+        parts.append(f" ({'; '.join(means)})")
     if any(row.status == ENDED for row in picture.rows):
         parts.append(", hollow where an alert ends")
     if not picture.rows or any(row.gap_lower_bound is not None for row in picture.rows):

@@ -7,16 +7,19 @@ RULES = """\
 rules, one JSON object on each line:
   {"name": "flu", "at_least": 500, "items": ["fever", "cough"]}
   {"name": "outage", "at_most": 100, "until": 150}
+  {"name": "three days of flu", "at_least": 300, "windows": 3}
 A rule is about the number of different people who have, within a window, an event of one of its items; without items,
-any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. Rules,
-and the file with them, are public.
+any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. With
+--method counts, "windows" is the number of windows in a row over which the mean of the numbers is compared: so many on
+average, not in each of them. Rules, and the file with them, are public.
 """
 
 NUMBERS = """\
 numbers in the answer:
   start margin          with probability 1 - beta, in all tests of a run together, while it lasts, every number of
                         people that passes its threshold by more than the margin gives an alert, and none that misses
-                        its threshold by more than the margin does
+                        its threshold by more than the margin does. Of rules about several windows that is the mean
+                        over them; their own margins, about sqrt(n) smaller for n windows, are in the sentence below
   end margin            by status, with the same probability: every alert ends whose number of people misses "until" by
                         more than the margin, and none ends while the number passes it by more. The other methods
                         decide each window by itself, and do not report ends
@@ -25,7 +28,8 @@ numbers in the answer:
   standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
 Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
 be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
-with the square root of their number (with delta above 0). Status and counts have no number of alerts: they never stop.
+with the square root of their number (with delta above 0). Status and counts have no number of alerts: they never stop,
+and --method auto takes one of them.
 The margins of status are for people who have been charged fewer than --max_hits times.
 """
 
