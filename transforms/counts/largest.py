@@ -1,4 +1,4 @@
-"""The largest counts of each window."""
+"""The largest counts of each window, or those that rose most."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class LargestCounts:
 
     Attributes:
         top: number of counts in a stream.
+        rising: whether those that rose most are chosen, and only then, where no rise is known, the largest.
     """
 
     top: int
+    rising: bool = False
 
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
@@ -38,4 +40,9 @@ class LargestCounts:
 
     def _largest(self, rows: list[Any]) -> list[Any]:
         """Return the largest of one stream."""
-        return nsmallest(self.top, rows, key=lambda row: (-row.count, row.item))
+        return nsmallest(self.top, rows, key=self._place)
+
+    def _place(self, row: Any) -> tuple[bool, float, int, str]:
+        """Return what sorts a row."""
+        known = self.rising and row.rise is not None
+        return not known, -row.rise if known else 0.0, -row.count, row.item
