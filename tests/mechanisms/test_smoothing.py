@@ -238,7 +238,7 @@ def test_a_season_that_is_known_is_no_rise():
     assert abs(rises.differences[-1].mean()) < 10
     rises = MODEL.smooth_rises(values, 1, factors)[1]
     low, high = rises.interval
-    assert ((low[-1] <= 400) & (400 <= high[-1])).mean() > 0.9
+    assert ((low[-1] <= 400) & (high[-1] >= 400)).mean() > 0.9
 
 
 def test_of_what_is_likely_to_have_risen_as_much_has_risen():

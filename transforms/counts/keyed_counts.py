@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -417,8 +418,8 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
         raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
     if at_least is not None and checks.integer("at_least", at_least, minimum=1) < (noise := mechanism.stddev(1)):
         raise ValueError(
-            f"at_least must be >= {noise:.4g}, the standard deviation of the noise of a count, got {at_least}: smaller "
-            "numbers are noise"
+            f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
+            "smaller numbers are noise"
         )
 
 

@@ -12,6 +12,7 @@ from privstream.transforms.rows import KeyCount
 from rich.table import Table
 from rich.text import Text
 
+EVEN = 0.5
 SHOWN = 10
 """Items of a stream in a terminal."""
 
@@ -19,11 +20,12 @@ MODEL = "between: 95%, each by itself, if counts stay near levels that move; lik
 
 
 def risers(rows: Sequence[KeyCount], most: int) -> list[KeyCount]:
-    """Return, of each item, the row with its largest rise; those that rose most, and by more than nothing, first."""
+    """Return, of each item that more likely rose than not, the row with its largest rise; the largest rise first."""
     largest: dict[tuple[str, str], KeyCount] = {}
     for row in rows:
         name = row.stream, row.item
-        if (row.rise or 0) > 0 and (name not in largest or _rise(row) > _rise(largest[name])):
+        likely = row.rise is not None and row.rise > 0 and (row.rise_probability or 0) > EVEN
+        if likely and (name not in largest or _rise(row) > _rise(largest[name])):
             largest[name] = row
     return sorted(largest.values(), key=lambda row: (-_rise(row), row.stream, row.item))[:most]
 
