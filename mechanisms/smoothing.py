@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -27,7 +29,12 @@ _LARGEST = 2.0**63
 LEAST_STDDEV = 1e-6
 """Of noise: smaller noise is as good as none."""
 
+MOST_RISING = 64
+"""Windows to look back at most for what rose."""
+
 _NORMAL = 1.959963984540054
+_FARTHEST = 100.0  # deviations: beyond, squares could be infinite
+_SURE = 0.999
 
 
 class Smoothed(NamedTuple):
@@ -36,6 +43,28 @@ class Smoothed(NamedTuple):
     estimates: Floats
     lower: Floats
     upper: Floats
+
+
+class Rises(NamedTuple):
+    """Differences of smoothed counts from those so many windows before, and their standard deviations in the model.
+
+    float64, equal shapes; nan where there is no window before. Differences are rounded to one decimal.
+    """
+
+    differences: Floats
+    stddevs: Floats
+
+    @property
+    def interval(self) -> tuple[Floats, Floats]:
+        """The ends of intervals of 95%, rounded to one decimal."""
+        reach = _NORMAL * self.stddevs
+        return np.round(self.differences - reach, 1), np.round(self.differences + reach, 1)
+
+    @property
+    def probabilities(self) -> Floats:
+        """The probability that the count without noise, a whole number, is larger than it was, from 0.001 to 0.999."""
+        scores = (self.differences - 0.5) / np.maximum(self.stddevs, LEAST_STDDEV)  # it rose by at least 1
+        return np.round(_share_below(scores), 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +90,42 @@ class LevelState:
         """Return the keys of this state and then those of `newer`."""
         return LevelState(*(np.concatenate(both, axis=-1) for both in zip(self._arrays, newer._arrays, strict=True)))
 
-    def select(self, keys: NDArray[np.int64] | Flags) -> LevelState:
+    def select(self, keys: NDArray[np.int64] | Flags | slice) -> LevelState:
         """Return the state of the keys at some places, or under a mask: drops keys, or puts them in order."""
         return LevelState(*(array[..., keys] for array in self._arrays))
 
     @property
     def _arrays(self) -> list[Floats]:
         return [getattr(self, field.name) for field in fields(self)]
+
+
+class _Step(NamedTuple):
+    """The state after a window, which models started anew in it, and the likelihood of each there."""
+
+    state: LevelState
+    anew: Flags
+    likely: Floats
+
+
+class _Ends(NamedTuple):
+    """What the models of each key know of one window when all windows have been seen: arrays (models, keys).
+
+    Attributes:
+        factor: by which the level is multiplied.
+        means, within: of the count, its mean and variance in each model.
+        kept_off: by how much the count moves with the level.
+        variances: of the level.
+        weights: of the models, up to a factor.
+        estimates: mixed over models, at least 0.
+    """
+
+    factor: Floats | float
+    means: Floats
+    within: Floats
+    kept_off: Floats
+    variances: Floats
+    weights: Floats
+    estimates: Floats
 
 
 @dataclass(frozen=True)
@@ -128,13 +186,14 @@ class LocalLevel:
 
         Args:
             state: the state after the window before.
-            values: noisy counts of this window, shape (keys,), in the order of the state, at most 2^63 in size.
+            values: noisy counts of this window, shape (keys,), in the order of the state, at most 2^63 in size; nan
+                before the first window of a key.
 
         Raises:
             ValueError: there is not one finite count for each key.
         """
         row = _counts("values", values, dimensions=1)
-        if len(row) != len(state) or np.isnan(row).any():
+        if len(row) != len(state) or np.any(np.isnan(row) & ~np.isnan(state.observed)):
             raise ValueError(f"values must be {len(state)} finite numbers, one for each key, got {len(row)}")
         return self._step(state, row, self._noise)[0]
 
@@ -144,22 +203,40 @@ class LocalLevel:
         Args:
             state: the state after this window.
             history: noisy counts of the new keys, shape (windows, new keys), the last row being this window; nan before
-                the first window of a key.
+                the first window of a key, which may be still to come.
 
         Raises:
             ValueError: `history` has another shape, no window, an infinite number, or nan after a key's first window.
         """
         rows = _series("history", history)
-        if np.isnan(rows[-1]).any():
-            raise ValueError("history must have a number in its last window for each key")
         return state.joined(
             functools.reduce(lambda new, row: self._step(new, row, self._noise)[0], rows, self._before(rows.shape[1]))
         )
 
     def read(self, state: LevelState) -> Smoothed:
         """Return estimates for the newest window, given windows up to it: arrays of shape (keys,)."""
-        ends = _mixed(state.observed, state.levels, state.variances, state.weights, self._noise)
+        ends = _mixed(_parts(state.observed, state.levels, state.variances, self._noise), state.weights)
         return Smoothed(*(np.round(part, 1) for part in ends))
+
+    def read_rise(self, state: LevelState, recent: ArrayLike) -> tuple[Smoothed, Rises]:
+        """Return estimates for the newest window, and how far it is from the window of a state some windows before.
+
+        Both are estimated from all windows up to the newest one.
+
+        Args:
+            state: the state after the window to compare with.
+            recent: noisy counts of the windows since then, shape (windows, keys), at least one window, keys in the
+                order of the state; nan before the first window of a key.
+
+        Returns:
+            Arrays of shape (keys,): what `read` gives after these windows, and the rises.
+        """
+        rows = _counts("recent", recent, dimensions=2)
+        size = max(1, _TOGETHER // (len(_GRID) * (len(rows) + 1)))
+        some = [slice(i, i + size) for i in range(0, max(1, len(state)), size)]
+        parts = [self._last_rise(state.select(part), rows[:, part]) for part in some]
+        ends = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        return Smoothed(*ends[:3]), Rises(*ends[3:])
 
     def smooth(self, values: ArrayLike, factors: ArrayLike = 1.0) -> Smoothed:
         """Return estimates for all windows of a finished file, each given earlier and later windows.
@@ -178,20 +255,39 @@ class LocalLevel:
         Raises:
             ValueError: `values` has another shape, no window, an infinite number, or nan after a key's first window.
         """
+        return self.smooth_rises(values, 0, factors)[0]
+
+    def smooth_rises(self, values: ArrayLike, rising: int, factors: ArrayLike = 1.0) -> tuple[Smoothed, Rises]:
+        """Return what `smooth` gives, and how far each window is from the one so many windows before.
+
+        Args:
+            values: as for `smooth`.
+            rising: number of windows, from 0 to MOST_RISING; 0 for no rises.
+            factors: as for `smooth`.
+
+        Returns:
+            Arrays of shape (windows, keys).
+
+        Raises:
+            ValueError: `values` breaks a rule of `smooth`, or `rising` is out of range.
+        """
+        if checks.integer("rising", rising, minimum=0) > MOST_RISING:
+            raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
         rows = _series("values", values)
         times = np.broadcast_to(np.asarray(factors, np.float64), rows.shape)
-        pieces = [self._piece(rows, times, first) for first in range(0, len(rows), _LONGEST)]
-        return Smoothed(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
+        pieces = [self._piece(rows, times, first, rising) for first in range(0, len(rows), _LONGEST)]
+        parts = [np.concatenate(part) for part in zip(*pieces, strict=True)]
+        return Smoothed(*parts[:3]), Rises(*parts[3:])
 
-    def _piece(self, rows: Floats, factors: Floats, first: int) -> Smoothed:
+    def _piece(self, rows: Floats, factors: Floats, first: int, rising: int) -> list[Floats]:
         """Smooth some windows, with those around them: in a very long series what is far away has no weight."""
         start, end = max(0, first - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
         rows, factors = rows[start:end], factors[start:end]
         size = max(1, _TOGETHER // (len(_GRID) * len(rows)))
         some = [slice(i, i + size) for i in range(0, max(1, rows.shape[1]), size)]
-        parts = [self._both_ways(rows[:, part], factors[:, part]) for part in some]
+        both = [self._both_ways(rows[:, part], factors[:, part], rising) for part in some]
         inside = slice(first - start, first - start + _LONGEST)
-        return Smoothed(*(np.concatenate(part, axis=1)[inside] for part in zip(*parts, strict=True)))
+        return [np.concatenate(part, axis=1)[inside] for part in zip(*((*a, *b) for a, b in both), strict=True)]
 
     @functools.cached_property
     def _noise(self) -> float:
@@ -205,8 +301,7 @@ class LocalLevel:
         unknown = np.full((len(_GRID), keys), np.nan)
         return LevelState(np.full(keys, np.nan), unknown, unknown, np.ones_like(unknown))
 
-    def _step(self, state: LevelState, row: Floats, noise: Floats | float) -> tuple[LevelState, Flags, Floats]:
-        """Return the state after a window, which models started anew in it, and the likelihood of each there."""
+    def _step(self, state: LevelState, row: Floats, noise: Floats | float) -> _Step:
         predicted = state.variances + self._drifts
         around = noise + _scattered(state.levels)
         spread = predicted + around
@@ -217,43 +312,110 @@ class LocalLevel:
         variances = np.where(anew, noise + _scattered(row), predicted / spread * around)
         likely = np.where(first, 1.0, _likelihood(np.minimum(squares, _BREAK), spread))
         weights = np.where(first, 1.0, _normed(_switched(state.weights) * likely))
-        return LevelState(row, levels, variances, weights), anew, likely
+        return _Step(LevelState(row, levels, variances, weights), anew, likely)
 
-    def _both_ways(self, rows: Floats, factors: Floats) -> Smoothed:
-        """Go forward, and then back with the smoother of Rauch, Tung and Striebel, which stops at new starts."""
+    def _both_ways(self, rows: Floats, factors: Floats, rising: int) -> tuple[Smoothed, Rises]:
+        """Go forward, and then back; a rise is of a window against the one `rising` windows before."""
         rows, noises = rows / factors, self._noise / np.square(factors)
-        state, states = self._before(rows.shape[1]), []
+        steps = [_Step(self._before(rows.shape[1]), np.zeros(0, np.bool_), np.zeros(0))]
         for row, noise in zip(rows, noises, strict=True):
-            state, anew, likely = self._step(state, row, noise)
-            states.append((state, anew, likely))
+            steps.append(self._step(steps[-1].state, row, noise))
+        return self._backward(steps[1:], list(factors), list(noises), rising)
+
+    def _last_rise(self, state: LevelState, rows: Floats) -> list[Floats]:
+        """Return estimates for the last of some windows, and its rise since the window of a state."""
+        steps = [_Step(state, np.zeros(0, np.bool_), np.zeros(0))]
+        for row in rows:
+            steps.append(self._step(steps[-1].state, row, self._noise))
+        ends, rises = self._backward(steps, [1.0] * len(steps), [self._noise] * len(steps), len(rows))
+        return [part[-1] for part in (*ends, *rises)]
+
+    def _backward(
+        self, steps: Sequence[_Step], factors: Sequence[Floats | float], noises: Sequence[Floats | float], rising: int
+    ) -> tuple[Smoothed, Rises]:
+        """Go back with the smoother of Rauch, Tung and Striebel, which stops at new starts."""
+        state = steps[-1].state
         levels, variances = state.levels, state.variances
         later = np.ones_like(levels)  # likelihood of what comes later
-        found = [_mixed(rows[-1], levels, variances, state.weights, noises[-1])]
-        for (state, earlier, likely_here), noise in zip(reversed(states[:-1]), noises[-2::-1], strict=True):
-            predicted = state.variances + self._drifts
-            gain = np.where(anew, 0.0, state.variances / predicted)
-            levels = state.levels + gain * (levels - state.levels)
-            variances = state.variances + np.square(gain) * (variances - predicted)
-            later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
-            found.append(_mixed(state.observed, levels, variances, state.weights * later, noise))
-            anew, likely = earlier, likely_here
-        ends = (np.stack(part[::-1]) * factors for part in zip(*found, strict=True))
-        return Smoothed(*(np.round(part, 1) for part in ends))
+        found, rises = [], []
+        after: deque[_Ends] = deque(maxlen=rising + 1)
+        gains: deque[Floats] = deque(maxlen=rising)
+        for place in reversed(range(len(steps))):
+            state = steps[place].state
+            if place + 1 < len(steps):
+                _, anew, likely = steps[place + 1]
+                predicted = state.variances + self._drifts
+                gain = np.where(anew, 0.0, state.variances / predicted)
+                levels = state.levels + gain * (levels - state.levels)
+                variances = state.variances + np.square(gain) * (variances - predicted)
+                later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
+                gains.append(gain)
+            weights = state.weights * later
+            parts = _parts(state.observed, levels, variances, noises[place])
+            ends = _mixed(parts, weights)
+            found.append([end * factors[place] for end in ends])
+            if rising:
+                after.append(_Ends(factors[place], *parts, variances, weights, found[-1][0]))
+                if len(after) > rising:
+                    rises.append(_spread(after[-1], after[0], functools.reduce(np.multiply, gains)))
+        smoothed = Smoothed(*(np.round(np.stack(part[::-1]), 1) for part in zip(*found, strict=True)))
+        return smoothed, _rises(smoothed.estimates, rises[::-1], rising)
 
 
-def _mixed(
-    observed: Floats, levels: Floats, variances: Floats, weights: Floats, noise: Floats | float
-) -> tuple[Floats, Floats, Floats]:
-    """Return the counts: of its distance from the level, a count keeps the share that is scatter and not noise."""
+def _parts(observed: Floats, levels: Floats, variances: Floats, noise: Floats | float) -> tuple[Floats, Floats, Floats]:
+    """Return mean and variance of the count in each model, and by how much it moves with the level.
+
+    Of its distance from the level, a count keeps the share that is scatter and not noise.
+    """
     scattered = _scattered(levels)
     kept = scattered / (scattered + noise)
     means = levels + kept * (observed - levels)
-    within = kept * noise + np.square(1 - kept) * variances
+    return means, kept * noise + np.square(1 - kept) * variances, 1 - kept
+
+
+def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the counts, and the ends of their intervals, mixed over models."""
+    means, within, _ = parts
     total = _sum(weights)
     mean = _sum(weights * means) / total
     reach = _NORMAL * np.sqrt(_sum(weights * (within + np.square(means - mean))) / total)
     mean = np.maximum(mean, 0.0)  # before its interval: it would leave out what is a little above 0
     return mean + 0.0, np.maximum(mean - reach, 0.0), mean + reach
+
+
+def _spread(before: _Ends, now: _Ends, gain: Floats) -> Floats:
+    """Return the standard deviation of the difference of two windows of each key.
+
+    Args:
+        before, now: the windows.
+        gain: which part of an error of the later level the earlier one shares, in each model.
+    """
+    shared = gain * now.variances * before.kept_off * now.kept_off * before.factor * now.factor
+    within = np.square(now.factor) * now.within + np.square(before.factor) * before.within - 2 * shared
+    apart = now.factor * now.means - before.factor * before.means - (now.estimates - before.estimates)
+    mixed = _sum(now.weights * (np.maximum(within, 0.0) + np.square(apart))) / _sum(now.weights)
+    return np.sqrt(mixed)
+
+
+def _rises(estimates: Floats, spreads: Sequence[Floats], rising: int) -> Rises:
+    """Return differences of estimates, given the standard deviations of those that have a window before."""
+    differences, stddevs = np.full_like(estimates, np.nan), np.full_like(estimates, np.nan)
+    if spreads:
+        differences[rising:] = np.round(estimates[rising:] - estimates[:-rising], 1)
+        stddevs[rising:] = np.stack(spreads)
+    return Rises(differences, stddevs)
+
+
+def _share_below(scores: Floats) -> Floats:
+    """Return the part of Student's law with six degrees of freedom below each score, in [1 - _SURE, _SURE].
+
+    Its tails are for errors of the model: with a normal law what was said to be 90% to 95% sure was so in 88%.
+    """
+    squares = np.square(np.clip(scores, -_FARTHEST, _FARTHEST))
+    rest = 6 / (6 + squares)
+    half = np.sqrt(squares / (6 + squares)) * (1 + rest / 2 * (1 + rest * 3 / 4)) / 2
+    share: Floats = np.clip(np.where(scores > 0, 0.5 + half, 0.5 - half), 1 - _SURE, _SURE)
+    return share
 
 
 def _scattered(levels: Floats) -> Floats:

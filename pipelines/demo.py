@@ -9,16 +9,15 @@ import shlex
 import shutil
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.counts.risers import cells, risers
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
@@ -131,7 +130,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
     watch = ["counts", "--input", files.events, "--output", files.rows]
     watch += ["--window", "1h", "--start", START, "--end", end]
-    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40"]
+    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40", "--rising"]
     watch += ["--noise_key_file", files.key, "--overwrite"]
     plot = ["plot", "counts", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
     plot += ["--top", str(SHOWN)]
@@ -163,22 +162,14 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
 
 
 def _risen(rows: Sequence[KeyCount], holders: Holders) -> Table:
-    """Return the items that rose most from one hour to the next."""
-    by_item: defaultdict[str, list[KeyCount]] = defaultdict(list)
-    for row in rows:
-        by_item[row.item].append(row)
-    rises = []
-    for some in by_item.values():
-        pairs = list(pairwise(sorted(some, key=lambda row: row.window_start.micros)))
-        rises += [max(pairs, key=lambda pair: _estimate(pair[1]) - _estimate(pair[0]))] if pairs else []
-    rises.sort(key=lambda pair: (_estimate(pair[0]) - _estimate(pair[1]), pair[0].item))
+    """Return the items that rose most from one hour to the next, each in the hour of its largest rise."""
     table = Table(title="what rose most within an hour", title_justify="left")
-    for name in ("item", "hour", "published", "true"):
+    for name in ("item", "hour", "rise", "between", "likely", "true rise"):
         table.add_column(name, justify="left" if name in ("item", "hour") else "right")
-    for before, after in rises[:SHOWN]:
-        first, then = (holders.get((row.item, row.window_start.micros), 0) for row in (before, after))
-        published = f"{_estimate(before):,.0f} to {_estimate(after):,.0f}"
-        table.add_row(Text(after.item), _hour(after), published, f"{first:,} to {then:,}")
+    for row in risers(rows, SHOWN):
+        start, length = row.window_start.micros, row.window_end.micros - row.window_start.micros
+        first, then = (holders.get((row.item, moment), 0) for moment in (start - length, start))
+        table.add_row(Text(row.item), _hour(row), *cells(row), f"{then - first:+,}")
     return table
 
 

@@ -191,6 +191,11 @@ class KeyCount(NamedTuple):
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.
         backfilled: whether that is a later window than its own, in which the item was found.
+        rise: by how much `smoothed` is above that of so many windows before, as of `reported_at`. None unless `rising`
+            is given, and in the first windows.
+        rise_lower: lower end of its interval of 95%, which rests on the model of `smoothed`.
+        rise_upper: upper end.
+        rise_probability: that more people have the item than had it then, from 0.001 to 0.999, by the same model.
     """
 
     stream: str
@@ -207,6 +212,10 @@ class KeyCount(NamedTuple):
     smoothed_upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
+    rise: Optional[float] = None
+    rise_lower: Optional[float] = None
+    rise_upper: Optional[float] = None
+    rise_probability: Optional[float] = None
 
 
 class KeySum(NamedTuple):
@@ -222,6 +231,7 @@ class KeySum(NamedTuple):
         count_stddev: standard deviation of the noise.
         error_bound: how far the count is at most from that of the people who count, as in `KeyCount`.
         lower, upper, smoothed, smoothed_lower, smoothed_upper, reported_at, backfilled: as in `KeyCount`.
+        rise, rise_lower, rise_upper, rise_probability: as in `KeyCount`.
         sum: sum of the values of these contributions, each clipped, plus integer noise.
         sum_stddev: standard deviation of that noise.
         mean: the sum divided by the count, within the limits of values.
@@ -243,6 +253,10 @@ class KeySum(NamedTuple):
     smoothed_upper: Optional[float]
     reported_at: Timestamp
     backfilled: bool
+    rise: Optional[float]
+    rise_lower: Optional[float]
+    rise_upper: Optional[float]
+    rise_probability: Optional[float]
     sum: int
     sum_stddev: float
     mean: float

@@ -23,9 +23,10 @@ from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.smoothing import LEAST_STDDEV, LevelState, LocalLevel, Smoothed
+from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, LevelState, LocalLevel, Rises, Smoothed
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
@@ -65,7 +66,8 @@ class FoundState:
         found_at: int64 (keys,): the step at which each key was found, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
         smoothed: int64 (found,): the keys that are found, in the order of `levels`.
-        levels: what smoothing remembers of them.
+        levels: what smoothing remembers of them, as of `rising` steps ago.
+        recent: float64 (rising, found): their published counts since then, nan before the first one.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
             contributions are left out.
     """
@@ -75,6 +77,7 @@ class FoundState:
     totals: Integers
     smoothed: Integers
     levels: LevelState
+    recent: Floats
     windows: tuple[WindowCounts, ...]
 
     @property
@@ -105,6 +108,8 @@ class FoundKeys(KeyedCounts):
     Attributes:
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
         horizon: steps of the run, or None.
+        rising: number of steps to look back for how far smoothed counts rose, at most MOST_RISING; 0 for none. What is
+            published stays the same otherwise.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -128,7 +133,11 @@ class FoundKeys(KeyedCounts):
     noise_label = "counts of found keys"
     state_type = FoundState
 
+    rising: int = 0
+
     def __post_init__(self) -> None:
+        if checks.integer("rising", self.rising, minimum=0) > MOST_RISING:
+            raise ValueError(f"rising must be <= {MOST_RISING}, got {self.rising}")
         if self.over != "window":
             raise ValueError(f"over must be 'window' for keys that stay found, got {self.over!r}")
         if self.public_keys is True:
@@ -144,7 +153,13 @@ class FoundKeys(KeyedCounts):
         """Return the parameters, and what they come to: tests of other scales must not meet the same noise."""
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
-        return [*super()._described(), deviations, scales, float(MOST_KEPT)]
+        kind, values = super()._described()
+        noisy = {name: value for name, value in values.items() if name != "rising"}  # post-processing
+        return [kind, noisy, deviations, scales, float(MOST_KEPT)]
+
+    @property
+    def _state_kind(self) -> str:
+        return f"{super()._state_kind}{f', rising {self.rising}' if self.rising else ''}"
 
     @cached_property
     def _level(self) -> LocalLevel:
@@ -201,7 +216,8 @@ class FoundKeys(KeyedCounts):
             raise ValueError("keys must not be given unless their list is public")
         number = checks.integer("carried", carried, minimum=0)
         totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
-        return FoundState(0, np.full(number, CARRIED), totals, smoothed, self._level.start(), ())
+        recent = np.zeros((self.rising, 0))
+        return FoundState(0, np.full(number, CARRIED), totals, smoothed, self._level.start(), recent, ())
 
     def step(self, state: Any, given: KeyedStep, noise: NoiseSource) -> tuple[Any, KeyedRows]:
         """Add what one step brought, and return the counts of all keys that are found now.
@@ -237,30 +253,52 @@ class FoundKeys(KeyedCounts):
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
-        smoothed, levels, rows = self._smoothed(state, rows, newly, earlier)
-        return FoundState(step, found_at, totals, smoothed, levels, windows), rows
+        smoothed, levels, recent, rows = self._smoothed(state, rows, newly, earlier)
+        return FoundState(step, found_at, totals, smoothed, levels, recent, windows), rows
 
     def _smoothed(
         self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
-    ) -> tuple[Integers, LevelState, KeyedRows]:
-        """Smooth what is published at a step: return the keys and levels after it, and the rows with earlier ones."""
+    ) -> tuple[Integers, LevelState, Floats, KeyedRows]:
+        """Smooth what is published at a step: return the keys, what is remembered of them, and all rows."""
         if not len(rows.keys):
-            return state.smoothed, state.levels, rows
+            return state.smoothed, state.levels, state.recent, rows
         place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
-        smoothed, levels = state.smoothed, self._level.advance(state.levels, rows.counts[place])
+        smoothed, counts = state.smoothed, np.concatenate([state.recent, rows.counts[None, place]])
+        levels, recent = self._level.advance(state.levels, counts[0]), counts[1:]
         published = rows.keys.astype(np.int64)
         if len(smoothed) + len(newly) < len(published):  # carried without what smoothing remembers
             carried = np.setdiff1d(published, np.concatenate([smoothed, newly]), assume_unique=True)
-            levels = self._level.join(levels, rows.counts[None, np.searchsorted(published, carried)])
+            levels, recent = self._joined(levels, recent, rows.counts[None, np.searchsorted(published, carried)])
             smoothed = np.concatenate([smoothed, carried])
         if len(newly):
             history = np.stack([*(one.counts for one in earlier), rows.counts[np.searchsorted(published, newly)]])
-            levels, smoothed = self._level.join(levels, history), np.concatenate([smoothed, newly])
-            back = self._level.smooth(history)
-            earlier = [replace(one, smoothed=Smoothed(*(ends[i] for ends in back))) for i, one in enumerate(earlier)]
+            levels, recent = self._joined(levels, recent, history)
+            smoothed = np.concatenate([smoothed, newly])
+            ends, rises = self._level.smooth_rises(history, self.rising)
+            earlier = [
+                replace(
+                    one,
+                    smoothed=Smoothed(*(part[i] for part in ends)),
+                    rises=Rises(*(part[i] for part in rises)) if self.rising else None,
+                )
+                for i, one in enumerate(earlier)
+            ]
         order = np.argsort(smoothed)
-        now = Smoothed(*(ends[order] for ends in self._level.read(levels)))
-        return smoothed, levels, replace(rows, smoothed=now, earlier=tuple(earlier))
+        now, risen = self._level.read_rise(levels, recent) if self.rising else (self._level.read(levels), None)
+        rows = replace(
+            rows,
+            smoothed=Smoothed(*(part[order] for part in now)),
+            rises=None if risen is None else Rises(*(part[order] for part in risen)),
+            earlier=tuple(earlier),
+        )
+        return smoothed, levels, recent, rows
+
+    def _joined(self, levels: LevelState, recent: Floats, history: Any) -> tuple[LevelState, Floats]:
+        """Return what is remembered with new keys, of which these are the counts up to now."""
+        missing = np.full((max(0, self.rising + 1 - len(history)), history.shape[1]), np.nan)
+        counts = np.concatenate([missing, history])
+        before = len(counts) - self.rising
+        return self._level.join(levels, counts[:before]), np.concatenate([recent, counts[before:]], axis=1)
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state before the first step of a period that follows, and the old numbers of its keys.
@@ -269,8 +307,9 @@ class FoundKeys(KeyedCounts):
         """
         kept = self.lasting(state)
         order = np.argsort(state.smoothed)
-        levels = state.levels.select(order[np.searchsorted(state.smoothed[order], kept)])
-        return replace(self.initial_state(carried=len(kept)), smoothed=np.arange(len(kept)), levels=levels), kept
+        some = order[np.searchsorted(state.smoothed[order], kept)]
+        known = {"smoothed": np.arange(len(kept)), "levels": state.levels.select(some), "recent": state.recent[:, some]}
+        return replace(self.initial_state(carried=len(kept)), **known), kept
 
     def lasting(self, state: FoundState) -> Integers:
         """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise.
@@ -294,8 +333,8 @@ class FoundKeys(KeyedCounts):
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
-        smoothed = place[state.smoothed]
-        return FoundState(state.step, state.found_at[kept], state.totals[kept], smoothed, state.levels, windows), kept
+        known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept], "smoothed": place[state.smoothed]}
+        return replace(state, **known, windows=windows), kept
 
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
@@ -361,6 +400,7 @@ class FoundKeys(KeyedCounts):
             "totals": state.totals,
             "smoothed": state.smoothed,
             **{f"levels_{name}": column for name, column in vars(state.levels).items()},
+            **({"recent": state.recent} if self.rising else {}),
             "steps": np.array([window.step for window in state.windows], np.int64),
             "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
             "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
@@ -378,7 +418,8 @@ class FoundKeys(KeyedCounts):
         windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
         levels = LevelState(*(fields[f"levels_{field.name}"] for field in dataclasses.fields(LevelState)))
         known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed")}
-        return FoundState(**known, levels=levels, windows=windows)
+        recent = fields["recent"] if self.rising else np.zeros((0, len(known["smoothed"])))
+        return FoundState(**known, levels=levels, recent=recent, windows=windows)
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

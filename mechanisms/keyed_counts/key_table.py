@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.smoothing import Smoothed
+from privstream.mechanisms.smoothing import Rises, Smoothed
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -75,6 +75,8 @@ class KeyedRows:
         means: float64, shape (n,): sums divided by counts, or None.
         mean_bounds: float64, shape (n,): how far means are off where sums and counts are within their bounds, or None.
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
+        rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
+            None if nobody asks.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -90,7 +92,22 @@ class KeyedRows:
     means: Floats | None = None
     mean_bounds: Floats | None = None
     smoothed: Smoothed | None = None
+    rises: Rises | None = None
     earlier: tuple[KeyedRows, ...] = ()
+
+    def at_least(self, number: int) -> KeyedRows:
+        """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""
+        shown = self.counts if self.smoothed is None else self.smoothed.estimates
+        kept = shown >= number
+        columns = {name: getattr(self, name) for name in ("keys", "counts", "sums", "means", "mean_bounds")}
+        some: Any = {name: None if column is None else column[kept] for name, column in columns.items()}
+        return replace(
+            self,
+            **some,
+            smoothed=None if self.smoothed is None else Smoothed(*(ends[kept] for ends in self.smoothed)),
+            rises=None if self.rises is None else Rises(*(part[kept] for part in self.rises)),
+            earlier=tuple(one.at_least(number) for one in self.earlier),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,8 @@ from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 
 DIGEST_BYTES = 16
+VIEWS = ("rising", "at_least")
+"""Options that say what is shown of the same published counts."""
 
 NOT_SHAPING: Mapping[str, str] = {
     "command": "it enters by itself, beside the options",
@@ -40,6 +42,8 @@ NOT_SHAPING: Mapping[str, str] = {
     "dataset": "it is about accounts",
     "budget_limit": "it is about accounts",
     "shards": "it shares out the work",
+    "rising": "it says what is reckoned from published counts; it enters where the input has no end, see `identify`",
+    "at_least": "it says which published counts are shown; it enters where the input has no end, see `identify`",
     "beta": "it is about error bounds; where it decides thresholds it is a parameter of the mechanism, which the noise "
     "is bound to in any case, and accounts count a run with another one as a further release",
 }
@@ -103,6 +107,7 @@ def identify(
     if watched is not None:
         parameters["output"] = _place(arguments.output)
         parameters["output_format"] = arguments.output_format or DEFAULT_FORMAT
+        parameters |= {name: value for name in VIEWS if (value := getattr(arguments, name, None)) is not None}
     data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
     return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
 

@@ -67,6 +67,8 @@ def options(
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
             words += [f"--{name}"] * value
+        elif actions[name].nargs == "?" and isinstance(value, bool):
+            words += [f"--{name}"] * value  # with what it stands for without a value
         elif isinstance(actions[name], argparse._AppendAction):
             words += [f"--{name}={_text(name, one)}" for one in ([value] if isinstance(value, str) else value)]
         else:

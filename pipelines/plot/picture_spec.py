@@ -81,6 +81,7 @@ class PictureSpec:
         prepare: from what is given to what draws it; a ValueError names what cannot be drawn.
         top: how many items are in colour unless `--top` says otherwise; None if all of them are.
         query: whether rows answer several queries, of which `--query` chooses one.
+        rising: whether `--rising` draws the items that rose most, where rows have rises.
     """
 
     description: str
@@ -89,11 +90,12 @@ class PictureSpec:
     prepare: Callable[[Given], Drawing]
     top: int | None = None
     query: bool = False
+    rising: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of the picture and their defaults."""
-        return {"top": self.top, "query": None}
+        return {"top": self.top, "query": None, "rising": False}
 
     def command(self, word: str, row_type: Callable[[], type]) -> Command:
         """Return the command that draws it from files."""
@@ -112,6 +114,9 @@ class PictureSpec:
             parser.add_argument(
                 "--query", help="which query to draw, if there are several (default: histogram, or all)"
             )
+        if self.rising:
+            words = "draw the items that rose most in the last window; of rows of a run with --rising"
+            parser.add_argument("--rising", action="store_true", help=words)
         if self.top is not None:
             words = f"items in colour, 1 to {len(COLOURS)} (default: {self.top})"
             parser.add_argument("--top", type=int, default=self.top, metavar="N", help=words)

@@ -12,7 +12,7 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.mechanisms.guarantee_records import guarantee_of
-from privstream.pipelines.accounts.run_identity import NOT_SHAPING
+from privstream.pipelines.accounts.run_identity import NOT_SHAPING, VIEWS
 from privstream.pipelines.file_formats import DEFAULT_FORMAT
 from privstream.pipelines.questions.input_fields import input_fields
 from privstream.pipelines.questions.sending import KAFKA, files_option, kafka_settings
@@ -144,7 +144,7 @@ def check_same_promise(path: str, promised: Mapping[str, Any], option: str) -> N
 def _shaping(promised: Mapping[str, Any]) -> list[Any]:
     """Return what two promises have in common that are about one run, in the words of any version."""
     given, guarantee = promised["parameters"], guarantee_of(promised)
-    kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name == "run_id"}
+    kept = {name: value for name, value in given.items() if name not in NOT_SHAPING or name in ("run_id", *VIEWS)}
     return [promised["made_by"]["command"], kept, [getattr(guarantee, name) for name in PROMISED]]
 
 

@@ -36,6 +36,10 @@ GROUP_OF: Mapping[str, str] = {
 """Under which heading of a help page an option stands; all others are about the answers."""
 
 
+BARE: Mapping[str, Any] = {"rising": 1}
+"""What options stand for that are given without a value."""
+
+
 class Kind(NamedTuple):
     """How a command line gives values of a type.
 
@@ -166,6 +170,8 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     default = ",".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     if not any(default is without for without in (REQUIRED, None, False)):
         text += f" (default: {default:{'' if isinstance(default, str) else 'g'}})"
+    if option.name in BARE:
+        text += f" (without a number: {BARE[option.name]})"
     if kind.metavar is None:
         group.add_argument(f"--{option.name}", action="store_true", default=default or None, help=text)
         return
@@ -174,6 +180,8 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         type=parsed(kind.parse),
         choices=option.choices or None,
         metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
+        nargs="?" if option.name in BARE else None,
+        const=BARE.get(option.name),
         required=default is REQUIRED,
         default=None if default is REQUIRED else default,
         help=text.replace(kind.python, kind.shell).replace("%", "%%"),

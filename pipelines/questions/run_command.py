@@ -116,8 +116,10 @@ class RunCommand:
             return self._try(run, options)
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         shown = partial(in_words, parameters=vars(arguments))
-        note = columns_in_words(row_type, Promise(run.guarantee_file, run.promised))
-        with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note) as path:
+        promise = Promise(run.guarantee_file, run.promised)
+        note = columns_in_words(row_type, promise)
+        below = None if self.spec.below is None else partial(resolve(f"{ROOMS}.{self.spec.below}"), promise=promise)
+        with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:
@@ -189,6 +191,7 @@ class RunCommand:
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
         given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
+        transform = transform if endless else transform.to_finish()
         promised = self.promise(transform, arguments)
         if endless and arguments.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")

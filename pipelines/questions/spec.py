@@ -121,6 +121,8 @@ class QuestionSpec:
         prepare: the path, in this package, of a function from the options to further arguments of the transform.
         settle: the path, in this package, of a function from the options of a run to those that it has although they
             were not given; they enter what identifies the run.
+        below: the path, in this package, of a function from rows and their guarantee file to what a terminal shows
+            below the rows.
         inputs: the path of a function from the options to further readers, by name. The transform then gets a
             dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
         files: options that name further files to read.
@@ -169,6 +171,7 @@ class QuestionSpec:
     hidden: tuple[str, ...] = ()
     prepare: str | None = None
     settle: str | None = None
+    below: str | None = None
     inputs: str | None = None
     files: tuple[str, ...] = ("domain",)
     watched: str = "input"

@@ -115,11 +115,14 @@ class Result:
         return extended[0] if extended and self.parameters.get(self.spec.values_with) is not None else base
 
     def given(self) -> Iterator[Given]:
-        """Return what there is to draw: a picture for each stream; none without rows."""
+        """Return what there is to draw: a picture for each stream, and one of what rose; none without rows."""
         names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
         for name in names:
             own = [row for row in self.rows if getattr(row, "stream", "") == name]
-            yield Given(stream=name, rows=own, promise=self.promise, options=self.picture_spec.options)
+            given = Given(stream=name, rows=own, promise=self.promise, options=self.picture_spec.options)
+            yield given
+            if self.picture_spec.rising and any(row.rise is not None for row in own):
+                yield replace(given, options={**given.options, "rising": True})
 
 
 def read_result(path: str) -> Result:

@@ -28,9 +28,10 @@ SPREADS |= {"estimate": ("error_bound", "gap_stddev"), "gap": ("gap_stddev",)}
 
 LIMITS = ("lower", "upper")
 SMOOTHED, SMOOTHED_LIMITS = "smoothed", ("smoothed_lower", "smoothed_upper")
+RISE, RISE_LIMITS, LIKELY = "rise", ("rise_lower", "rise_upper"), "rise_probability"
 IN_BRACKETS = (
-    "In brackets, of smoothed counts: where the same number is with probability 95%, each by itself, if counts stay "
-    "near levels that move."
+    "In brackets, of smoothed counts and rises: where the same number is with probability 95%, each by itself, if "
+    "counts stay near levels that move."
 )
 TIMES = ("window_start", "window_end", "time", "reported_at", "backfilled")
 
@@ -69,9 +70,9 @@ def reading(row: Any, field: str, count_error: int | None = None) -> str:
         return f"{100 * value:g}%"
     if field == "gap_lower_bound" and not row.gap_stddev:
         return "no bound"
-    limits = {"estimate": LIMITS, SMOOTHED: SMOOTHED_LIMITS}.get(field)
-    if limits is not None and hasattr(row, limits[0]):
-        return _between(value, *(getattr(row, limit) for limit in limits), whole=field == SMOOTHED)
+    limits = {"estimate": LIMITS, SMOOTHED: SMOOTHED_LIMITS, RISE: RISE_LIMITS}.get(field)
+    if limits is not None and hasattr(row, limits[0]) and not (field == RISE and value is None):
+        return _between(value, *(getattr(row, limit) for limit in limits), whole=field in (SMOOTHED, RISE))
     spread = _spread(row, field)
     if spread is None:
         return cell(value)
@@ -110,13 +111,15 @@ def _fields(result: Result) -> list[str]:
     beside = {spread for name in names for spread in SPREADS.get(name, ())}
     if "estimate" not in names and "count" not in names:
         beside = set()  # a bound that is not that of one number is a column
-    left_out = {*TIMES, *SMOOTHED_LIMITS, *beside, *(LIMITS if {"estimate", "count"} & {*names} else ())}
+    left_out = {*TIMES, *SMOOTHED_LIMITS, *RISE_LIMITS, *beside, *(LIMITS if {"estimate", "count"} & {*names} else ())}
     if not any(getattr(row, "stream", "") for row in result.rows):
         left_out.add("stream")
     if not any(getattr(row, COSTS[0], 0) for row in result.rows):
         left_out |= {*COSTS}
     if not any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         left_out.add(SMOOTHED)
+    if not any(getattr(row, RISE, None) is not None for row in result.rows):
+        left_out |= {RISE, LIKELY}
     about = [name for name in result.spec.key if name in names]
     return [name for name in dict.fromkeys([*about, *names]) if name not in left_out]
 

@@ -204,7 +204,5 @@ def _alone(lock: threading.Lock) -> Iterator[None]:
 
 
 def _pictures(found: Found) -> int:
-    """Return how many pictures a result has: one for each stream, up to a limit."""
-    if found.result is None:
-        return 0
-    return min(MOST_PICTURES, len({getattr(row, "stream", "") for row in found.result.rows}))
+    """Return how many pictures a result has, up to a limit."""
+    return 0 if found.result is None else min(MOST_PICTURES, sum(1 for _ in found.result.given()))

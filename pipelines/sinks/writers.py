@@ -33,7 +33,9 @@ WIDEST, LEAST_TEXT = 1000, 12
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
-SMOOTHED = "smoothed"
+MAY_BE_MISSING = ("smoothed", "rise")
+"""How columns begin that are left out where no row has them."""
+
 REPORTED, BACKFILLED = "reported_at", "backfilled"
 """When a row was published, which is shown where it was not after its own window; the other says no more."""
 
@@ -137,11 +139,17 @@ def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool,
 
 @contextmanager
 def file_or_terminal(
-    path: str, row_type: type, title: str = "", shown: Callable[[Any], Any] | None = None, note: str = ""
+    path: str,
+    row_type: type,
+    title: str = "",
+    shown: Callable[[Any], Any] | None = None,
+    note: str = "",
+    below: Callable[[Sequence[Any]], Iterable[Any]] | None = None,
 ) -> Iterator[str]:
     """Give the path to write to; if it is `-`, a temporary file whose rows are printed when the run has succeeded.
 
-    `shown` makes of each row what is printed in its place; `note` stands below the rows.
+    `shown` makes of each row what is printed in its place; `note` stands below the rows, and what `below` makes of all
+    of them at the end.
 
     Example:
         >>> with file_or_terminal("-", HeavyHitter) as path:  # doctest: +SKIP
@@ -155,6 +163,8 @@ def file_or_terminal(
         yield file
         rows = read_row_file(file, row_type)
         print_rows(rows if shown is None else list(map(shown, rows)), row_type, title=title, note=note)
+        for each in () if below is None else below(rows):
+            Console().print(each)
 
 
 def print_rows(
@@ -183,7 +193,7 @@ def print_rows(
     names = [name for name in types if name not in SPREAD.values()]
     if not any(getattr(row, COSTS[0], True) for row in rows):
         names = [name for name in names if name not in COSTS]
-    names = [name for name in names if not name.startswith(SMOOTHED) or any(getattr(r, name) is not None for r in rows)]
+    names = [n for n in names if not n.startswith(MAY_BE_MISSING) or any(getattr(r, n) is not None for r in rows)]
     if BACKFILLED in names:
         hidden = {BACKFILLED} if any(row.backfilled for row in rows) else {BACKFILLED, REPORTED}
         names = [name for name in names if name not in hidden]

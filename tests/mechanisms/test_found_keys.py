@@ -155,6 +155,51 @@ def test_runs_are_tried_with_every_kind_of_noise_and_many_scales():
     assert {windows for _, windows in tests} >= {1, 2, 4, 8}
 
 
+@pytest.mark.parametrize("name", ["seven windows", "sums", "many windows"])
+def test_rises_change_no_count_and_are_restored(name):
+    fields, steps = RUNS[name]
+    plain, mechanism = made(**fields), made(**fields, rising=3)
+    assert mechanism.parameters == plain.parameters
+    inputs = stream(mechanism, steps)
+    published, last = run(mechanism, inputs)
+    assert published == run(plain, inputs)[0]
+    state, columns = mechanism.initial_state(), []
+    again = mechanism.initial_state()
+    for step, rows in enumerate(inputs, start=1):
+        again = replace(mechanism).restore(mechanism.snapshot(again))
+        again, found = mechanism.step(again, given(mechanism, step, rows), SeededNoise(1))
+        state, expected = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
+        if expected.rises is not None:
+            columns.append(expected.rises.differences)
+            assert all(np.array_equal(*both, equal_nan=True) for both in zip(found.rises, expected.rises, strict=True))
+    assert mechanism.snapshot(again) == mechanism.snapshot(last)
+    assert np.isfinite(np.concatenate(columns)).any()
+    with pytest.raises(SnapshotError):
+        plain.restore(mechanism.snapshot(last))
+    with pytest.raises(SnapshotError):
+        made(**fields, rising=2).restore(mechanism.snapshot(last))
+
+
+def test_rows_with_small_numbers_are_left_out_now_and_earlier():
+    mechanism = made(horizon=9, max_value=5, rising=2)
+    state, seen = mechanism.initial_state(), 0
+    for step, rows in enumerate(stream(mechanism, 9), start=1):
+        state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
+        if found.smoothed is None:
+            continue
+        least = int(np.median(found.smoothed.estimates)) + 1
+        shown = found.at_least(least)
+        for all_of_them, some in zip((found, *found.earlier), (shown, *shown.earlier), strict=True):
+            kept = [place for place, value in enumerate(all_of_them.smoothed.estimates) if value >= least]
+            seen += 0 < len(kept) < len(all_of_them.keys)
+            for name in ("keys", "counts", "sums", "means", "mean_bounds"):
+                assert getattr(some, name).tolist() == getattr(all_of_them, name)[kept].tolist()
+            for group in ("smoothed", "rises"):
+                for a, b in zip(getattr(all_of_them, group), getattr(some, group), strict=True):
+                    assert np.array_equal(a[kept], b, equal_nan=True)
+    assert seen
+
+
 @pytest.fixture
 def short_memory(monkeypatch):
     """Return a mechanism with rows of the last 10 windows of 40, and blocks of up to 8."""
@@ -284,6 +329,7 @@ def test_steps_must_all_be_given():
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"over": "start", "horizon": 4}, "over must be 'window'"), ({"over": 2, "horizon": 4}, "over must be 'window'"),
+    ({"rising": 65}, "rising must be <= 64, got 65"), ({"rising": -1}, "rising must be >= 0, got -1"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
 ])  # fmt: skip
 def test_parameters_are_checked(fields, message):
@@ -376,8 +422,10 @@ def test_what_lasts_is_a_function_of_what_was_published(short_memory):
     assert kept
 
 
-def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory):
+@pytest.mark.parametrize("rising", [0, 1, 6])
+def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, rising):
     """Also in the period that follows."""
+    short_memory = replace(short_memory, rising=rising)
     level, history, seen = LocalLevel(short_memory.stddev(1)), {}, 0
     state = short_memory.initial_state()
     for period in range(2):
@@ -391,15 +439,25 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory):
                 for number, key in enumerate(one.keys.tolist()):
                     back = level.smooth(np.array(new[key], float)[:, None])
                     assert [ends[number] for ends in one.smoothed] == [ends[place, 0] for ends in back]
+                    if rising:
+                        risen = level.smooth_rises(np.array(new[key], float)[:, None], rising)[1]
+                        assert same([part[number] for part in one.rises], [part[place, 0] for part in risen])
             history |= new
             for number, key in enumerate(found.keys.tolist()):
                 ends = level.read(level.join(level.start(), np.array(history[key], float)[:, None]))
                 assert [end[number] for end in found.smoothed] == [end[0] for end in ends]
+                if rising:
+                    risen = level.smooth_rises(np.array(history[key], float)[:, None], rising)[1]
+                    assert same([part[number] for part in found.rises], [part[-1, 0] for part in risen])
                 seen += 1
         state, kept = short_memory.renewed(state)
         assert state.found.tolist() == list(range(len(kept)))
         history = {number: history[key] for number, key in enumerate(kept.tolist())}
     assert seen > 50
+
+
+def same(left, right):
+    return np.array_equal(left, right, equal_nan=True)
 
 
 # Thresholds.

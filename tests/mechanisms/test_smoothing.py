@@ -57,10 +57,12 @@ def test_one_model_is_the_exact_posterior(monkeypatch):
 def test_models_are_mixed_with_what_lies_within_and_between(monkeypatch):
     one = np.ones((1, 1))
     monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0), (0.3, 0.0)])
-    apart = smoothing._mixed(np.array([15.0]), np.array([[10.0], [14.0]]), np.ones((2, 1)), np.ones((2, 1)), 9.0)
+    parts = smoothing._parts(np.array([15.0]), np.array([[10.0], [14.0]]), np.ones((2, 1)), 9.0)
+    apart = smoothing._mixed(parts, np.ones((2, 1)))
     assert np.round(apart, 1).ravel().tolist() == [12.0, 7.6, 16.4]  # variance 1 + 4
     monkeypatch.setattr(smoothing, "_GRID", [(0.3, 1.0)])
-    scattered = smoothing._mixed(np.array([15.0]), 9 * one, 4 * one, one, 9.0)  # half of the distance is scatter
+    parts = smoothing._parts(np.array([15.0]), 9 * one, 4 * one, 9.0)  # half of the distance is scatter
+    scattered = smoothing._mixed(parts, one)
     assert np.round(scattered, 1).ravel().tolist() == [12.0, 7.4, 16.6]  # variance 9 / 2 + 4 / 4
 
 
@@ -189,10 +191,77 @@ def test_decay_is_exponential():
         (lambda: MODEL.smooth(np.zeros((0, 2))), "values must have at least one window"),
         (lambda: MODEL.smooth([[1.0], [np.nan]]), "values must be nan only before the first window of a key"),
         (lambda: MODEL.smooth([[np.inf]]), r"values must be at most 2\^63 in size"),
-        (lambda: MODEL.join(MODEL.start(), [[np.nan]]), "history must have a number in its last window"),
         (lambda: MODEL.advance(MODEL.start(), [1.0]), "values must be 0 finite numbers, one for each key, got 1"),
     ],
 )
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_rise_has_the_exact_posterior_of_one_model(monkeypatch):
+    """As above, with explicit matrices: windows that are near each other share most of their error."""
+    monkeypatch.setattr(smoothing, "_GRID", [(0.3, 0.0)])
+    values = walks(12, 1, seed=1)[0]
+    steps = np.diff(np.eye(12), axis=0) / (0.3 * NOISE)
+    law = np.linalg.inv(np.eye(12) / NOISE**2 + steps.T @ steps)
+    for back in (1, 3, 11):
+        rises = LocalLevel(NOISE).smooth_rises(values, back)[1]
+        assert np.isnan(rises.differences[:back]).all() and np.isnan(rises.probabilities[:back]).all()
+        for now in range(back, 12):
+            contrast = np.eye(12)[now] - np.eye(12)[now - back]
+            assert rises.stddevs[now, 0] == pytest.approx(np.sqrt(contrast @ law @ contrast), rel=0.01)
+            mean = contrast @ law @ values[:, 0] / NOISE**2
+            assert rises.differences[now, 0] == pytest.approx(mean, abs=0.11)
+
+
+def test_a_rise_is_that_of_the_smoothed_counts():
+    values = late(walks(20, 12, seed=4)[0])
+    smoothed, rises = MODEL.smooth_rises(values, 3)
+    assert equal(smoothed, MODEL.smooth(values))
+    assert np.allclose(rises.differences[3:], smoothed.estimates[3:] - smoothed.estimates[:-3], equal_nan=True)
+    state, counts = MODEL.join(MODEL.start(), values[:1]), values[1:]
+    for now in range(3, 20):  # as a stream does it: what is known up to now
+        if now > 3:
+            state = MODEL.advance(state, values[now - 3])
+        newest, risen = MODEL.read_rise(state, counts[now - 3 : now])
+        until = MODEL.smooth_rises(values[: now + 1], 3)
+        assert equal(newest, (part[-1] for part in until[0])) and equal(risen, (part[-1] for part in until[1]))
+    alone = MODEL.smooth_rises(values[:, 5:6], 3)[1]
+    assert equal(alone, (part[:, 5:6] for part in rises)), "other keys change no bit"
+
+
+def test_a_season_that_is_known_is_no_rise():
+    factors = np.tile([[1.0], [3.0]], (20, 1))
+    values = noisy(200 * factors + np.zeros(300), seed=6)
+    rises = MODEL.smooth_rises(values, 2, factors)[1]
+    assert abs(rises.differences[-1].mean()) < 10
+    rises = MODEL.smooth_rises(values, 1, factors)[1]
+    low, high = rises.interval
+    assert ((low[-1] <= 400) & (high[-1] >= 400)).mean() > 0.9
+
+
+def test_of_what_is_likely_to_have_risen_as_much_has_risen():
+    exact = np.rint(walks(40, 3000, seed=8)[1])
+    rises = MODEL.smooth_rises(noisy(exact, 9), 4)[1]
+    rose, told = exact[4:] > exact[:-4], rises.probabilities[4:]
+    for least, most, share in ((0.9, 0.95, (0.88, 0.99)), (0.5, 0.75, (0.5, 0.78)), (0.05, 0.1, (0.01, 0.1))):
+        inside = (least <= told) & (told < most)
+        assert inside.sum() > 500 and share[0] < rose[inside].mean() < share[1]
+    assert told.min() >= 0.001 and told.max() <= 0.999
+    low, high = rises.interval
+    held = (low[4:] <= exact[4:] - exact[:-4]) & (exact[4:] - exact[:-4] <= high[4:])
+    assert 0.93 < held.mean() < 0.995
+
+
+def test_probabilities_are_never_0_or_1():
+    found = smoothing.Rises(np.array([-1e15, 0.0, 0.5, 1e15, np.nan]), np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
+    assert found.probabilities[:4].tolist() == [0.001, 0.001, 0.5, 0.999] and np.isnan(found.probabilities[4])
+
+
+@pytest.mark.parametrize(
+    ("rising", "message"), [(-1, "rising must be >= 0, got -1"), (65, "rising must be <= 64, got 65")]
+)
+def test_windows_to_look_back_are_limited(rising, message):
+    with pytest.raises(ValueError, match=message):
+        MODEL.smooth_rises([[1.0]], rising)

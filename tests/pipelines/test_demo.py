@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import stat
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,13 +47,11 @@ def test_the_demo_shows_what_it_promises(
     peak = max(rows, key=lambda row: row.smoothed)
     between = f"{peak.smoothed_lower:,.0f} and {peak.smoothed_upper:,.0f}"
     assert f"{peak.item} 01-01 0{peak.window_start.to_utc_datetime().hour}:00 {peak.smoothed:,.0f} {between}" in cells
-    rises = [
-        (after.smoothed - before.smoothed, f"{after.item} 01-01", f"{before.smoothed:,.0f} to {after.smoothed:,.0f}")
-        for item in items
-        for before, after in pairwise(sorted(row for row in rows if row.item == item))
-    ]
-    _, item, change = max(rises)
-    assert re.search(rf"what rose most within an hour.*{item} \d\d:00 {change} ", cells)
+    risen = max((row for row in rows if row.rise is not None), key=lambda row: row.rise)
+    (first,) = [row for row in rows if row.item == risen.item and row.window_end == risen.window_start]
+    assert risen.rise == pytest.approx(risen.smoothed - first.smoothed)
+    change = f"{risen.rise:+,.0f} {risen.rise_lower:+,.0f} to {risen.rise_upper:+,.0f} 99.9%"
+    assert re.search(rf"what rose most within an hour.*{risen.item} 01-01 \d\d:00 {re.escape(change)} ", cells)
     threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
     assert f"items that at least {threshold:,} people had in an hour" in " ".join(shown.out.split())
     assert "and none was missed" in " ".join(shown.out.split())

@@ -33,6 +33,7 @@ CONFIGURATIONS = {
     "window, streams": {"streams": STREAMS, "max_contributions": 6, "shards": 1, "forget": True},
     "found": {"epsilon": 4.0},
     "found, people": {"min_people": 3, "neighbouring": "replace_one"},
+    "found, rising": {"epsilon": 4.0, "rising": 2, "streams": STREAMS},
     "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
@@ -149,9 +150,15 @@ def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list
     for place, (item, count) in enumerate(zip(texts, found.counts.tolist(), strict=True)):
         spread = found.count_spread
         smoothed = [None] * 3 if found.smoothed is None else [float(ends[place]) for ends in found.smoothed]
+        if made.at_least is not None and (count if found.smoothed is None else smoothed[0]) < made.at_least:
+            continue
+        risen = [None] * 4
+        if found.rises is not None and not np.isnan(found.rises.differences[place]):
+            columns = (found.rises.differences, *found.rises.interval, found.rises.probabilities)
+            risen = [float(column[place]) for column in columns]
         window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
         noise = (count, found.count_stddev, found.count_bound, max(0, count - spread), max(0, count + spread))
-        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0)
+        yield KeyCount(*window, item, *noise, *smoothed, end, back > 0, *risen)
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:

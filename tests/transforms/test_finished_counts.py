@@ -62,6 +62,48 @@ def test_a_season_is_kept(length, season):
     assert np.std(found[0] - exact) < 0.7 * np.std(minutes[0] - exact), "windows of another length have no season"
 
 
+def test_rises_are_those_of_each_item_and_none_reaches_over_a_gap():
+    counts = np.random.default_rng(2).integers(0, 300, 12)
+    series = [row("a", 60 * t, int(counts[t]), 60) for t in range(5)]
+    late = [row("a", 60 * t, int(counts[t]), 60) for t in range(7, 12)]
+    found = SmoothFinished(60 * SECOND, NOISE, rising=2)([*late, *series])
+    assert [r.rise is None for r in found] == [True, True, False, False, False] * 2
+    for some, of in ((found[:5], slice(7, 12)), (found[5:], slice(5))):
+        expected = LocalLevel(NOISE).smooth_rises(counts[of, None], 2)[1]
+        low, high = expected.interval
+        for number, r in enumerate(some):
+            if r.rise is not None:
+                assert (
+                    r.rise == expected.differences[number, 0] == pytest.approx(r.smoothed - some[number - 2].smoothed)
+                )
+                assert (r.rise_lower, r.rise_upper) == (low[number, 0], high[number, 0])
+                assert r.rise_probability == expected.probabilities[number, 0]
+    assert all(r.rise is None for r in SmoothFinished(60 * SECOND, NOISE)(series))
+
+
+def test_a_season_that_is_not_known_well_widens_rises():
+    chance = np.random.default_rng(3)
+    factors = np.tile(np.array([1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 1.7]), 6)[:, None] * chance.uniform(0.9, 1.1, (42, 1))
+    exact = 3000 * factors * np.ones(4)
+    rows = rows_of(np.rint(exact + chance.normal(0, NOISE, exact.shape)), DAY)
+    assert all(SmoothFinished(DAY * SECOND, NOISE)._season(np.arange(42), exact[:, 0])[1] > 0)
+    for back, share in ((1, 0.8), (7, 0.8)):
+        found = SmoothFinished(DAY * SECOND, NOISE, rising=back)(rows)
+        low, high = (np.array([getattr(r, name) for r in found[4 * back :]]) for name in ("rise_lower", "rise_upper"))
+        true = (exact[back:] - exact[:-back]).ravel()
+        assert np.mean((low <= true) & (true <= high)) > share
+        narrow = LocalLevel(NOISE).smooth_rises(np.array([r.count for r in rows], float).reshape(-1, 4), back)[1]
+        assert back == 7 or np.median(high - low) > 2 * np.nanmedian(narrow.interval[1] - narrow.differences)
+
+
+def test_small_numbers_are_left_out_when_they_are_final():
+    counts = np.array([[100, 5], [90, 8], [3, 6], [95, 120]])
+    everything = SmoothFinished(60 * SECOND, NOISE)(rows_of(counts, 60))
+    shown = SmoothFinished(60 * SECOND, NOISE, at_least=20)(rows_of(counts, 60))
+    assert shown == [r for r in everything if r.smoothed >= 20] and 0 < len(shown) < len(everything)
+    assert SmoothFinished(60 * SECOND, NOISE, at_least=20)([]) == []
+
+
 @pytest.mark.parametrize(("change", "weeks"), [("none", 8), ("a burst", 8), ("too few weeks", 3)])
 def test_what_is_no_season_changes_nothing(change, weeks):
     chance = np.random.default_rng(weeks)

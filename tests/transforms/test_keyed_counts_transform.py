@@ -108,7 +108,9 @@ def test_order_batches_and_shards_change_nothing(name):
 
 
 @some_quick("seed", range(2), 0)
-@some_quick("name", CONFIGURATIONS, "window, streams", "trailing, people", "start, public", "found, streams")
+@some_quick(
+    "name", CONFIGURATIONS, "window, streams", "trailing, people", "start, public", "found, streams", "found, rising"
+)
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed, monkeypatch):
     """State is restored again and again, from what was written whole and what was appended."""
     monkeypatch.setattr(keyed_state, "LEAST_COMPACTION", 2000)
@@ -373,11 +375,69 @@ def test_the_key_and_everything_public_decide_the_noise():
         ("start", {"over": -10}, ValueError, "over must be > 0"),
         ("start", {"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
         ("start", {"shards": 0}, ValueError, "shards must be >= 1, got 0"),
+        ("found", {"rising": 0}, ValueError, "rising must be >= 1, got 0"),
+        ("found", {"rising": 65}, ValueError, "rising must be <= 64, got 65"),
+        ("found", {"rising": True}, TypeError, "rising must be an int"),
+        ("found", {"rising": 1, "forget": True}, ValueError, "rising must not be given where windows forget or counts"),
+        ("window", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
+        ("start", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
+        ("window, public", {"rising": 1, "top": 2}, ValueError, "rising must not be given with domain and top"),
+        ("window, public", {"rising": 65}, ValueError, "rising must be <= 64, got 65"),
+        ("found", {"at_least": 0}, ValueError, "at_least must be >= 1, got 0"),
+        ("found", {"at_least": 1}, ValueError, "at_least must be >= 2, one standard deviation of the noise of a count"),
+        ("found", {"at_least": 9.5}, TypeError, "at_least must be an int"),
+        ("window", {"at_least": 50}, ValueError, "at_least must not be given where windows forget or counts span"),
+        ("trailing", {"at_least": 50}, ValueError, "at_least must not be given where windows forget or counts span"),
     ],
 )
 def test_refusals(name, changes, error, message):
     with pytest.raises(error, match=f"^{message}"):
         transform(name, **changes)
+
+
+def test_what_rose_and_what_is_hidden_are_views_of_the_same_counts():
+    """Neither changes the noise; each row is there but for those whose number is small."""
+    events = random_events("found, rising", random.Random(5))
+    plain = expected(transform("found, rising", rising=None), events)
+    made = transform("found, rising", at_least=7)
+    shown = expected(made, events)
+    assert sorted(drive(made, events, random.Random(1)).rows) == shown
+    assert all(row.rise is None for row in plain)
+    kept = [row[:14] for row in plain if row.smoothed >= 7]
+    assert [row[:14] for row in shown] == kept and 0 < len(kept) < len(plain)
+    first = min(row.window_start for row in shown)
+    assert all((row.rise is None) == (row.window_start < first + 20) for row in shown)
+    assert all(0 < row.rise_probability < 1 and row.rise_lower <= row.rise <= row.rise_upper
+               for row in shown if row.rise is not None)  # fmt: skip
+    below = {(row.stream, row.item): row.window_start for row in plain if row.smoothed < 7}
+    assert any(row.window_start > below.get((row.stream, row.item), END) for row in shown), "rows come back"
+
+
+def test_with_rises_the_top_is_what_rose_most():
+    events = random_events("found, rising", random.Random(5))
+    made = transform("found, rising", top=2, shards=1)
+    rows = {}
+    for row in drive(made, events, random.Random(1)).rows:
+        rows.setdefault((row.stream, row.window_start), []).append(row)
+    everything = {}
+    for row in expected(transform("found, rising"), events):
+        if not row.backfilled:
+            everything.setdefault((row.stream, row.window_start), []).append(row)
+    assert rows.keys() == everything.keys()
+    for window, some in everything.items():
+        rises = [(row.rise is None, -(row.rise or 0), -row.count, row.item) for row in some]
+        chosen = sorted(zip(rises, some, strict=True))[:2]
+        assert sorted(rows[window]) == sorted(row for _, row in chosen)
+    assert any(row.count < max(other.count for other in everything[window]) for window, some in rows.items()
+               for row in some[:1] if row.rise is not None)  # fmt: skip
+
+
+def test_rises_of_a_list_need_the_end_of_the_run():
+    made = transform("window, public", rising=1)
+    with beam.Pipeline() as pipeline, pytest.raises(ValueError, match=r"^rising must not be given with a domain when"):
+        events = pipeline | beam.Create([("u", "a")])
+        events.is_bounded = False
+        made.build(events, None)
 
 
 def test_guarantee_names_limits_and_proof(check_proof):

@@ -1,4 +1,4 @@
-"""Smooths the counts of a finished result, each with the windows before and after it."""
+"""Smooths the counts of a finished result, each with the windows before and after it, and says what rose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
 
 SECOND = 1_000_000
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
@@ -22,7 +23,7 @@ NORMAL = 1.96
 
 @dataclass(frozen=True)
 class SmoothFinished:
-    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended.
+    """Fills in `smoothed`, `smoothed_lower` and `smoothed_upper` of all rows of a run that has ended, and of its rises.
 
     Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
     there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept.
@@ -32,13 +33,24 @@ class SmoothFinished:
     Attributes:
         length: of a window, in microseconds.
         stddev: standard deviation of the noise of a count.
+        rising: number of windows to look back for what rose; 0 for none.
+        at_least: rows with a smaller smoothed number are left out; None for none.
     """
 
     length: int
     stddev: float
+    rising: int = 0
+    at_least: int | None = None
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the rows with these fields, in the same order."""
+        """Return the rows with these fields, in the same order, but for those that are left out."""
+        found = self._smoothed(rows)
+        shown = [row for row in found if self.at_least is None or row.smoothed >= self.at_least]
+        Metrics.counter("privstream", "counts_published").dec(len(found) - len(shown))
+        return shown
+
+    def _smoothed(self, rows: Sequence[Any]) -> list[Any]:
+        """Return all rows."""
         if not rows:
             return []
         numbers: dict[tuple[str, str], int] = {}
@@ -49,8 +61,8 @@ class SmoothFinished:
         series = np.concatenate([[0], np.cumsum(~follows)])
         counts = np.array([row.count for row in rows], np.float64)[order]
         factors, unsure = self._season(window[order], counts)
-        smooth = LocalLevel(max(LEAST_STDDEV, self.stddev)).smooth
-        ends = np.empty((3, len(rows)))
+        smooth = LocalLevel(max(LEAST_STDDEV, self.stddev)).smooth_rises
+        ends = np.empty((5, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
             number = np.unique(series[some], return_inverse=True)[1]
@@ -59,13 +71,25 @@ class SmoothFinished:
             place = longest - 1 - back, number  # all series end in the last row
             noisy, times = np.full((longest, len(last)), np.nan), np.ones((longest, len(last)))
             noisy[place], times[place] = counts[some], factors[some]
-            ends[:, some] = [part[place] for part in smooth(noisy, times)]
+            smoothed, rises = smooth(noisy, self.rising, times)
+            ends[:, some] = [part[place] for part in (*smoothed, *rises)]
         found = np.empty((3, len(rows)))
         found[:, order] = ends[0], *_widened(ends[0], ends[1], ends[2], NORMAL * unsure * ends[0])
-        return [
-            row._replace(smoothed=estimate, smoothed_lower=lower, smoothed_upper=upper)
-            for row, estimate, lower, upper in zip(rows, *found.tolist(), strict=True)
-        ]
+        columns: dict[str, Any] = dict(
+            zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True)
+        )
+        if self.rising:
+            risen = rise_columns(self._unsure_rises(ends, unsure), np.argsort(order))
+            columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
+        changed = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        return [row._replace(**new) for row, new in zip(rows, changed, strict=True)]
+
+    def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray) -> Rises:
+        """Return rises with what is not known of the season; where both windows have the same factor it cancels."""
+        estimates, differences, stddevs = ends[0], ends[3], ends[4]
+        now, before = unsure * estimates, np.roll(unsure, self.rising) * (estimates - differences)
+        alike = self.rising % SEASONS.get(self.length, 1) == 0
+        return Rises(differences, np.hypot(stddevs, now - before if alike else np.hypot(now, before)))
 
     def _season(self, windows: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a factor for each count: by how much its weekday, or its hour of the day, is above or below the mean;
@@ -96,6 +120,12 @@ class SmoothFinished:
         factors = np.clip(factors / factors.mean(), LEAST_FACTOR, None)
         place = (windows - first) % length
         return factors[place], (spread / factors)[place]
+
+
+def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[list[float | None]]:
+    """Return the columns of rises: differences, the ends of their intervals, and probabilities; None for nan."""
+    columns = (rises.differences, *rises.interval, rises.probabilities)
+    return [[None if np.isnan(number) else float(number) for number in column[order]] for column in columns]
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

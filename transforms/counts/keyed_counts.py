@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -15,6 +17,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mecha
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.smoothing import MOST_RISING
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.events import CountEvents
@@ -90,11 +93,15 @@ class KeyedCounts(PrivateTransform):
             "window", else since the start. Other windows of an item that was found may have fewer, unless windows
             forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
-            counts, those whose names come first. Without it all are published.
+            counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
         signed_values: whether values may be negative: those below minus `max_value` count as that.
+        rising: number of windows to look back for what rose: rows say how many more people have an item than so many
+            windows before, and how probable it is that there are more. Not where windows forget or counts span windows.
+        at_least: rows whose number with noise, smoothed where it can be, is below this whole number are not published.
+            It does not mean that nobody has the item. Not where windows forget or counts span windows.
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
         streams: public names of the streams to count; they must be given if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, where counts are those of windows
@@ -139,6 +146,8 @@ class KeyedCounts(PrivateTransform):
         value_share: float | None = None,
         streams: tuple[str, ...] | None = None,
         forget: bool = False,
+        rising: int | None = None,
+        at_least: int | None = None,
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.01,
         shards: int = 4,
@@ -150,7 +159,9 @@ class KeyedCounts(PrivateTransform):
         self.domain = domain
         self.streams = None if streams is None else check_streams(streams)
         self.shards = check_shards(shards)
-        self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1))
+        rises = rising is not None
+        by = ("rise", "count") if rises else ("count",)
+        self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1), by)
         end = _end(window, start, end, horizon)
         self.steps = Steps.of(
             window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
@@ -187,7 +198,12 @@ class KeyedCounts(PrivateTransform):
             neighbouring=neighbouring,
             beta=beta,
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
+            **({"rising": 0 if rising is None else rising} if self.remembers else {}),
         )
+        _check_views(self.mechanism, rising, at_least, forgets=not self._clocked)
+        if rises and domain is not None and top is not None:
+            raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
+        self.rising, self.at_least, self._hides = rising, at_least, at_least is not None
         self.row_type = KeyCount if max_value is None else KeySum
 
     @property
@@ -210,7 +226,15 @@ class KeyedCounts(PrivateTransform):
         """Smooth counts of windows that follow each other."""
         if self.mechanism.over != "window" or not self._clocked or self._choose is not None:
             return None
-        return SmoothFinished(self.steps.size, self.mechanism.stddev(1))
+        return SmoothFinished(self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least)
+
+    def to_finish(self) -> Self:
+        """Return this transform with all rows where `finish` hides small ones: it knows their final numbers."""
+        if self.finish is None or self.at_least is None:
+            return self
+        made = copy.copy(self)
+        made._hides = False
+        return made
 
     @property
     def prediction(self) -> Accuracy:
@@ -295,6 +319,11 @@ class KeyedCounts(PrivateTransform):
                 "does not depend on the data, and a job that is restored and sees other events in time would show the "
                 "exact difference"
             )
+        if not events.is_bounded and self.domain is not None and self.rising is not None:
+            raise ValueError(
+                "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
+                "compared when a run has ended"
+            )
         _ = self.mechanism.law  # once, at launch; workers receive it
         split = SplitEvents(
             steps=self.steps,
@@ -345,6 +374,7 @@ class KeyedCounts(PrivateTransform):
             noise=self._counting_noise,
             domain=self.domain,
             choose=self._choose,
+            at_least=self.at_least if self._hides else None,
         )
         return publish_counts(
             counted,
@@ -373,6 +403,27 @@ def _contributions(limit: int | None, unit: str) -> int:
     if limit is None:
         raise ValueError("max_contributions must be given when the unit is a person")
     return checks.integer("max_contributions", limit, minimum=1)
+
+
+def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, *, forgets: bool) -> None:
+    """Check what is made of published counts.
+
+    Raises:
+        ValueError, TypeError: one of them is out of range, or these counts do not have it.
+    """
+    for name, given in {"rising": rising, "at_least": at_least}.items():
+        if given is not None and (forgets or mechanism.over != "window"):
+            raise ValueError(
+                f"{name} must not be given where windows forget or counts span windows: give start, and end or "
+                "renew_every, without forget or over"
+            )
+    if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:
+        raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
+    if at_least is not None and checks.integer("at_least", at_least, minimum=1) < (noise := mechanism.stddev(1)):
+        raise ValueError(
+            f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
+            "smaller numbers are noise"
+        )
 
 
 def _end(window: float, start: float | None, end: float | None, horizon: int | None) -> float | None:

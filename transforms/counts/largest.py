@@ -1,4 +1,4 @@
-"""The largest counts of each window, or the rows with the largest numbers in another field."""
+"""The largest counts of each window, or the rows with the largest numbers in other fields."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class LargestCounts:
 
     Attributes:
         top: number of rows in a stream.
-        by: the field that is compared.
+        by: the fields that are compared, in this order; a number that is not known is the smallest.
     """
 
     top: int
-    by: str = "count"
+    by: tuple[str, ...] = ("count",)
 
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
@@ -40,4 +40,9 @@ class LargestCounts:
 
     def _largest(self, rows: list[Any]) -> list[Any]:
         """Return the largest of one stream."""
-        return nsmallest(self.top, rows, key=lambda row: (-getattr(row, self.by), row.item))
+        return nsmallest(self.top, rows, key=self._place)
+
+    def _place(self, row: Any) -> tuple[Any, ...]:
+        """Return what sorts a row."""
+        numbers = (getattr(row, name) for name in self.by)
+        return *((number is None, -(number or 0)) for number in numbers), row.item

@@ -24,6 +24,7 @@ from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, sealed_batch, sealed_key, string_buffers
+from privstream.transforms.counts.finished import rise_columns
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.pairs import Pairs
 from privstream.transforms.counts.stream_counts import StreamCounts, joined, unsealed_counts
@@ -54,6 +55,7 @@ class KeyPublisher:
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
+        at_least: rows with a smaller published number are left out; None for none.
     """
 
     steps: Steps
@@ -61,6 +63,7 @@ class KeyPublisher:
     noise: NoiseSource
     domain: Domain | None
     choose: LargestCounts | None = None
+    at_least: int | None = None
 
     counter: ClassVar[str] = "counts_published"
 
@@ -103,6 +106,8 @@ class KeyPublisher:
 
     def publish(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> list[Any]:
         """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
+        if self.at_least is not None:
+            found = found.at_least(self.at_least)
         rows = list(self.rows(step, held, found, names))
         if self.choose is not None:
             return self.choose.among(rows)
@@ -118,9 +123,9 @@ class KeyPublisher:
         """
         start, end = self.steps.bounds(step - back)
         reported, spread = self.steps.bounds(step)[1], found.count_spread
-        smoothed = (
-            [[None] * len(found.keys)] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
-        )
+        nothing = [None] * len(found.keys)
+        smoothed = [nothing] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
+        risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
         texts = self.texts(held, found.keys, names)
         counts = (
             KeyCount(
@@ -138,9 +143,13 @@ class KeyPublisher:
                 smoothed_upper=upper,
                 reported_at=reported,
                 backfilled=back > 0,
+                rise=rise,
+                rise_lower=least,
+                rise_upper=most,
+                rise_probability=probability,
             )
-            for stream, item, count, estimate, lower, upper in zip(
-                *texts, found.counts.tolist(), *smoothed, strict=True
+            for stream, item, count, estimate, lower, upper, rise, least, most, probability in zip(
+                *texts, found.counts.tolist(), *smoothed, *risen, strict=True
             )
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:

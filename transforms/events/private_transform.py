@@ -74,6 +74,10 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         """What may be done to all rows of a run that has ended, before they are written; post-processing."""
         return None
 
+    def to_finish(self) -> Self:
+        """Return this transform for a run whose rows `finish` gets: rows that it leaves out must come to it."""
+        return self
+
     @property
     @abstractmethod
     def promise(self) -> PrivacyGuarantee:

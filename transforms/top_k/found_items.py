@@ -155,7 +155,7 @@ class LeadingItems(LargestCounts):
     Privacy: post-processing.
     """
 
-    by: str = "estimate"
+    by: tuple[str, ...] = ("estimate",)
 
     counter: ClassVar[str] = "ranks_published"
 

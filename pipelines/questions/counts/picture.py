@@ -11,6 +11,7 @@ from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.plot.truth import share_of_truth
+from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import KeyCount
 
@@ -21,17 +22,44 @@ MOST_LINES = 30
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
-    found = bands(given.rows, given.truth or [], each=given.of_windows)
+    risen = risen_most(given) if given.options.get("rising") else None
+    names = None if risen is None else [row.item for row in risen]
+    found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
-    text += given.when
+    text = (text if risen is None else f"{rises_in_words(risen, given.promise)} {text}") + given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
     of_people = over in (None, "window", "start")  # else a person has a contribution in each of several windows
     title = given.title("People with each item" if of_people else "Contributions of people to each item")
+    title = title if risen is None else f"{title}: what rose most"
     values = given.counted("people") if of_people else given.counted("contributions", "that count")
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
+
+
+def risen_most(given: Given) -> list[KeyCount]:
+    """Return the rows of the last window whose items rose most.
+
+    Raises:
+        ValueError: no row says how much its item rose.
+    """
+    last = newest(given.rows)
+    if not last:
+        raise ValueError("rising must be given to the run of the rows: these have no rises")
+    return risers(last, given.top)
+
+
+def rises_in_words(risen: Sequence[KeyCount], promise: Promise | None) -> str:
+    """Say what rose, between what, and how likely it is."""
+    against = before(None if promise is None else promise.maybe("parameters", "rising"))
+    if not risen:
+        return f"No item rose in the last window, against {against}."
+    told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
+    return (
+        f"Rises in the last window, against {against}, with intervals of 95% and the probability that more people have "
+        f"the item: {'; '.join(told)}."
+    )
 
 
 def is_smoothed(rows: Sequence[KeyCount]) -> bool:
@@ -51,19 +79,25 @@ def by_model(promise: Promise | None) -> str:
 def _gaps(promise: Promise | None) -> str:
     """Say why lines have gaps."""
     if promise is not None and (top := promise.maybe("parameters", "top")) is not None:
-        return f" Where a line has a gap, the item was not among the {top} largest of the window."
+        what = "that rose most" if promise.maybe("parameters", "rising") is not None else "largest of the window"
+        return f" Where a line has a gap, the item was not among the {top} {what}."
+    if promise is not None and (least := promise.maybe("parameters", "at_least")) is not None:
+        return f" Where a line has a gap, the published number is below {least:,}, and not shown; that is not zero."
     threshold = None if promise is None else promise.maybe("accuracy", "threshold")
     below = f"below the threshold of {threshold:,} people" if threshold else "below the threshold of the run"
     return f" Where a line has a gap, the item's count with noise was {below}, and is not published."
 
 
-def bands(rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool) -> list[Band]:
+def bands(
+    rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
+) -> list[Band]:
     """Return one band for each of the items with the largest counts, with gaps where it is not published.
 
     Args:
         rows: what is published.
         truth: what is true.
         each: whether counts are those of each window by itself.
+        names: the items to draw, if not the largest.
     """
     published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
@@ -91,7 +125,7 @@ def bands(rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool)
         true_counts = holders if np.isfinite(holders).any() else None
         return Band(item, moments, counts, bounds, true_counts, dots, window=window if each else 0)
 
-    return [band(item) for item in ranked[:MOST_LINES]]
+    return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
 
 
 def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
@@ -121,9 +155,10 @@ def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
 
 PICTURE = PictureSpec(
     description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
-    "true numbers.",
+    "true numbers; with --rising, of the items that rose most in the last window.",
     truth=ItemHolders,
     shows="draws true counts, dashed",
     prepare=prepare,
     top=8,
+    rising=True,
 )

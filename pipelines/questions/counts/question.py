@@ -56,7 +56,8 @@ SPEC = QuestionSpec(
     ),
     prepare="counts.spans.prepare",
     settle="counts.spans.settle",
-    unplanned=("streams", "top"),
+    below="counts.risers.below",
+    unplanned=("streams", "top", "rising", "at_least"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={

@@ -1,0 +1,74 @@
+"""Which items rose most, and how that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.sinks.row_files import iso_8601
+from privstream.pipelines.terminal import printable
+from privstream.transforms.rows import KeyCount
+from rich.table import Table
+from rich.text import Text
+
+EVEN = 0.5
+SHOWN = 10
+"""Items of a stream in a terminal."""
+
+MODEL = "between: 95%, each by itself, if counts stay near levels that move; likely: that more people have the item now"
+
+
+def risers(rows: Sequence[KeyCount], most: int) -> list[KeyCount]:
+    """Return, of each item that more likely rose than not, the row with its largest rise; the largest rise first."""
+    largest: dict[tuple[str, str], KeyCount] = {}
+    for row in rows:
+        name = row.stream, row.item
+        likely = row.rise is not None and row.rise > 0 and (row.rise_probability or 0) > EVEN
+        if likely and (name not in largest or _rise(row) > _rise(largest[name])):
+            largest[name] = row
+    return sorted(largest.values(), key=lambda row: (-_rise(row), row.stream, row.item))[:most]
+
+
+def newest(rows: Sequence[KeyCount]) -> list[KeyCount]:
+    """Return the rows of the last window that has rows with a rise."""
+    ends = [row.window_end.micros for row in rows if row.rise is not None]
+    return [row for row in rows if ends and row.window_end.micros == max(ends)]
+
+
+def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
+    """Yield what a terminal shows below the rows: for each stream, what rose most in the last window."""
+    back = promise.maybe("parameters", "rising")
+    for stream in sorted({row.stream for row in rows if row.rise is not None}):
+        last = newest([row for row in rows if row.stream == stream])
+        of = f" of {stream}" if stream else ""
+        title = f"what rose most{of} in the window until {iso_8601(last[0].window_end.micros)}, against {before(back)}"
+        table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
+        for name in ("item", "now", "rise", "between", "likely"):
+            table.add_column(name, justify="left" if name == "item" else "right")
+        for row in risers(last, SHOWN):
+            table.add_row(Text(printable(row.item)), f"{row.smoothed:,.0f}", *cells(row))
+        yield table
+
+
+def before(back: Any) -> str:
+    """Say with what windows are compared."""
+    if not isinstance(back, int):
+        return "a window before"
+    return "the window before" if back == 1 else f"{back} windows before"
+
+
+def cells(row: KeyCount) -> tuple[str, str, str]:
+    """Return a rise, its interval, and its probability, as texts."""
+    between = f"{row.rise_lower:+,.0f} to {row.rise_upper:+,.0f}"
+    return f"{row.rise:+,.0f}", between, percent(row.rise_probability)
+
+
+def percent(probability: float | None) -> str:
+    """Write a probability, with a digit more where it is near 0 or 1."""
+    shown = 100 * (probability or 0)
+    return f"{shown:.0f}%" if 1 < shown < 99 else f"{shown:.1f}%"
+
+
+def _rise(row: KeyCount) -> float:
+    return row.rise or 0.0
