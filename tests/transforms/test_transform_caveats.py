@@ -70,7 +70,7 @@ EXAMPLES = {
         (WINDOWS | LIST | {"top": 1} | ONE_OF_TWO, (people_hashed, streams_hashed)),
     ],
     "SparseVectorAlerts": [
-        (WINDOWS | RULES, ()),
+        (WINDOWS | RULES | {"method": "sparse_vector"}, ()),
         (WINDOWS | RULES | {"method": "counts"}, ()),
         (WINDOWS | RULES | {"method": "status", "delta": 1e-6}, (people_hashed,)),
         (WINDOWS | RULES | ONE_OF_TWO | {"method": "status", "delta": 1e-6}, (people_hashed, streams_hashed)),
