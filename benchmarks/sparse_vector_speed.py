@@ -64,7 +64,15 @@ def alerts(tests: int) -> Iterator[Row]:
     """The last stage of `SparseVectorAlerts`, window by window: state, rules and rows included."""
     rules = [AlertRule(name=f"rule {i}", at_least=THRESHOLD) for i in range(SEVERAL)]
     windows = min(CALLS, max(1, tests // SEVERAL))
-    made = SparseVectorAlerts(epsilon=1.0, rules=rules, window=1, start=0, end=windows, noise=KeyedNoise.random())
+    made = SparseVectorAlerts(
+        epsilon=1.0,
+        rules=rules,
+        window=1,
+        start=0,
+        end=windows,
+        noise=KeyedNoise.random(),
+        method="sparse_vector",
+    )
     fn = TestCounts(plan=made.plan, steps=made.steps, timer_offset=3, noise=made.noise)
     batch = [encode_counts(("",), np.arange(SEVERAL)[None])]
 

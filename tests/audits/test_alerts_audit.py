@@ -25,6 +25,7 @@ CLAIMED = 2.0
 
 def alerts(rules, **others):
     common = {"epsilon": CLAIMED, "window": 1, "start": 0, "end": WINDOWS, "min_alerts": 1, "branches": 1}
+    common["method"] = "sparse_vector"
     return SparseVectorAlerts(**{**common, **others}, rules=rules, noise=SeededNoise(1))
 
 

@@ -106,7 +106,10 @@ QUESTIONS = {
         _elsewhere,
     ),
     "alerts": Question(
-        lambda chance, streams: SparseVectorAlerts(**CLOCK, **streams, epsilon=9.0, rules=RULES, min_alerts=4),
+        lambda chance, streams: SparseVectorAlerts(
+            **CLOCK, **streams, epsilon=9.0, rules=RULES, min_alerts=4,
+            method=chance.choice(("counts", "sparse_vector")),
+        ),
         None,
         lambda row, event: row.window_end.micros <= event.time,
     ),

@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 from alert_workloads import COMMON, COUNTED, KEY, RULES, random_events, reference_of_counts, transform, true_counts
-from event_forms import as_rows, run_bounded
+from event_forms import as_arrow, as_rows, run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
 from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings
@@ -38,6 +39,13 @@ def test_alerts_are_those_of_the_reference(name):
     assert results.elements("dead") == []
     assert results.counters["privstream:alerts_published"] == len(expected)
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+
+
+@one_job("rules", ["counts, lasting"], "counts, lasting")
+def test_runners_agree(name):
+    events = random_events(name, random.Random(SEED_OF_EVENTS))
+    results = yield of_elements(as_arrow(events), transform(name))
+    assert sorted(results.elements("rows")) == reference_of_counts(transform(name), events)
 
 
 @pytest.mark.parametrize("name", ["counts", "counts, sliding, quiet", "counts, lasting"])
@@ -219,6 +227,8 @@ def test_the_noise_of_a_mean_is_smaller(delta):
     assert made.margin(rule="days") <= made.margin() / 3 + 1
     if delta:  # sums of Laplace noises have shorter tails
         assert made.margin(rule="days") == pytest.approx(made.margin() / 3, rel=0.02)
+    with pytest.raises(ValueError, match="rule must be the name of a rule, got 'night'"):
+        made.margin(rule="night")
     numbers = made.accuracy.numbers
     assert numbers["margins"] == {"days": made.margin(rule="days"), "day": made.margin()}
     assert numbers["gap_stddevs"] == [made.counted.counts.stddev(1), made.counted.counts.stddev(1) / 3]

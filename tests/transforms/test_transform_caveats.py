@@ -72,7 +72,7 @@ EXAMPLES = {
         (WINDOWS | {"top": 1, "delta": 1e-6} | ONE_OF_TWO, (people_hashed, items_hashed, streams_hashed)),
     ],
     "SparseVectorAlerts": [
-        (WINDOWS | RULES, ()),
+        (WINDOWS | RULES | {"method": "sparse_vector"}, ()),
         (WINDOWS | RULES | {"method": "counts"}, ()),
         (WINDOWS | RULES | {"method": "status", "delta": 1e-6}, (people_hashed,)),
         (WINDOWS | RULES | ONE_OF_TWO | {"method": "status", "delta": 1e-6}, (people_hashed, streams_hashed)),

@@ -67,6 +67,8 @@ class AlertTransform(PrivateTransform):
         tests = self.plan.tests(windows)
         if self.counted is not None:
             lengths = [each.windows for each in self.plan.rules if rule in (None, each.name)]
+            if not lengths:
+                raise ValueError(f"rule must be the name of a rule, got {rule!r}")
             return self.counted.margin(tests, min(lengths))
         return self.plan.mechanism.accuracy(tests, self.plan.beta)
 
