@@ -409,7 +409,8 @@ def _rises(estimates: Floats, spreads: Sequence[Floats], rising: int) -> Rises:
 def _share_below(scores: Floats) -> Floats:
     """Return the part of Student's law with six degrees of freedom below each score, in [1 - _SURE, _SURE].
 
-    Its tails are for errors of the model: with a normal law what was said to be 90% to 95% sure was so in 88%.
+    Its tails are for errors of the model: with a normal law 88% were true of what was 90% to 95% sure. It needs no
+    exponential of the platform.
     """
     squares = np.square(np.clip(scores, -_FARTHEST, _FARTHEST))
     rest = 6 / (6 + squares)

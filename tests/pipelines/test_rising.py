@@ -146,9 +146,9 @@ def test_in_python_a_flag_is_a_window_before() -> None:
     assert ask("counts", frame, **given, rising=False, ledger="none").table["rise"].null_count == 3
 
 
-def row(item: str, hour: int, rise: float | None, stream: str = "") -> KeyCount:
+def row(item: str, hour: int, rise: float | None, stream: str = "", sure: float = 0.9) -> KeyCount:
     start, end = Timestamp(3600 * hour), Timestamp(3600 * hour + 3600)
-    return KeyCount(stream, start, end, item, 9, 2.0, 9, 4, 14, 9.0, 5.0, 13.0, end, False, rise, rise, rise, 0.5)
+    return KeyCount(stream, start, end, item, 9, 2.0, 9, 4, 14, 9.0, 5.0, 13.0, end, False, rise, rise, rise, sure)
 
 
 def test_each_item_is_told_once_by_its_largest_rise() -> None:
@@ -158,11 +158,12 @@ def test_each_item_is_told_once_by_its_largest_rise() -> None:
         row("b", 2, -1.0),
         row("c", 2, 9.0),
         row("c", 3, 0.0),
+        row("e", 2, 0.4, sure=0.5),
         row("d", 3, None),
     ]
     assert risers(rows, 9) == [rows[1], rows[3]]
     assert risers(rows, 1) == [rows[1]] and risers([], 3) == []
-    assert newest(rows) == [rows[4], rows[5]] and newest([row("d", 3, None)]) == []
+    assert newest(rows) == [rows[4], rows[6]] and newest([row("d", 3, None)]) == []
     both = [row("a", 1, 3.0, "s"), row("a", 1, 4.0, "t")]
     assert risers(both, 2) == [both[1], both[0]], "streams have items of their own"
 
