@@ -12,7 +12,7 @@ within the limits, and of all aircraft. Beside it: which intervals, and which er
 far estimates are off from it in standard deviations of the noise of a count; the same of rows in the first place, and
 of those in the window in which their item is first ranked.
 
-Writes top_k_without_list.csv to benchmarks/results.
+Writes top_k_without_list.csv and a picture of it to benchmarks/results.
 """
 
 import tempfile
@@ -46,6 +46,7 @@ from found_keys import (
     saved,
     top_ten,
 )
+from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import Keyed
@@ -140,6 +141,27 @@ def means(several: Mapping[str, Sequence[Mapping[str, Any]]], case: Case) -> Ite
         yield {"what": what, "windows": case.name, "keys": len(numbers), **row, "load_average": load_average()}
 
 
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw what is shown, and what holds."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    measures = {
+        "top_ten_of_what_counts": "true top ten shown",
+        "intervals_hold": "intervals that hold",
+        "intervals_hold_in_first_place": "in first place",
+        "intervals_hold_when_first_ranked": "when first ranked",
+    }
+    for number, (row, colour) in enumerate(zip(rows, ("#0072b2", "#999999", "#e69f00"), strict=True)):
+        shares = [100 * row[name] for name in measures]
+        bars = axes.bar(np.arange(len(measures)) + (number - 1) / 4, shares, 1 / 4, color=colour, label=row["what"])
+        axes.bar_label(bars, [f"{share:.0f}" for share in shares], fontsize=8)
+    axes.set_xticks(np.arange(len(measures)), list(measures.values()))
+    axes.set(ylabel="%", ylim=(0, 105))
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Run the benchmark."""
     made = parser(__doc__)
@@ -157,6 +179,7 @@ def main() -> None:
                 several.setdefault(what, []).append(numbers)
     rows = list(means(several, WEEKS))
     write_csv(folder / "top_k_without_list.csv", rows)
+    draw(rows, folder / "top_k_without_list.png")
     print_table("ranks without a list", rows)
     print(f"results: {folder}")
 

@@ -42,12 +42,12 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
     bound = BoundPerWindow(
         **common,
         timer_offset=1,
-        items_per_step=made.mechanism.items_per_release,
+        items_per_step=made.items_per_step,
         selection=made.selection,
         item_shards=1,
         domain=made.domain,
     )
-    released = {"mechanism": made.mechanism, "domain": made.domain, "beta": made.beta}
+    released = {"mechanism": made.answer.mechanism, "domain": made.domain, "beta": made.beta}
     rank = RankItems(**common, **released, timer_offset=3, streams=("",))
     return bound, CountHolders(), rank
 
@@ -143,7 +143,7 @@ class TestFalls:
         made = ranking(epsilon=2.0, top=1, end=1)
         crowd = [(person, 1) for person in range(100, 120)]
         worlds = [[*crowd, (SUSPECT, 1)], crowd]
-        self.caught(made, *worlds, total, made.mechanism.epsilon, windows=24, runs=800)
+        self.caught(made, *worlds, total, made.answer.mechanism.epsilon, windows=24, runs=800)
 
     def test_a_candidate_list_made_from_the_data(self):
         """Only held items compete: an item that is there tells of its holder."""
@@ -156,19 +156,19 @@ class TestFalls:
             mechanism = NoisyTopK(epsilon=1.0, top=1, integer=True, monotone=True)
             root = SeededNoise(2)
             codes.append(np.array([items[mechanism.select(counts, root.derive(i)).indices[0]] for i in range(4_500)]))
-        assert made.mechanism.epsilon == 1.0
+        assert made.answer.mechanism.epsilon == 1.0
         falls(codes, 1.0)
 
     def test_measures_with_too_little_noise(self):
         """Three items stand clear of the fourth; the suspect holds all three."""
         made = ranking(epsilon=1.0, top=3, end=1, items_per_step=3)
-        assert made.mechanism.measurement.scale == pytest.approx(6.0)
-        made.mechanism.__dict__["measurement"] = DiscreteLaplace(0.7)
+        assert made.answer.mechanism.measurement.scale == pytest.approx(6.0)
+        made.answer.mechanism.__dict__["measurement"] = DiscreteLaplace(0.7)
         crowd = [(person, item) for person in range(100, 140) for item in (1, 2, 3)]
         self.caught(made, [*crowd, *((SUSPECT, item) for item in (1, 2, 3))], crowd, total, 1.0)
 
     def test_noise_that_does_not_grow_with_what_is_on_top(self, monkeypatch):
         made = ranking(epsilon=1.0, top=3, end=1, items_per_step=4)
-        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
-        made.mechanism.__dict__["selection"] = narrow
+        narrow = NoisyTopK(epsilon=made.answer.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
+        made.answer.mechanism.__dict__["selection"] = narrow
         self.caught(made, [(SUSPECT, 2), (SUSPECT, 3)], [], who_and_gap, 1.0)
