@@ -18,7 +18,7 @@ from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.keyed_counts.factors import BandedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.smoothing import Smoothed
+from privstream.mechanisms.smoothing import Rises, Smoothed
 from privstream.pipelines.audit.evidence import at_least
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them
@@ -106,8 +106,8 @@ class NotSmoothed:
     def read(self, keys):
         return Smoothed(*np.zeros((3, keys)))
 
-    def smooth(self, history):
-        return Smoothed(*np.zeros((3, *history.shape)))
+    def smooth_rises(self, history, rising):
+        return Smoothed(*np.zeros((3, *history.shape))), Rises(*np.zeros((2, *history.shape)))
 
 
 LAW = SmallLaw()
