@@ -480,7 +480,8 @@ class Forgetful(FoundKeys):
         after, rows = super().step(state, given, noise)
         if given.step == 2:
             after.found_at[:] = -1
-        return replace(after, smoothed=after.smoothed[:0], levels=0) if given.step == 2 else after, rows
+        forgotten = replace(after, smoothed=after.smoothed[:0], levels=0, recent=after.recent[:, :0])
+        return forgotten if given.step == 2 else after, rows
 
 
 def test_keys_that_are_tested_again_with_noise_that_was_seen_are_missed():
