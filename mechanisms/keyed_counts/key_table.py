@@ -75,6 +75,7 @@ class KeyedRows:
         means: float64, shape (n,): sums divided by counts, or None.
         mean_bounds: float64, shape (n,): how far means are off where sums and counts are within their bounds, or None.
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
+        since: int64, shape (n,): the first step of which each key has rows, or None where steps forget.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -90,6 +91,7 @@ class KeyedRows:
     means: Floats | None = None
     mean_bounds: Floats | None = None
     smoothed: Smoothed | None = None
+    since: Integers | None = None
     earlier: tuple[KeyedRows, ...] = ()
 
 

@@ -130,6 +130,8 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one sta
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
     elif without := without_limits(promise):
         texts.append(f"Counts: {held(promise)}{without}.{remark(promise)}")
+        if of_counts:
+            texts.append(EACH_BY_ITSELF)
     return " ".join(texts)
 
 

@@ -144,7 +144,7 @@ def _meaning(result: Result) -> str:
     if not bounded or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
-    if SMOOTHED in names:
+    if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
     return meaning(promise, "After ±, or in brackets") + of_sums
 

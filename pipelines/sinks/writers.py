@@ -34,6 +34,7 @@ COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
 SMOOTHED = "smoothed"
+LIMITS = ("lower", "upper")
 REPORTED, BACKFILLED = "reported_at", "backfilled"
 """When a row was published, which is shown where it was not after its own window; the other says no more."""
 
@@ -183,7 +184,8 @@ def print_rows(
     names = [name for name in types if name not in SPREAD.values()]
     if not any(getattr(row, COSTS[0], True) for row in rows):
         names = [name for name in names if name not in COSTS]
-    names = [name for name in names if not name.startswith(SMOOTHED) or any(getattr(r, name) is not None for r in rows)]
+    often_none = {name for name in names if name.startswith(SMOOTHED) or name in LIMITS}
+    names = [name for name in names if name not in often_none or any(getattr(r, name) is not None for r in rows)]
     if BACKFILLED in names:
         hidden = {BACKFILLED} if any(row.backfilled for row in rows) else {BACKFILLED, REPORTED}
         names = [name for name in names if name not in hidden]

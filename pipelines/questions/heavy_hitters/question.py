@@ -15,6 +15,7 @@ SPEC = QuestionSpec(
     title="heavy hitters",
     published="hits_published",
     limits=(ITEMS, WINDOWS, CHARGES),
+    settle="heavy_hitters.spans.settle",
     all_streams=True,
     one_stream=True,
     sizes={
