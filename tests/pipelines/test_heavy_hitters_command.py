@@ -384,3 +384,19 @@ def test_items_that_stay_found_are_rows_pictures_and_pages(city: City, tmp_path:
         watch(city, tmp_path / "no.jsonl", "--forget", common=[*common, "--max_hits", "4", "--method", "status"]) == 2
     )
     assert "--forget must not be given where a known domain is tested" in capsys.readouterr().err
+
+
+def test_what_the_method_does_not_use_makes_no_other_run(city: City, tmp_path: Path, capsys) -> None:
+    """Counts charge nobody: with any --max_hits, or none, rows and run are the same; not so with statuses."""
+    common = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--start", "2024-01-01", "--horizon", "4"]
+    runs, rows = {}, {}
+    for method in ("counts", "status"):
+        for name, options in {"none": [], "few": ["--max_hits", "2"], "many": ["--max_hits", "9"]}.items():
+            output = tmp_path / f"{method}-{name}.jsonl"
+            assert watch(city, output, common=[*common, "--method", method, *options]) == 0
+            (runs[method, name],) = re.findall(r"run id: (\S+);", capsys.readouterr().err)
+            rows[method, name] = output.read_bytes()
+    assert len({runs["counts", name] for name in ("none", "few", "many")}) == 1
+    assert len({rows["counts", name] for name in ("none", "few", "many")}) == 1
+    assert len({runs["status", name] for name in ("none", "few", "many")}) == 3
+    assert len({rows["status", name] for name in ("none", "few", "many")}) == 3

@@ -24,11 +24,12 @@ from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
-from privstream.transforms.methods import EVEN, chance_of_half
+from privstream.transforms.methods import chance_of_half
 from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import Follow
+from scipy import special
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +123,8 @@ class ByCounts:
         """
         if isinstance(self.counts, FoundKeys):
             return self.counts.people_needed(windows, probability)
-        chance = chance_of_half(windows, probability)
-        off = self.counts.law.noises[0].exceeded(1, min(chance, 1 - chance))
-        return self.threshold + (off if chance > EVEN else -off)
+        margin = float(special.ndtri(chance_of_half(windows, probability)))  # of normal noise: bounds are for tails
+        return self.threshold + margin * self.counts.stddev(1)
 
     @property
     def numbers(self) -> dict[str, float]:
