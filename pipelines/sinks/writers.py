@@ -184,8 +184,10 @@ def print_rows(
     names = [name for name in types if name not in SPREAD.values()]
     if not any(getattr(row, COSTS[0], True) for row in rows):
         names = [name for name in names if name not in COSTS]
-    often_none = {name for name in names if name.startswith(SMOOTHED) or name in LIMITS}
-    names = [name for name in names if name not in often_none or any(getattr(r, name) is not None for r in rows)]
+    smoothed = any(getattr(row, SMOOTHED, None) is not None for row in rows)
+    if SMOOTHED in names and not smoothed:  # intervals of counts say no more than ±, unless there is a bound as well
+        told = LIMITS if "error_bound" not in names else ()
+        names = [name for name in names if not name.startswith(SMOOTHED) and name not in told]
     if BACKFILLED in names:
         hidden = {BACKFILLED} if any(row.backfilled for row in rows) else {BACKFILLED, REPORTED}
         names = [name for name in names if name not in hidden]
