@@ -12,11 +12,11 @@ window; rows without a count come after those with one. Smoothed: the same by sm
 is a mean over noise keys. The method that a run takes (`--method auto`) should have at least 0.9 of the best share by
 any; shares below 0.02 are none.
 
-Writes methods_by_outcome.csv to benchmarks/results.
+Writes methods_by_outcome.csv, and a picture of the shares by counts, to benchmarks/results.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,11 +27,13 @@ import pyarrow.parquet as pq
 from _keyed_peers import installed
 from _report import load_average, parser, print_table, results_folder, write_csv
 from found_keys import DAY, DELTA, START, YEAR, Case, Events, Floats, city, flights, mean, run, top_ten
+from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters
 
 EPSILONS = (0.5, 1.0, 8.0)
 METHODS = ("status", "clock", "target_charging", "paper", "counts")
+COLOURS = ("#56b4e9", "#e69f00", "#d55e00", "#999999", "#0072b2")
 ENOUGH, NOTHING = 0.9, 0.02
 NO_COUNT = -1e18
 """In place of a count that a row does not have."""
@@ -130,6 +132,25 @@ def compared(stream: Stream, epsilon: float, keys: int, folder: Path) -> Iterato
         }
 
 
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the shares of all methods; those taken have a dark edge."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    cases = list(dict.fromkeys((row["stream"], row["epsilon"]) for row in rows))
+    width = 1 / (len(METHODS) + 1)
+    for number, (method, colour) in enumerate(zip(METHODS, COLOURS, strict=True)):
+        some = [row for row in rows if row["method"] == method]
+        places = [cases.index((row["stream"], row["epsilon"])) + (number - 2) * width for row in some]
+        edges = ["black" if row["taken"] else "none" for row in some]
+        heights = [100 * float(row["share"]) for row in some]
+        axes.bar(places, heights, width, color=colour, edgecolor=edges, label=method)
+    axes.set_xticks(range(len(cases)), [f"{stream}, {epsilon}" for stream, epsilon in cases], rotation=60, ha="right")
+    axes.set(ylabel="true top ten shown, %", ylim=(0, 105))
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=100)
+
+
 def main() -> None:
     """Run the benchmark."""
     made = parser(__doc__)
@@ -143,6 +164,7 @@ def main() -> None:
                 rows += compared(stream, epsilon, options.keys, Path(scratch))
                 print(f"{stream.name}, epsilon {epsilon:g}: done", flush=True)
     write_csv(folder / "methods_by_outcome.csv", rows)
+    draw(rows, folder / "methods_by_outcome.png")
     print_table("share of the true top ten", rows, [name for name in rows[0] if name != "load_average"])
     broken = sorted({(row["stream"], row["epsilon"]) for row in rows if row["rule_holds"] == "no"})
     print(f"the method taken reaches {ENOUGH} of the best, but for: {broken or 'none'}")
