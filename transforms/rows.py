@@ -24,7 +24,17 @@ class HeavyHitter(NamedTuple):
         count_stddev: standard deviation of that noise; None without a count.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
-            first window in which the item is no longer up; with other methods such a window has no row.
+            first window in which the item is no longer up; with other methods such a window has no row. With the method
+            "counts" an item that was found has a row in every window from then on, and in those before.
+        lower: the least number of the same people that is within 95% of this row by itself, at least 0; None without a
+            count.
+        upper: the largest one. Neither says anything of what limits leave out.
+        smoothed: an estimate of the same number from the counts of all windows that the row was made with, as in
+            `KeyCount`. None unless the method is "counts" and items stay found.
+        smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
+        smoothed_upper: upper end.
+        reported_at: end of the window after which the row was published.
+        backfilled: whether that is a later window than its own, in which the item was found.
     """
 
     stream: str
@@ -35,6 +45,33 @@ class HeavyHitter(NamedTuple):
     count_stddev: Optional[float]
     since: Timestamp
     status: str
+    lower: Optional[int]
+    upper: Optional[int]
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+    reported_at: Timestamp
+    backfilled: bool
+
+    @classmethod
+    def in_time(
+        cls,
+        stream: str,
+        window_start: Timestamp,
+        window_end: Timestamp,
+        item: str,
+        count: int | None,
+        count_stddev: float | None,
+        since: Timestamp,
+        status: str,
+        *,
+        spread: int = 0,
+    ) -> "HeavyHitter":
+        """Return a row that is published after its own window; with probability 95% its count is off by `spread`."""
+        ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
+        noise = None if count is None else count_stddev
+        about = (stream, window_start, window_end, item, count, noise, since, status)
+        return cls._make((*about, *ends, None, None, None, window_end, False))
 
 
 class Alert(NamedTuple):

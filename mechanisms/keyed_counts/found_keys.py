@@ -24,6 +24,7 @@ from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, LevelState, LocalLevel, Rises, Smoothed
+from scipy import special
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -31,8 +32,8 @@ Floats = NDArray[np.float64]
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
 
-LASTING = (4, 16, 64)
-"""Windows for which `accuracy` says how many people are needed."""
+LASTING = (1, 4, 16, 64, 256)
+"""Windows for which it is said how many people are needed."""
 
 NOT_FOUND = -1
 CARRIED = 0
@@ -181,30 +182,44 @@ class FoundKeys(KeyedCounts):
     def accuracy(self) -> Accuracy:
         """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
         found = super().accuracy
+        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers={**found.numbers, **self.needed})
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """`people_needed` of some windows, by name: with an even chance, and likely, with 95%."""
         lasting = [windows for windows in LASTING if windows <= (self.horizon or windows)]
-        numbers = {f"needed_in_{windows}": round(self.people_needed(windows)) for windows in lasting}
+        return {
+            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
+            for name, probability in (("needed", 0.5), ("likely", 0.95))
+            for windows in lasting
+        }
+
+    @property
+    def found_claim(self) -> str:
+        """What is said of items that are found, as sentences."""
         who = "events" if self.unit == "event" else "people"
         told = ", or ".join(
-            f"{number:,} {who} in each of {windows} windows"
-            for windows, number in zip(lasting, numbers.values(), strict=True)
+            f"{number:,} {who} in each of {name.removeprefix('needed_in_')} windows"
+            for name, number in self.needed.items()
+            if name.startswith("needed") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
-        if told:
-            claim += f" They are found with an even chance by {told}."
-        return replace(found, claim=f"{found.claim} {claim}", numbers={**found.numbers, **numbers})
+        return claim + (f" They are found with an even chance by {told}." if told else "")
 
     def threshold(self, step: int) -> int:
         """Return the least noisy count of one window with which a key is found."""
         self._step_number(step)
         return self.law.scales[0].threshold
 
-    def people_needed(self, windows: int) -> float:
-        """Return how many people a key needs in each of so many windows, to be found with an even chance.
+    def people_needed(self, windows: int, probability: float = 0.5) -> float:
+        """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
 
-        It is found in these windows, wherever they lie, or soon after: by a block that holds most of them.
+        It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
+        single one, with normal noise.
         """
         checks.integer("windows", windows, minimum=1)
-        return min(scale.people(windows) for scale in self.law.scales)
+        margin = self.stddev(1) * float(special.ndtri(checks.probability("probability", probability)))
+        return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, carried: int = 0) -> Any:
         """Return the state before the first step, in which keys 0, .., carried - 1 are known, for they were published.
@@ -246,8 +261,10 @@ class FoundKeys(KeyedCounts):
         noises = [
             self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
         ]
+        since = np.maximum(1, found_at - self.kept + 1)  # 1 for those that were carried
         rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
-        earlier = list(self._earlier(windows, newly, step, source)) if len(newly) else []
+        rows = replace(rows, since=since[published])
+        earlier = [replace(one, since=since[newly]) for one in self._earlier(windows, newly, step, source)]
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
@@ -370,8 +387,10 @@ class FoundKeys(KeyedCounts):
         self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource
     ) -> Iterator[KeyedRows]:
         """Return the rows of earlier steps of keys that are found at this one."""
+        if not len(newly):
+            return
         first = max(1, step - self.kept + 1)
-        size = max(1, _TOGETHER // max(1, len(newly)))
+        size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
             true = _matrix(windows, newly, start, last, int(newly.max()) + 1)

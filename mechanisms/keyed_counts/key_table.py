@@ -77,6 +77,7 @@ class KeyedRows:
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
+        since: int64, shape (n,): the first step of which each key has rows, or None where steps forget.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -93,13 +94,14 @@ class KeyedRows:
     mean_bounds: Floats | None = None
     smoothed: Smoothed | None = None
     rises: Rises | None = None
+    since: Integers | None = None
     earlier: tuple[KeyedRows, ...] = ()
 
     def at_least(self, number: int) -> KeyedRows:
         """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""
         shown = self.counts if self.smoothed is None else self.smoothed.estimates
         kept = shown >= number
-        columns = {name: getattr(self, name) for name in ("keys", "counts", "sums", "means", "mean_bounds")}
+        columns = {name: getattr(self, name) for name in ("keys", "counts", "sums", "means", "mean_bounds", "since")}
         some: Any = {name: None if column is None else column[kept] for name, column in columns.items()}
         return replace(
             self,

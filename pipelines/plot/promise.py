@@ -111,7 +111,8 @@ EACH_BY_ITSELF = (
 def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one standard deviation of the noise.") -> str:
     """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
     names, texts = row_type._fields, []
-    by_itself = {"error_bound", "lower"} <= {*names}
+    of_counts = "smoothed" in names
+    by_itself = of_counts or {"error_bound", "lower"} <= {*names}
     if any(name.endswith("_stddev") for name in names):
         texts.append(spread)
     bounds = [name for name in (("error_bound",) if by_itself else ("error_bound", "lower", "upper")) if name in names]
@@ -125,12 +126,14 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one sta
     elif bounds:
         texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
         if by_itself:
-            texts.append(EACH_BY_ITSELF if "smoothed" in names else OF_ROWS)
+            texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
     elif without := without_limits(promise):
         texts.append(f"Counts: {held(promise)}{without}.{remark(promise)}")
+        if of_counts:
+            texts.append(EACH_BY_ITSELF)
     return " ".join(texts)
 
 

@@ -40,11 +40,17 @@ class Verdict:
 
     def sentence(self, detection_threshold: int) -> str:
         """Return the numbers as sentences."""
+        return (
+            f"{self.of_heavy(detection_threshold)} Reported items that fewer people had: "
+            f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
+        )
+
+    def of_heavy(self, detection_threshold: int) -> str:
+        """Return what became of items that enough people had."""
         heavy = len(self.found) + len(self.missed)
         return (
             f"Of {heavy:,} items that at least {detection_threshold:,} people had in a window, {len(self.found):,} "
-            f"were reported and {len(self.missed):,} missed. Reported items that fewer people had: "
-            f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
+            f"were reported and {len(self.missed):,} missed."
         )
 
 

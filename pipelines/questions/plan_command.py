@@ -33,6 +33,13 @@ TINY = 1e-9
 
 ONLY = "the only method"
 
+NEEDED, LIKELY = "needed_in_", "likely_in_"
+HALF = "In at least half of its windows, with an even chance; in brackets, with probability 0.95."
+SMALLEST = (
+    "Of the methods with which no item fades, a run takes the one with the smallest numbers for an even chance, by "
+    "their mean logarithm; those without a count in every row are taken times 1.25."
+)
+
 
 @dataclass(frozen=True)
 class PlanCommand:
@@ -190,6 +197,24 @@ class PlanCommand:
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
             show(title, table, [*reasons, taken["sentence"], *better])
+            self._print_needed(budget["methods"])
+
+    def _print_needed(self, methods: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print how many people an item needs by each method, if that is known, by the windows that it lasts."""
+        lasting = [name.removeprefix(NEEDED) for found in methods.values() for name in found if name.startswith(NEEDED)]
+        if not lasting:
+            return
+        table = Table()
+        table.add_column("method", no_wrap=True)
+        for windows in sorted(set(map(int, lasting))):
+            table.add_column(f"{windows} window{'s' * (windows > 1)}", justify="right")
+        for name, found in methods.items():
+            both = ((found.get(f"{NEEDED}{n}"), found.get(f"{LIKELY}{n}")) for n in sorted(set(map(int, lasting))))
+            cells = ["-" if even is None else f"{shown(even)} ({shown(likely)})" for even, likely in both]
+            table.add_row(name, *cells)
+        able = [found for found in methods.values() if any(name.startswith(NEEDED) for name in found)]
+        compared = [SMALLEST] if len(able) > 1 else []
+        show("needed in each window, for an item that lasts so long to be reported", table, [HALF, *compared])
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""
@@ -207,7 +232,8 @@ class PlanCommand:
         else:
             text = f"Least epsilon, rounded up: {rounded_up(able[best]):g}, by {best}."
         reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items()]
-        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text])
+        about = [f"The error is {self.spec.error_means}."] if self.spec.error_means else []
+        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text, *about])
 
 
 def rounded_up(value: float) -> float:

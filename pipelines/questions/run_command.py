@@ -13,6 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
@@ -185,11 +186,12 @@ class RunCommand:
         self._check_apart(arguments, account.path, [file.path for file in read.files])
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, endless)
-        identity = identify(arguments, read.files, self.spec.files, self.spec.watched if endless else None)
+        given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
+        shaping = self._without_unused(arguments, given)
+        identity = identify(shaping, read.files, self.spec.files, self.spec.watched if endless else None)
         label = _run_id(arguments, identity, endless)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
-        given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
         transform = transform if endless else transform.to_finish()
         promised = self.promise(transform, arguments)
@@ -212,6 +214,16 @@ class RunCommand:
             destination=sent,
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
+
+    def _without_unused(self, arguments: argparse.Namespace, given: Mapping[str, Any]) -> argparse.Namespace:
+        """Return options without those that the method taken does not use: they do not make it another run.
+
+        Which one that is depends on public options alone, and on no noise.
+        """
+        if not self.spec.methods:
+            return arguments
+        unused = self.spec.transform_class(**given, noise=KeyedNoise.random("options")).unused
+        return argparse.Namespace(**{**vars(arguments), **dict.fromkeys(unused)})
 
     def _writers(
         self, run: _Run, path: str

@@ -137,6 +137,7 @@ class QuestionSpec:
         columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
             its `error`.
         error_unit: of the error, such as "people".
+        error_means: what the error is, where that is not plain; as a part of a sentence.
         picture: what `plot` draws; in the module `picture` of the question's room.
         simulation: what `simulate` writes; in the module `simulation` of the question's room.
         audit: what `audit` attacks; in the module `attacks` of the question's room.
@@ -183,6 +184,7 @@ class QuestionSpec:
     sizes: Mapping[str, Option] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
+    error_means: str = ""
     picture: str | None = None
     simulation: str | None = None
     audit: str | None = None

@@ -143,11 +143,12 @@ def _meaning(result: Result) -> str:
     names, promise = set(result.row_type._fields), result.promise
     if names.isdisjoint(("estimate", "count")):
         return columns_in_words(result.row_type, promise)
-    bounded = _count_error(result) is not None or not names.isdisjoint(("error_bound", "lower"))
+    stated = {"error_bound"} if "count" in names else {"error_bound", "lower"}
+    bounded = _count_error(result) is not None or not names.isdisjoint(stated)
     if not bounded or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
-    if SMOOTHED in names:
+    if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
     if {"error_bound", *LIMITS} <= names:
         return of_each_row(promise, "In brackets")

@@ -33,9 +33,11 @@ WIDEST, LEAST_TEXT = 1000, 12
 COSTS = ("epsilon_spent", "epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
-MAY_BE_MISSING = ("smoothed", "rise")
+SMOOTHED = "smoothed"
+MAY_BE_MISSING = (SMOOTHED, "rise")
 """How columns begin that are left out where no row has them."""
 
+LIMITS = ("lower", "upper")
 REPORTED, BACKFILLED = "reported_at", "backfilled"
 """When a row was published, which is shown where it was not after its own window; the other says no more."""
 
@@ -194,6 +196,8 @@ def print_rows(
     if not any(getattr(row, COSTS[0], True) for row in rows):
         names = [name for name in names if name not in COSTS]
     names = [n for n in names if not n.startswith(MAY_BE_MISSING) or any(getattr(r, n) is not None for r in rows)]
+    if SMOOTHED in types and SMOOTHED not in names and "error_bound" not in names:
+        names = [name for name in names if name not in LIMITS]  # intervals of counts say no more than ±
     if BACKFILLED in names:
         hidden = {BACKFILLED} if any(row.backfilled for row in rows) else {BACKFILLED, REPORTED}
         names = [name for name in names if name not in hidden]

@@ -63,7 +63,8 @@ def test_the_published_table_for_unknown_items(capsys: pytest.CaptureFixture[str
     answer = budget(capsys, "--horizon", "1000", "--beta", "0.01")
     assert answer["methods"]["clock"]["detection_threshold"] == 340
     assert answer["guarantee"]["horizon"] == 1000
-    assert any("takes part in at most 1,000 tests" in limit for limit in answer["guarantee"]["limits"])
+    assert answer["taken"] == "counts"  # items that last are found with fewer people, over several windows
+    assert any("counts at most 1,000 times in the whole run" in limit for limit in answer["guarantee"]["limits"])
 
 
 @some_quick("neighbouring", ["add_remove", "replace_one"], "add_remove")
@@ -142,6 +143,34 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "who was charged 4 times (max_hits), for starts and ends, no longer counts" in shown
     assert cli.main([*BASE, "--epsilon", "1"]) == 0
     assert "This number is for the first window; it rises to" in printed(capsys)
+
+
+def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    methods = budget(capsys, "--windows", "64")["methods"]
+    even, likely = ([methods["counts"][f"{name}_in_{n}"] for n in (1, 4, 16, 64)] for name in ("needed", "likely"))
+    assert even == sorted(even, reverse=True) and likely == sorted(likely, reverse=True)
+    assert all(more > less for more, less in zip(likely, even, strict=True))
+    assert "needed_in_256" not in methods["counts"]  # the run is shorter
+    assert [methods["clock"][f"needed_in_{n}"] is None for n in (1, 4, 16, 64)] == [False, False, True, True]
+    assert cli.main([*BASE, "--epsilon", "1", "--windows", "64"]) == 0
+    shown = printed(capsys)
+    assert "│ 1 window │ 4 windows │ 16 windows │ 64 windows │".replace("│", "┃") in shown
+    assert f"{even[1]} ({likely[1]})" in shown and "in brackets, with probability 0.95" in shown
+    assert (
+        cli.main(["plan", "counts", *BASE[2:4], "--max_contributions", "64", "--windows", "64", "--epsilon", "1"]) == 0
+    )
+    assert f"│ the only method │ {even[0]} ({likely[0]}) │ {even[1]} ({likely[1]}) │" in printed(capsys)
+
+
+def test_a_plan_says_what_its_error_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    about = "how many people are enough for a report in the window itself, in all tests together"
+    assert cli.main([*BASE, *LISTED, "--error", "330"]) == 0
+    assert f"The error is {about}." in printed(capsys)
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "heavy-hitters", "--help"])
+    assert about in printed(capsys)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_tables_say_what_their_columns_hold() -> None:
     sure = f"with probability 95%, {SCOPE}"
     bound = f"Gap lower bound: {HOLD} pass the threshold by at least so much, {sure}, {LEFT_OUT} {NOTE}"
     assert in_columns("alerts").endswith(bound)
-    assert in_columns("heavy-hitters").endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE}")
+    assert in_columns("heavy-hitters").endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE} {EACH_BY_ITSELF}")
     assert in_columns("quantiles").startswith(f"Lower, upper: where {HOLD}")
     assert f"is within it of the threshold, {sure}; these counts are {HOLD}, {LEFT_OUT}" in in_columns("flags")
     assert in_columns("predecessor").endswith(f"points lie between a query and its answers, {sure}.")

@@ -26,7 +26,7 @@ FORMATS = ["avro", "parquet", "jsonl", "csv"]
 
 def hitter(stream="", hour=0, item="tea", count=5, stddev=1.5):
     start = 1_704_067_200 + 3600 * hour
-    return HeavyHitter(
+    return HeavyHitter.in_time(
         stream, Timestamp(start), Timestamp(start + 3600), item, count, stddev, Timestamp(start), "started"
     )
 
@@ -121,7 +121,7 @@ def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
 
 
 def test_fractions_of_seconds_survive(tmp_path):
-    row = HeavyHitter(
+    row = HeavyHitter.in_time(
         "", Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1, 0.0, Timestamp(micros=1), "started"
     )
     for format in FORMATS:
@@ -255,12 +255,14 @@ def test_the_terminal_table_shows_times_counts_and_error_bars():
 def test_windows_of_one_length_tell_it_once():
     start = Timestamp(1_704_067_200)
     hours = [
-        HeavyHitter("", start, start + 3600, "a", 1, 0.5, start, "started"),
-        HeavyHitter("", start + 3600, start + 7200, "a", 1, 0.5, start, "continues"),
+        HeavyHitter.in_time("", start, start + 3600, "a", 1, 0.5, start, "started"),
+        HeavyHitter.in_time("", start + 3600, start + 7200, "a", 1, 0.5, start, "continues"),
     ]
     text = printed(hours, title="Found")
     assert "Found, windows of 1 hour" in text and "window end" not in text
-    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1, 0.5, start, "started")], title="Found")
+    other = printed(
+        [*hours, HeavyHitter.in_time("", start, start + 7200, "a", 1, 0.5, start, "started")], title="Found"
+    )
     assert "windows of" not in other and "2024-01-01T02:00:00Z" in other
     assert "window end" in printed([])
 

@@ -23,10 +23,10 @@ from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.events import CountEvents
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, WHOLE_RUN
+from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -37,11 +37,8 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeM
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 
 MOST_IN_WINDOW = 65_535
-JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
-FORGETS = (
-    "Every window forgets which items were found before. If `start` is given, and `end` or `renew_every`, they stay "
-    "found, and items that are too small for one window are found in several."
-)
+UNTIL = "start, and end or renew_every"
+"""What items need to stay found."""
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -244,7 +241,7 @@ class KeyedCounts(PrivateTransform):
     @property
     def advice(self) -> str:
         """That items could stay found, where windows forget though nobody asked for it."""
-        return "" if self.remembers or self._forget or self._clocked else FORGETS
+        return "" if self.remembers or self._forget or self._clocked else forgets(UNTIL)
 
     @property
     def coverage(self) -> Coverage:

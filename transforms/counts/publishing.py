@@ -174,6 +174,14 @@ class KeyPublisher:
         return streams, texts.to_pylist()
 
 
+def forgets(missing: str) -> str:
+    """Say that windows forget, and what is missing that they would not."""
+    return (
+        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
+        "are too small for one window could be found in several."
+    )
+
+
 class KeysOfStreams(NamedTuple):
     """The streams of a group, and their keys that a mechanism knows by numbers."""
 

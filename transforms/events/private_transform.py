@@ -79,6 +79,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return self
 
     @property
+    def unused(self) -> frozenset[str]:
+        """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
+        return frozenset()
+
+    @property
     @abstractmethod
     def promise(self) -> PrivacyGuarantee:
         """What is promised by a run in which nothing starts afresh."""

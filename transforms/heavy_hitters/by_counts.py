@@ -1,4 +1,4 @@
-"""Heavy hitters by noisy counts of all items, of which those that reach a threshold are published."""
+"""Heavy hitters by noisy counts of all items: of those that stay found, or of those that reach a threshold."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import TOGETHER, Limit
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.counts.finished import SmoothFinished
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
-from privstream.transforms.events.coverage import TOO_LARGE
+from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
-from privstream.transforms.rows import STARTED, HeavyHitter
+from privstream.transforms.methods import chance_of_half
+from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import Follow
+from scipy import special
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,8 @@ class ByCounts:
     """A method of `ShiftingHeavyHitters`: it charges nobody, but pays for every window that a person may take part in.
 
     Attributes:
-        counts: of one window each, of all streams together; keys are public if `domain` is given.
+        counts: of one window each, of all streams together; keys are public if `domain` is given. `FoundKeys` where
+            items stay found.
         tests: of one item in one window, in one stream, for which the accuracy is stated.
         limits: sentences that say what a person may contribute.
         steps: the windows.
@@ -41,6 +46,7 @@ class ByCounts:
         domain: the list of items if each of them is counted in every window, else None.
         streams: public names of the streams, if they are known.
         shards: of items.
+        missing: what must be given that items stay found; empty if they do, or are not to.
     """
 
     counts: KeyedCounts
@@ -51,6 +57,12 @@ class ByCounts:
     domain: Domain | None
     streams: tuple[str, ...] | None
     shards: int
+    missing: str = ""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether items that are found stay found."""
+        return isinstance(self.counts, FoundKeys)
 
     @cached_property
     def error(self) -> int:
@@ -59,7 +71,7 @@ class ByCounts:
 
     @property
     def threshold(self) -> int:
-        """The least noisy count that is published.
+        """The least noisy count of one window that is published, or with which an item is found.
 
         Items that are not on a list need it for privacy. Of a list it is what no item that nobody has reaches: in all
         tests together, but with probability beta / 2.
@@ -73,13 +85,18 @@ class ByCounts:
 
     @property
     def remarks(self) -> str:
-        """What a reader of rows must know beside the detection threshold: nothing."""
-        return ""
+        """What a reader of rows must know beside the detection threshold: how else an item is found."""
+        return f" {self.counts.found_claim}" if isinstance(self.counts, FoundKeys) else ""
+
+    @property
+    def advice(self) -> str:
+        """That items could stay found, where windows forget though nobody asked for it."""
+        return forgets(self.missing) if self.missing else ""
 
     @property
     def scope(self) -> tuple[str, str]:
         """Which counts are right at once, and a note on it: what is published is chosen by the same numbers."""
-        return TOGETHER, TOO_LARGE
+        return TOGETHER, JUST_FOUND if self.remembers else TOO_LARGE
 
     @property
     def charges(self) -> tuple[Limit, ...]:
@@ -92,6 +109,26 @@ class ByCounts:
         As with monitors, an item is missed with probability beta / 2 in all tests together.
         """
         return self.threshold + self.error
+
+    @property
+    def counts_every_row(self) -> bool:
+        """Each row has a count."""
+        return True
+
+    @property
+    def may_stop(self) -> bool:
+        """Nobody is charged, so nothing fades."""
+        return False
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows to be reported in at least half of them.
+
+        An item that is found has rows of all of them; where windows forget, each count must reach the threshold.
+        """
+        if isinstance(self.counts, FoundKeys):
+            return self.counts.people_needed(windows, probability)
+        margin = float(special.ndtri(chance_of_half(windows, probability)))  # of normal noise: bounds are for tails
+        return self.threshold + margin * self.counts.stddev(1)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -107,8 +144,13 @@ class ByCounts:
         public = ("all parameters", "the windows", *(("the list of items",) if self.domain else ()))
         return replace(found, limits=(*self.limits, *found.limits), public=public)
 
+    @property
+    def finish(self) -> SmoothFinished | None:
+        """Smooth counts of windows that follow each other, where items have one in each of them."""
+        return SmoothFinished(self.steps.size, self.counts.stddev(1)) if self.remembers else None
+
     def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Add nothing: where each item of a list is counted in every window, a clock does it."""
+        """Add nothing: where items are counted in every window, a clock does it."""
         return batches
 
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
@@ -120,7 +162,7 @@ class ByCounts:
             held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
             apply_dofn,
             publisher,
-            clocked=self.domain is not None,
+            clocked=self.remembers or self.domain is not None,
             streams=self.streams,
             key_shards=self.shards,
             timer_offset=timer_offset,
@@ -136,10 +178,10 @@ def count_holders(element: Keyed) -> Keyed:
 
 @dataclass(frozen=True, kw_only=True)
 class HitterPublisher(KeyPublisher):
-    """Writes the counts that reach a threshold as heavy hitters.
+    """Writes as heavy hitters the counts of items that stay found, or else those that reach a threshold.
 
     Attributes:
-        threshold: the least noisy count that is published.
+        threshold: the least noisy count that is published, unless items stay found.
     """
 
     threshold: int
@@ -152,16 +194,19 @@ class HitterPublisher(KeyPublisher):
         return HeavyHitter
 
     @property
-    def follow(self) -> Follow:
-        """A report goes on that was there in the window before."""
-        return with_streaks
+    def follow(self) -> Follow | None:
+        """A report goes on that was there in the window before; items that stay found know since when."""
+        return None if isinstance(self.mechanism, FoundKeys) else with_streaks
 
     def rows(
         self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0
     ) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
-        start, end = self.steps.bounds(step)
-        heavy = np.flatnonzero(found.counts >= self.threshold)
-        texts = zip(*self.texts(held, found.keys[heavy], names), found.counts[heavy].tolist(), strict=True)
-        for stream, item, count in texts:
-            yield HeavyHitter(stream, start, end, item, count, found.count_stddev, start, STARTED)
+        if found.since is None:
+            heavy = np.flatnonzero(found.counts >= self.threshold)
+            found = replace(found, keys=found.keys[heavy], counts=found.counts[heavy])
+        ago = np.zeros(len(found.keys), np.int64) if found.since is None else found.step - found.since
+        counted = super().rows(step, held, found, names, back=back)
+        for row, windows in zip(counted, ago.tolist(), strict=True):
+            since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED
+            yield HeavyHitter._make((*row[:6], since, status, *row[7:]))  # their error bound is of other tests

@@ -77,11 +77,11 @@ class FoundItems:
     def prediction(self) -> Accuracy:
         """How many people must have an item for it to be found, and how far noisy counts are off."""
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [windows for windows in (1, *LASTING) if windows <= (counts.horizon or windows)]
-        needed = {f"needed_in_{windows}": round(counts.people_needed(windows)) for windows in durations}
+        durations = [windows for windows in LASTING if windows <= (counts.horizon or windows)]
         told = ", or by ".join(
             f"{people:,} people in each of {windows} windows" if windows > 1 else f"{people:,} people in one window"
-            for windows, people in zip(durations, needed.values(), strict=True)
+            for windows in durations
+            for people in [counts.needed[f"needed_in_{windows}"]]
         )
         surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
         return Accuracy(
@@ -94,7 +94,7 @@ class FoundItems:
             "estimates are smoothed over windows, and mostly closer.",
             numbers={
                 **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
-                **needed,
+                **counts.needed,
                 "least_error_bound": self.reach,
             },
         )

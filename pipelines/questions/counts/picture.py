@@ -13,9 +13,12 @@ from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
 from privstream.pipelines.simulate.event_writers import ItemHolders
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.rows import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
+Counted = KeyCount | HeavyHitter
+"""Rows that can be drawn; heavy hitters only if they are smoothed."""
+
 MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
@@ -62,7 +65,7 @@ def rises_in_words(risen: Sequence[KeyCount], promise: Promise | None) -> str:
     )
 
 
-def is_smoothed(rows: Sequence[KeyCount]) -> bool:
+def is_smoothed(rows: Sequence[Counted]) -> bool:
     """Tell whether all rows have smoothed counts, which are drawn as lines then."""
     return bool(rows) and all(row.smoothed is not None for row in rows)
 
@@ -89,7 +92,7 @@ def _gaps(promise: Promise | None) -> str:
 
 
 def bands(
-    rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
+    rows: Sequence[Counted], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
 ) -> list[Band]:
     """Return one band for each of the items with the largest counts, with gaps where it is not published.
 
@@ -99,28 +102,28 @@ def bands(
         each: whether counts are those of each window by itself.
         names: the items to draw, if not the largest.
     """
-    published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
+    published: dict[str, dict[int, Counted]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
     window = 0
     for row in rows:
         window = int(row.window_end.micros - row.window_start.micros)
         published[row.item][int(row.window_end.micros)] = row
     moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
-    ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item].values()), item))
+    ranked = sorted(published, key=lambda item: (-max(row.count or 0 for row in published[item].values()), item))
     true: dict[str, dict[int, int]] = defaultdict(dict)
     for known in truth:
         true[known.item][int(known.window_end.micros)] = known.holders
 
     def band(item: str) -> Band:
         points = [published[item].get(moment) for moment in moments.tolist()]
-        counts = np.array([np.nan if point is None else point.count for point in points], np.float64)
-        bounds = np.array([np.nan if point is None else point.error_bound for point in points], np.float64)
-        dots = None
+
+        def column(name: str) -> np.ndarray:
+            return np.array([np.nan if point is None else getattr(point, name) for point in points], np.float64)
+
+        counts, dots = column("count"), None
         if smoothed:
-            dots = counts
-            counts = np.array([np.nan if point is None else point.smoothed for point in points], np.float64)
-            upper = np.array([np.nan if point is None else point.smoothed_upper for point in points], np.float64)
-            bounds = upper - counts
+            counts, dots = column("smoothed"), counts
+        bounds = column("smoothed_upper") - counts if smoothed else column("error_bound")
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         true_counts = holders if np.isfinite(holders).any() else None
         return Band(item, moments, counts, bounds, true_counts, dots, window=window if each else 0)
@@ -128,7 +131,7 @@ def bands(
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
 
 
-def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
+def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return NOTHING

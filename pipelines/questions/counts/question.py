@@ -63,9 +63,6 @@ SPEC = QuestionSpec(
     columns={
         "detection_threshold": "needed to be published",
         "threshold": "threshold",
-        "needed_in_4": "needed in each of 4 windows, even chance",
-        "needed_in_16": "in each of 16",
-        "needed_in_64": "in each of 64",
         "stddev": "standard deviation of counts",
         "sum_stddev": "of sums",
         "error_bound": "error bound",
