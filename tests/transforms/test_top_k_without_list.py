@@ -39,7 +39,6 @@ CONFIGURATIONS = {
     "streams": {"streams": ("s", "t", "never seen"), "items_per_step": 2, "epsilon": 20.0},
     "some streams": {"streams": ("s", "t", "u"), "streams_per_person": 1, "epsilon": 20.0},
     "capped": {"participation_cap": 3, "items_per_step": 2},
-    "one window": {"unit": "person_in_window", "epsilon": 0.5},
     "renewed": {"renew_every": 40, "end": START + 120},
     "renewed, endless": {"renew_every": 40, "end": None},
 }
@@ -146,7 +145,7 @@ def test_workloads_are_interesting(name):
     assert (None in {row.gap for row in rows}) or made.answer.top < 4
 
 
-@some_quick("name", ["plain", "capped", "some streams", "one window"], "some streams")
+@some_quick("name", ["plain", "capped", "some streams"], "some streams")
 def test_order_batches_and_shards_change_nothing(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -252,8 +251,6 @@ class TestGuarantee:
             ("streams", {}, 48),
             ("some streams", {}, 8),
             ("capped", {}, 6),
-            ("one window", {"items_per_step": 2}, 2),
-            ("one window", {"streams": ("s", "t")}, 2),
             ("renewed, endless", {}, 4),
         ],
     )
@@ -289,6 +286,7 @@ def test_accuracy_says_how_many_people_are_needed():
         ({"method": "best"}, "method must be one of auto, exponential_gaps, laplace_gaps, counts, got 'best'"),
         ({"end": None}, "end or renew_every must be given without a domain"),
         ({"end": None, "participation_cap": 2}, "end or renew_every must be given without a domain"),
+        ({"unit": "person_in_window"}, "unit must be person without a domain, got 'person_in_window'"),
         ({"start": None}, "start must be given: every window from start on is published"),
         ({"top": 0}, "top must be >= 1, got 0"),
         ({"items_per_step": 0}, "items_per_step must be >= 1, got 0"),
@@ -307,7 +305,6 @@ def test_refusals(changes, message):
         {"allowed_lateness": 1},
         {"selection": "first"},
         {"participation_cap": 4, "items_per_step": 2},
-        {"unit": "person_in_window", "items_per_step": 8},
         {"streams": ("",), "streams_per_person": 1},
     ],
 )

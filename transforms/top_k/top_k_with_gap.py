@@ -86,7 +86,7 @@ class TopKWithGap(PrivateTransform):
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
             (number of people). With a delta above 0 there is less noise where people take part in many windows. Without
             a `domain` it must be > 0.
-        unit: what is protected: one "person" over the whole run, or one "person_in_window".
+        unit: what is protected: one "person" over the whole run, or, with a `domain`, one "person_in_window".
         participation_cap: number of windows that one person may take part in, in all streams together, counted for each
             person. Without it a person may take part in all windows of the run.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
@@ -172,6 +172,8 @@ class TopKWithGap(PrivateTransform):
         self.items_per_step = checks.integer("items_per_step", items_per_step, minimum=1)
         self.neighbouring = neighbouring
         checks.probability("measure_share", measure_share)
+        if domain is None and unit != "person":
+            raise ValueError(f"unit must be person without a domain, got {unit!r}: items are found in many windows")
         if domain is None:
             _check_without_list(method, checks.probability("delta", delta, zero=True), self.steps)
         self._limit_contributions(participation_cap, streams_per_person)
