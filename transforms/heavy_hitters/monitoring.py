@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.keyed_counts.keyed_counts import OUTSIDE
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.keyed_counts.keyed_counts import OUTSIDE
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows
 from privstream.mechanisms.monitor.up_items import UpItems
