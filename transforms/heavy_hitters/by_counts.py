@@ -25,7 +25,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
 from privstream.transforms.methods import chance_of_half
-from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
+from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter, KeyCount
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import Follow
@@ -169,6 +169,10 @@ class ByCounts:
         )
 
 
+# What rows of both kinds say of a number. Their error bound is of other tests, and a rise is no column of hitters.
+DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
+
+
 def count_holders(element: Keyed) -> Keyed:
     """Count who has each item of a shard in a batch: a person is in one batch of a step, with an item at most once."""
     held = InStreams.from_bytes(HolderBatch, element[1])
@@ -209,4 +213,4 @@ class HitterPublisher(KeyPublisher):
         counted = super().rows(step, held, found, names, back=back)
         for row, windows in zip(counted, ago.tolist(), strict=True):
             since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED
-            yield HeavyHitter._make((*row[:6], since, status, *row[7:]))  # their error bound is of other tests
+            yield HeavyHitter._make((*row[:6], since, status, *row[DESCRIBED]))
