@@ -150,7 +150,7 @@ def _meaning(result: Result) -> str:
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
     if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
-    if {"error_bound", *LIMITS} <= names:
+    if {"estimate", "error_bound", *LIMITS} <= names:
         return of_each_row(promise, "In brackets")
     return meaning(promise, "After ±, or in brackets") + of_sums
 

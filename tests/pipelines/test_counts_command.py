@@ -226,7 +226,7 @@ def test_a_run_notes_that_windows_forget_though_nobody_asked(
 ) -> None:
     output = ["--output", str(tmp_path / "rows.jsonl"), "--runner", "FnApiRunner", "--dry_run"]
     assert cli.main(["counts", "--input", f"{shop}/sales.jsonl", *LIMITED, *options, *output]) == 0
-    assert ("NOTE: Every window forgets which items were found before." in capfd.readouterr().err) == noted
+    assert ("NOTE: Every window forgets which items were found before: with" in capfd.readouterr().err) == noted
 
 
 @pytest.mark.parametrize(
