@@ -141,7 +141,12 @@ class PictureSpec:
         return Given(
             stream=stream,
             rows=rows,
-            truth=None if truth is None else [row for row in truth if getattr(row, "stream", "") == stream],
+            truth=None if truth is None else of_stream(truth, stream),
             promise=Promise.read(f"{arguments.input}.guarantee.json"),
             options=vars(arguments),
         )
+
+
+def of_stream(rows: Sequence[Any], stream: str) -> list[Any]:
+    """Return the rows about a stream; without streams all of them."""
+    return [row for row in rows if getattr(row, "stream", "") == stream]

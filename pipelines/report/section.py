@@ -60,6 +60,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": _columns(result),
+        "truth": result.truth is not None,
         "rows": [list(map(cell, in_words(row, result.parameters))) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),

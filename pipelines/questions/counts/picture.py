@@ -10,7 +10,7 @@ import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
-from privstream.pipelines.plot.truth import share_of_truth
+from privstream.pipelines.plot.truth import found_and_missed, share_of_truth
 from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import HeavyHitter, KeyCount
@@ -30,6 +30,7 @@ def prepare(given: Given) -> Drawing:
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
+    text += judged(given)
     text = (text if risen is None else f"{rises_in_words(risen, given.promise)} {text}") + given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
@@ -39,6 +40,14 @@ def prepare(given: Given) -> Drawing:
     title = title if risen is None else f"{title}: what rose most"
     values = given.counted("people") if of_people else given.counted("contributions", "that count")
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
+
+
+def judged(given: Given) -> str:
+    """Say what was found and what was missed, where the truth and what is enough to be found are known."""
+    sure = None if given.promise is None else given.promise.maybe("accuracy", "detection_threshold")
+    if not given.truth or not given.of_windows or not isinstance(sure, int):
+        return ""
+    return f" {found_and_missed((row.item for row in given.rows), given.truth, sure)}"
 
 
 def risen_most(given: Given) -> list[KeyCount]:
