@@ -13,7 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
+from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -171,7 +171,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         limits = {"horizon": horizon, "participation_cap": participation_cap}
         _check_limits(limits, no_limit=start is None)
         if max_hits is None:
-            max_hits = max(FEW_HITS, checks.integer("items_per_step", items_per_step, minimum=1))
+            items = checks.integer("items_per_step", items_per_step, minimum=1)
+            max_hits = min(max(FEW_HITS, items), LARGEST_UINT16)  # counts use neither
         self.noise = noise
         self.selection = selection
         self.domain = domain
@@ -209,8 +210,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.items_per_step = items_per_step
         self.neighbouring = neighbouring
         self.beta = beta
-        self._participations = bound if capped else None
-        self._capped_by = "participation_cap" if participation_cap == bound else "horizon"
+        in_streams = 1 if streams_per_person is None else streams_per_person
+        self._participations = self._enforced(bound, participation_cap, in_streams) if capped else None
+        self._capped_by = "participation_cap" if participation_cap == self._participations else "horizon"
         monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
@@ -220,14 +222,14 @@ class ShiftingHeavyHitters(PrivateTransform):
             horizon=bound,
             first_step=None if capped else steps.first,
             items_per_step=items_per_step,
-            streams_per_person=1 if streams_per_person is None else streams_per_person,
+            streams_per_person=in_streams,
             beta=beta,
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
         windows = steps.count or horizon
-        in_streams = None if windows is None else windows * monitor.streams_per_person
-        of_stream, of_all = (_least(participation_cap, limit) for limit in (windows, in_streams))
+        of_stream = _least(participation_cap, windows)
+        of_all = _least(self._participations, None if windows is None else windows * in_streams)
         makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
             "status": partial(self._by_status, monitor, of_stream),
             **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},
@@ -235,6 +237,13 @@ class ShiftingHeavyHitters(PrivateTransform):
         }
         self._lasting = _least(steps.count, bound)
         self.method, self.answer = choose_method(method, makers, lambda made: worth(made, self._lasting))
+
+    def _enforced(self, bound: int | None, participation_cap: int | None, streams: int) -> int | None:
+        """Return in how many windows a person may take part, in all streams together.
+
+        In a period that is renewed no stream has more than `bound` windows, so that the limit is of all of them.
+        """
+        return bound if self.steps.renewal is None or bound is None else _least(participation_cap, bound * streams)
 
     def _by_status(self, monitor: ThresholdMonitor, windows: int | None) -> ByMonitor:
         """Return the method that charges people for changes."""
@@ -288,7 +297,7 @@ class ShiftingHeavyHitters(PrivateTransform):
                 f"{windows:,} window{plurals[1]}{stream}.",
             ),
             steps=steps,
-            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, f"{items} {windows}"),
+            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, self._limits_label),
             domain=domain,
             streams=self.streams,
             shards=self.shards,
@@ -322,6 +331,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         if self.streams is not None:
             streams = f" of {sorted(self.streams)}"  # all of them decide who counts where
         return label + streams + ("" if counted_from is None else f" from {counted_from}") + steps.further_label
+
+    @property
+    def _limits_label(self) -> str:
+        """What decides who counts, beside the selection: a run with other limits shares no noise."""
+        limits = (self.items_per_step, self._participations, self.streams_per_person)
+        return " ".join("-" if limit is None else str(limit) for limit in limits)
 
     @property
     def _tested_domain(self) -> Domain | None:
