@@ -13,6 +13,7 @@ from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.plot.truth import share_of_truth
 from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
 from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.sinks.row_files import iso_8601
 from privstream.transforms.rows import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
@@ -25,12 +26,15 @@ MOST_LINES = 30
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
-    risen = risen_most(given) if given.options.get("rising") else None
+    last = newest_rises(given) if given.rows and given.options.get("rising") else None
+    risen = None if last is None else risers(last, given.top)
     names = None if risen is None else [row.item for row in risen]
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
-    text = (text if risen is None else f"{rises_in_words(risen, given.promise)} {text}") + given.when
+    if last is not None and risen is not None:
+        text = f"{rises_in_words(last[0], risen, given.promise)} {text}"
+    text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
@@ -41,26 +45,33 @@ def prepare(given: Given) -> Drawing:
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
-def risen_most(given: Given) -> list[KeyCount]:
-    """Return the rows of the last window whose items rose most.
+def newest_rises(given: Given) -> list[KeyCount]:
+    """Return the rows of the last window in which rows say how much their items rose.
 
     Raises:
-        ValueError: no row says how much its item rose.
+        ValueError: no row does; the message says why.
     """
-    last = newest(given.rows)
-    if not last:
+    if last := newest(given.rows):
+        return last
+    back = None if given.promise is None else given.promise.maybe("parameters", "rising")
+    if given.promise is not None and back is None:
         raise ValueError("rising must be given to the run of the rows: these have no rises")
-    return risers(last, given.top)
+    either = "" if back is not None else "the run was not given it, or "
+    raise ValueError(
+        f"rising must not be given for these rows, which have no rises: {either}there is no count to compare with, of "
+        f"{before(back)}"
+    )
 
 
-def rises_in_words(risen: Sequence[KeyCount], promise: Promise | None) -> str:
-    """Say what rose, between what, and how likely it is."""
+def rises_in_words(last: KeyCount, risen: Sequence[KeyCount], promise: Promise | None) -> str:
+    """Say what rose in the window of a row, between what, and how likely it is."""
     against = before(None if promise is None else promise.maybe("parameters", "rising"))
+    window = f"the window until {iso_8601(last.window_end.micros)}"
     if not risen:
-        return f"No item rose in the last window, against {against}."
+        return f"No item rose in {window}, against {against}."
     told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
     return (
-        f"Rises in the last window, against {against}, with intervals of 95% and the probability that more people have "
+        f"Rises in {window}, against {against}, with intervals of 95% and the probability that more people have "
         f"the item: {'; '.join(told)}."
     )
 
@@ -158,7 +169,7 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
 
 PICTURE = PictureSpec(
     description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
-    "true numbers; with --rising, of the items that rose most in the last window.",
+    "true numbers; with --rising, of the items that rose most in the last window with rises.",
     truth=ItemHolders,
     shows="draws true counts, dashed",
     prepare=prepare,
