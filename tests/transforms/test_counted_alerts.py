@@ -272,7 +272,7 @@ def test_a_period_begins_with_no_numbers():
     made = lasting(renew_every=4)
     windows, _ = days(made, [40] * 12)
     assert windows == [2, 3, 6, 7, 10, 11]
-    told = "A rule about n windows is tested from the n-th window of the run{} on, and none before is in its mean."
+    told = "A rule about n windows is tested from the n-th of the run{} on: its mean has none before it."
     assert told.format(" or period") in made.accuracy.sentence
     assert told.format("") in lasting().accuracy.sentence
     assert "n-th" not in SparseVectorAlerts(**ONE, end=12, method="counts", renew_every=4).accuracy.sentence

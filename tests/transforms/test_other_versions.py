@@ -164,7 +164,7 @@ def test_state_of_a_run_with_other_options_is_refused(options, match):
     refused(chain, match)
 
 
-@pytest.mark.parametrize("lost", ["the last segment", "the log", "waiting records", "a byte"])
+@pytest.mark.parametrize("lost", ["the last segment", "the log", "waiting records", "a byte", "the progress"])
 def test_what_is_missing_is_noticed(lost):
     """An empty log is that of a key that has not begun: it would begin anew, with limits and noise of before."""
     chain = begun()
@@ -177,11 +177,14 @@ def test_what_is_missing_is_noticed(lost):
         cells = publish.cells
         key = next(place[0] for place, found in cells.states.items() if place[1] == "publish_found_waiting" and found)
         cells.states[key, "publish_found_waiting"].pop()
+    elif lost == "the progress":
+        del cells.states[place[0], "publish_found_progress"]
     else:
         cut = {"the last segment": good[:-1], "the log": [], "a byte": [*good[:-1], good[-1][:-1]]}
         cells.states[place] = cut[lost]
     resumed(chain)
-    refused(chain, "must have [0-9,]+ bytes, got [0-9,]+" if lost == "waiting records" else "log must have")
+    what = "waiting records" if lost == "waiting records" else "log"
+    refused(chain, f"{what} must have [0-9,]+ bytes, got [0-9,]+")
 
 
 class Bag:

@@ -85,8 +85,8 @@ class CountedAlerts:
         """Say in which windows rules are not tested, as sentences; `renewed`: whether everything starts afresh."""
         told, quiet = "", self.plan.quiet
         if self._lengths[-1] > 1:
-            told = f" A rule about n windows is tested from the n-th window of the run{' or period' * renewed} on, and none "
-            told += "before is in its mean."
+            period = "run or period" if renewed else "run"
+            told = f" A rule about n windows is tested from the n-th of the {period} on: its mean has none before it."
         if quiet:
             until = ", or until everything starts afresh" if renewed else ""
             told += (

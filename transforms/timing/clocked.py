@@ -160,9 +160,11 @@ class ClockedSteps(beam.DoFn, ABC):
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
         progress = Progress.from_bytes(cells.progress.read())
         before = progress.handled
-        if before == NOTHING or before >= min(self._last, progress.last):
-            return  # has not begun, or is over: an earlier version wrote how long the log was before it was cleared
+        if before >= min(self._last, progress.last):
+            return  # it is over: an earlier version cleared the log, and did not write so
         decoded = self.keys.open(key, cells)
+        if before == NOTHING:
+            return
         if self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000:
             self._end(key, decoded, cells)
             return
