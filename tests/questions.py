@@ -122,7 +122,7 @@ EXAMPLES = {
         refused_plans={
             "--over 7d": "window must be given where over is a duration",
             "--over 7d --window 5d": "over must be a multiple of window",
-            "--over start": "end, --horizon or --renew_every must be given",
+            "--over start": "--windows, --horizon or --renew_every must be given",
             "--over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
         },

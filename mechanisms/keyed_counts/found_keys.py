@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale, calibrate_discovery, scales_of
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
@@ -427,6 +428,7 @@ class FoundKeys(KeyedCounts):
         }
 
     def _state(self, fields: dict[str, Any]) -> Any:
+        self._check_layout(fields)
         ends = np.cumsum(fields["sizes"])[:-1]
         parts = zip(
             fields["steps"].tolist(),
@@ -439,6 +441,23 @@ class FoundKeys(KeyedCounts):
         known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed")}
         recent = fields["recent"] if self.rising else np.zeros((0, len(known["smoothed"])))
         return FoundState(**known, levels=levels, recent=recent, windows=windows)
+
+    def _check_layout(self, fields: dict[str, Any]) -> None:
+        """Refuse columns of another version, such as those of other models of smoothing: numpy would stretch them.
+
+        Raises:
+            SnapshotError: naming the columns, which are no secret.
+        """
+        expected = _layout(self._fields(self.initial_state()))
+        wrong = sorted({name for name, _ in _layout(fields) ^ expected})
+        if wrong:
+            raise SnapshotError(f"snapshot must have the columns of this version, but {', '.join(wrong)} are others")
+
+
+def _layout(fields: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the names of columns with what they are of, and their shapes but for the number of keys or windows."""
+    columns = ((name, np.asarray(column)) for name, column in fields.items())
+    return {(name, f"{column.dtype} {column.shape[:-1]}") for name, column in columns}
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

@@ -13,7 +13,9 @@ def limits(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ..
         found = ["An event counts for one item in one window."]
     else:
         times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
-        found = [f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."]
+        found = [
+            f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."
+        ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     if bounds.largest is not None:

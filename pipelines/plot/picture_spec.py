@@ -115,7 +115,7 @@ class PictureSpec:
                 "--query", help="which query to draw, if there are several (default: histogram, or all)"
             )
         if self.rising:
-            words = "draw the items that rose most in the last window; of rows of a run with --rising"
+            words = "draw the items that rose most in the last window with rises; of rows of a run with --rising"
             parser.add_argument("--rising", action="store_true", help=words)
         if self.top is not None:
             words = f"items in colour, 1 to {len(COLOURS)} (default: {self.top})"

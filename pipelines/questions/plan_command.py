@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,7 @@ class PlanCommand:
             with clock("comparing methods"):
                 answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(self._of_plan(str(error))) from error
         if arguments.json:
             print(json.dumps(answer, indent=2, allow_nan=False))
         elif arguments.epsilon is None:
@@ -93,7 +94,11 @@ class PlanCommand:
             found: Accuracy = self._transform(arguments, epsilon, method).accuracy
             return found
         except (ValueError, OverflowError) as error:
-            return with_dashes(str(error), vars(arguments))
+            return with_dashes(self._of_plan(str(error)), vars(arguments))
+
+    def _of_plan(self, message: str) -> str:
+        """Return a message of a transform that asks for the end, which is a number of windows here."""
+        return re.sub(r"\bend\b(?=[^;:]* must be given)", "windows", message) if self.spec.has_windows else message
 
     def _errors(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return what every method gives with every epsilon."""

@@ -141,6 +141,7 @@ class QuestionSpec:
         picture: what `plot` draws; in the module `picture` of the question's room.
         simulation: what `simulate` writes; in the module `simulation` of the question's room.
         audit: what `audit` attacks; in the module `attacks` of the question's room.
+        by_name: methods that `auto` never takes.
         shared: those of these modules that are another question's, and whose.
     """
 
@@ -188,6 +189,7 @@ class QuestionSpec:
     picture: str | None = None
     simulation: str | None = None
     audit: str | None = None
+    by_name: tuple[str, ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict)
 
     def module(self, name: str) -> str:

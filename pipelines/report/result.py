@@ -17,6 +17,7 @@ from privstream.pipelines.plot.picture_spec import Given, PictureSpec, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.plot.rows import choose_stream, read_rows
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.counts.risers import newest, risers
 from privstream.pipelines.questions.endless import GUARANTEE
 from privstream.pipelines.questions.spec import QuestionSpec, resolve
 from privstream.pipelines.sinks.row_files import arrow_table
@@ -124,7 +125,7 @@ class Result:
             truth = None if self.truth is None else of_stream(self.truth, name)
             given = Given(stream=name, rows=own, truth=truth, promise=self.promise, options=self.picture_spec.options)
             yield given
-            if self.picture_spec.rising and any(row.rise is not None for row in own):
+            if self.picture_spec.rising and risers(newest(own), 1):
                 yield replace(given, options={**given.options, "rising": True})
 
 

@@ -295,6 +295,20 @@ def test_snapshots_change_nothing(name):
         replace(mechanism, min_people=2).restore(mechanism.snapshot(state))
 
 
+def test_columns_of_a_snapshot_are_known():
+    """State of a job that runs has them: with others, `_state_kind` must be another one."""
+    mechanism = made(horizon=9, max_value=5, rising=2)
+    state = mechanism.initial_state(carried=1)
+    assert found_keys._layout(mechanism._fields(state)) == {
+        ("step", "int64 ()"),
+        *((name, "int64 ()") for name in ("found_at", "totals", "smoothed", "steps", "sizes", "keys")),
+        ("values", "int64 (2,)"),
+        ("recent", "float64 (2,)"),
+        ("levels_observed", "float64 ()"),
+        *((f"levels_{name}", "float64 (18,)") for name in ("levels", "variances", "weights")),
+    }
+
+
 def test_keys_in_one_draw_or_in_many_are_the_same(monkeypatch):
     mechanism = made(horizon=40, contributions=3)
     inputs = stream(mechanism, 40)

@@ -224,7 +224,8 @@ def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):
 def test_the_plan_says_what_to_give_where_every_method_may_stop(capsys):
     assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3"]) == 2
     error = capsys.readouterr().err
-    assert "end or --renew_every must be given for counts" in error and "delta must be > 0 for status" in error
+    assert "error: --windows or --renew_every must be given for counts" in error, "a plan has no end"
+    assert "delta must be > 0 for status" in error
     assert "sparse_vector, which stops when its budget is spent, is taken by its name alone" in error
     for more in (["--windows", "9"], ["--renew_every", "9"], ["--delta", "1e-6"]):
         assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3", *more]) == 0

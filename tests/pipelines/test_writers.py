@@ -4,7 +4,7 @@ import json
 import math
 import os
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import apache_beam as beam
 import fastavro
@@ -13,8 +13,9 @@ import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.plot.rows import read_rows
 from privstream.pipelines.questions.heavy_hitters.question import SPEC
-from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
+from privstream.pipelines.sinks.row_files import MissingColumnsError, read_row_file, write_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, write_json
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
 from privstream.transforms.events.dead_letters import DeadLetter
@@ -118,6 +119,28 @@ def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
     (tmp_path / "out.csv").write_text(text.replace(",5,1.5,", ",,1.5,"))
     with pytest.raises(ValueError):
         read_row_file(str(tmp_path / "out.csv"), KeyCount)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_columns_that_an_earlier_version_did_not_write_are_named_or_have_their_default(format, tmp_path):
+    def without(*names):
+        kept = {name: kind for name, kind in get_type_hints(KeyCount).items() if name not in names}
+        earlier = NamedTuple("KeyCount", [*kept.items()])
+        path = str(tmp_path / f"{len(names)}.{format}")
+        write_row_file(path, earlier, [earlier(*(getattr(counted, name) for name in kept))])
+        return path
+
+    times = Timestamp(0), Timestamp(60)
+    counted = KeyCount("", *times, "a wish", 7, 2.0, 9, 3, 11, None, None, None, times[1], False)
+    assert read_row_file(without("rise", "rise_lower", "rise_upper", "rise_probability"), KeyCount) == [counted]
+    with pytest.raises(MissingColumnsError) as caught:
+        read_row_file(without("lower", "upper", "rise"), KeyCount)
+    assert str(caught.value) == (
+        "without lower, upper: an earlier version of privstream wrote the rows, and reads them, or they are of another "
+        "kind"
+    )
+    with pytest.raises(ValueError, match=r"--input must have KeyCount rows that .* got .* without lower"):
+        read_rows("--input", without("lower", "upper", "rise"), KeyCount)
 
 
 def test_fractions_of_seconds_survive(tmp_path):

@@ -269,8 +269,24 @@ def test_a_rule_over_several_windows_is_about_their_mean():
 
 
 def test_a_period_begins_with_no_numbers():
-    windows, _ = days(lasting(renew_every=4), [40] * 12)
+    made = lasting(renew_every=4)
+    windows, _ = days(made, [40] * 12)
     assert windows == [2, 3, 6, 7, 10, 11]
+    told = "A rule about n windows is tested from the n-th of the run{} on: its mean has none before it."
+    assert told.format(" or period") in made.accuracy.sentence
+    assert told.format("") in lasting().accuracy.sentence
+    assert "n-th" not in SparseVectorAlerts(**ONE, end=12, method="counts", renew_every=4).accuracy.sentence
+
+
+def test_a_mean_has_windows_in_which_its_rule_is_quiet_and_a_period_ends_the_quiet():
+    made = lasting(quiet=2)
+    assert days(made, [40, 40, 40, 100, 100, 0, 0, 0, 0, 0, 0, 0])[0] == [2, 5]
+    quiet = "A rule is not tested in the 2 windows after an alert of it in the same stream"
+    assert f"{quiet}; a mean over several windows has their numbers all the same." in made.accuracy.sentence
+    assert days(lasting(quiet=2, renew_every=4), [40] * 12)[0] == [2, 6, 10], "3 windows are quiet in one period"
+    renewed = lasting(quiet=2, renew_every=4).accuracy.sentence
+    assert f"{quiet}, or until everything starts afresh; a mean" in renewed
+    assert "not tested" not in lasting().accuracy.sentence
 
 
 def test_a_state_of_other_rules_is_refused():

@@ -93,6 +93,8 @@ class AlertTransform(PrivateTransform):
         )
         if self.counted is not None:
             claim = self.counted.claim(tests)
+            if isinstance(self.counted, CountedAlerts):
+                claim += self.counted.not_tested(renewed=self.steps.renewal is not None)
             runs = {"gap_stddevs": self.counted.stddevs, "epsilon_per_alert": 0.0}
         if isinstance(self.counted, CountedAlerts) and any(rule.windows > 1 for rule in plan.rules):
             runs["margins"] = {rule.name: self.margin(windows, rule.name) for rule in plan.rules}

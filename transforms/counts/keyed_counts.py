@@ -197,7 +197,9 @@ class KeyedCounts(PrivateTransform):
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
             **({"rising": 0 if rising is None else rising} if self.remembers else {}),
         )
-        _check_views(self.mechanism, rising, at_least, forgets=not self._clocked)
+        steps = self.steps
+        windows = None if steps.first is None or steps.end is None else steps.end - steps.first
+        _check_views(self.mechanism, rising, at_least, forgets=not self._clocked, windows=windows)
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
         self.rising, self.at_least, self._hides = rising, at_least, at_least is not None
@@ -402,8 +404,10 @@ def _contributions(limit: int | None, unit: str) -> int:
     return checks.integer("max_contributions", limit, minimum=1)
 
 
-def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, *, forgets: bool) -> None:
-    """Check what is made of published counts.
+def _check_views(
+    mechanism: Mechanism, rising: int | None, at_least: int | None, *, forgets: bool, windows: int | None
+) -> None:
+    """Check what is made of published counts; `windows` are those of the whole run, whose periods are no boundary.
 
     Raises:
         ValueError, TypeError: one of them is out of range, or these counts do not have it.
@@ -416,6 +420,11 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             )
     if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:
         raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
+    if rising is not None and windows is not None and rising >= windows:
+        raise ValueError(
+            f"rising must be < {windows}, the number of windows of the run, got {rising}: no window would have one to "
+            "be compared with"
+        )
     if at_least is not None and checks.integer("at_least", at_least, minimum=1) < (noise := mechanism.stddev(1)):
         raise ValueError(
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "

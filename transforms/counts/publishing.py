@@ -271,18 +271,21 @@ class CountsOnClock(SingleSteps):
         """Encode all parts."""
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
-        return pack(self.kind, 1, {"streams": self.of_streams, "counts": counts} | pairs | state.columns)
+        of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
+        return pack(self.kind, 1, of | {"counts": counts} | pairs | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
 
         Raises:
             SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
-                other streams: numbers stand for them.
+                other streams, which numbers stand for, or with other shards, in which other keys are.
         """
         found: dict[str, Any] = unpack(self.kind, 1, data)
         if found.pop("streams") != self.of_streams:
             raise SnapshotError("state must be of a run with the same streams")
+        if (shards := found.pop("shards", self.key_shards)) != self.key_shards:  # earlier versions do not tell
+            raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
         return self.remembered(counts, pairs, found)

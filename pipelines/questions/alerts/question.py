@@ -57,6 +57,7 @@ SPEC = QuestionSpec(
     ),
     beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
     files=("rules",),
+    by_name=("sparse_vector",),
     epilog=RULES,
     plan_epilog=f"{RULES}\n{NUMBERS}",
     sizes={

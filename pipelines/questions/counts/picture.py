@@ -11,7 +11,7 @@ from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
 from privstream.pipelines.plot.truth import found_and_missed, share_of_truth
-from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
+from privstream.pipelines.questions.counts.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import HeavyHitter, KeyCount
 
@@ -25,13 +25,18 @@ MOST_LINES = 30
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
-    risen = risen_most(given) if given.options.get("rising") else None
+    last = newest_rises(given) if given.rows and given.options.get("rising") else None
+    risen = None if last is None else risers(last, given.top)
     names = None if risen is None else [row.item for row in risen]
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
     text += judged(given)
-    text = (text if risen is None else f"{rises_in_words(risen, given.promise)} {text}") + given.when
+    if last is not None and risen is not None:
+        text = f"{rises_in_words(last, risen, given.promise)} {text}"
+    elif (counted := newest(given.rows)) and not risers(counted, given.top):
+        text += f" {rises_in_words(counted, [], given.promise)}"
+    text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
@@ -50,27 +55,33 @@ def judged(given: Given) -> str:
     return f" {found_and_missed((row.item for row in given.rows), given.truth, sure)}"
 
 
-def risen_most(given: Given) -> list[KeyCount]:
-    """Return the rows of the last window whose items rose most.
+def newest_rises(given: Given) -> list[KeyCount]:
+    """Return the rows of the last window in which rows say how much their items rose.
 
     Raises:
-        ValueError: no row says how much its item rose.
+        ValueError: no row does; the message says why.
     """
-    last = newest(given.rows)
-    if not last:
+    if last := newest(given.rows):
+        return last
+    back = None if given.promise is None else given.promise.maybe("parameters", "rising")
+    if given.promise is not None and back is None:
         raise ValueError("rising must be given to the run of the rows: these have no rises")
-    return risers(last, given.top)
+    either = "" if back is not None else "the run was not given it, or "
+    raise ValueError(
+        f"rising must not be given for these rows, which have no rises: {either}there is no count to compare with, of "
+        f"{before(back)}"
+    )
 
 
-def rises_in_words(risen: Sequence[KeyCount], promise: Promise | None) -> str:
-    """Say what rose, between what, and how likely it is."""
-    against = before(None if promise is None else promise.maybe("parameters", "rising"))
+def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise: Promise | None) -> str:
+    """Say what surely rose in a window, of all whose rows are given, between what, and how likely it is."""
+    back = None if promise is None else promise.maybe("parameters", "rising")
     if not risen:
-        return f"No item rose in the last window, against {against}."
+        return none_rose(last, back)
     told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
     return (
-        f"Rises in the last window, against {against}, with intervals of 95% and the probability that more people have "
-        f"the item: {'; '.join(told)}."
+        f"Rises {window_of(last)}, against {before(back)}, with intervals of 95% and the probability that more people "
+        f"have the item: {'; '.join(told)}."
     )
 
 
@@ -167,7 +178,7 @@ def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
 
 PICTURE = PictureSpec(
     description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
-    "true numbers; with --rising, of the items that rose most in the last window.",
+    "true numbers; with --rising, of the items that rose most in the last window with rises.",
     truth=ItemHolders,
     shows="draws true counts, dashed",
     prepare=prepare,
