@@ -75,7 +75,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return None
 
     def to_finish(self) -> Self:
-        """Return this transform for a run whose rows `finish` gets: rows that it leaves out must come to it."""
+        """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self
 
     @property
