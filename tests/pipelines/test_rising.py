@@ -121,7 +121,7 @@ def test_the_terminal_and_pictures_show_what_rose(
         (["--at_least", "9", "--over", "2h", "--forget"], "--at_least must not be given where windows forget, or"),
         (
             ["--at_least", "4", "--over", "5h"],
-            "--at_least must be >= 6, one standard deviation of the noise of a count",
+            "--at_least must be >= 7, one standard deviation of the noise of a count",
         ),
     ],
 )
