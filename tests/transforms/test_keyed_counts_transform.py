@@ -294,6 +294,27 @@ def test_a_person_with_very_many_keys_and_a_key_of_a_megabyte(name):
     assert left_out + results.counters["privstream:items_over_limit"] >= 5_000 - made.mechanism.contributions
 
 
+def test_sums_of_items_that_are_carried_over_go_on():
+    """Others, which are found after a renewal, have sums of what their period has published."""
+    events = random_events("found", random.Random(5), 1500)
+    one, three = (
+        {
+            (row.item, row.window_start.micros // SECOND // 10 - START // 10): row
+            for row in drive_at_once(transform("found", renew_every=40, **view), events, random.Random(1)).rows
+        }
+        for view in ({}, {"over": 30})
+    )
+    assert one.keys() == three.keys()
+    whole = 0
+    for (item, window), row in three.items():
+        windows = round((row.count_stddev / one[item, window].count_stddev) ** 2)
+        assert windows == min(3, window + 1) or (window in (4, 5) and windows == window - 3)
+        assert row.count == sum(one[item, window - back].count for back in range(windows))
+        assert row.lower == max(0, row.lower) <= max(0, row.count) <= row.upper
+        whole += window == 4 and windows == 3
+    assert whole
+
+
 def size_of(stage):
     return sum(len(value) for values in stage.cells.states.values() for value in values)
 
