@@ -344,7 +344,7 @@ class LocalLevel:
     def smooth_sums(self, values: ArrayLike, windows: int, factors: ArrayLike = 1.0) -> tuple[Smoothed, Smoothed]:
         """Return what `smooth` gives, and the same of sums over each window and those before it, so many in all.
 
-        The interval of a sum knows which errors its windows share: they are estimated from the same counts. It is one of
+        The interval of a sum knows which errors its windows share, being estimated from the same counts. It is one of
         Student's law with twelve degrees of freedom, for errors of the model add up: in weeks of flights with small
         noise 93% are in a normal one, and in this one 95%.
 

@@ -108,8 +108,6 @@ def identify(
         parameters["output"] = _place(arguments.output)
         parameters["output_format"] = arguments.output_format or DEFAULT_FORMAT
         parameters |= {name: value for name in VIEWS if (value := getattr(arguments, name, None)) is not None}
-    elif "over" in parameters and parameters.get("forget") is False:
-        parameters["over"] = "window"  # of items that stay found: sums over windows are views of their counts
     data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
     return RunIdentity(command=arguments.command, version=version("privstream"), parameters=parameters, data=data)
 

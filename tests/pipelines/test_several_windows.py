@@ -76,6 +76,15 @@ def test_sums_are_views_of_the_same_release(shop: Path, tmp_path: Path) -> None:
     assert numbers["threshold"] == guarantees[0]["accuracy"]["threshold"]
 
 
+def test_what_is_no_view_is_another_release(shop: Path, tmp_path: Path) -> None:
+    ledger = str(tmp_path / "ledger.jsonl")
+    options = [[], ["--forget"], ["--forget", "--over", "2h"], ["--over", "start"], ["--domain", f"{shop}/items"]]
+    options.append(["--domain", f"{shop}/items", "--over", "2h"])
+    for number, some in enumerate(options):
+        assert run(shop, tmp_path / f"{number}.jsonl", *some, ledger=ledger) == 0
+    assert len({entry.release for entry in Ledger(ledger).read()}) == len(options)
+
+
 def test_the_largest_and_those_of_a_size(shop: Path, tmp_path: Path) -> None:
     assert run(shop, tmp_path / "top.jsonl", "--over", "3h", "--top", "1") == 0
     assert run(shop, tmp_path / "all.jsonl", "--over", "3h") == 0

@@ -245,6 +245,11 @@ class KeyedCounts(PrivateTransform):
         return made
 
     @property
+    def views(self) -> dict[str, Any]:
+        """How many windows are added up, where items stay found: published are the counts of each."""
+        return {"over": "window"} if self.remembers else {}
+
+    @property
     def prediction(self) -> Accuracy:
         """How far counts are off, and how many people must have an item for it to be published."""
         return self.mechanism.accuracy

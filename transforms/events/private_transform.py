@@ -84,6 +84,11 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return frozenset()
 
     @property
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        return {}
+
+    @property
     @abstractmethod
     def promise(self) -> PrivacyGuarantee:
         """What is promised by a run in which nothing starts afresh."""
