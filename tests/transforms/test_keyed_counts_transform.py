@@ -407,6 +407,9 @@ def test_the_key_and_everything_public_decide_the_noise():
         ("found", {"rising": 0}, ValueError, "rising must be >= 1, got 0"),
         ("found", {"rising": 65}, ValueError, "rising must be <= 64, got 65"),
         ("found", {"rising": True}, TypeError, "rising must be an int"),
+        ("found", {"over": 10_250}, ValueError, "over must be at most 1,024 windows where items stay found, got 1,025"),
+        ("found", {"over": 30, "rising": 1}, ValueError, "rising must not be given where windows forget or counts"),
+        ("start", {"forget": True}, ValueError, "forget must not be given with a domain, or where counts are since"),
         ("found", {"rising": 1, "forget": True}, ValueError, "rising must not be given where windows forget or counts"),
         ("window", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
         ("start", {"rising": 1}, ValueError, "rising must not be given where windows forget or counts span windows: "),
@@ -415,8 +418,8 @@ def test_the_key_and_everything_public_decide_the_noise():
         ("found", {"at_least": 0}, ValueError, "at_least must be >= 1, got 0"),
         ("found", {"at_least": 1}, ValueError, "at_least must be >= 2, one standard deviation of the noise of a count"),
         ("found", {"at_least": 9.5}, TypeError, "at_least must be an int"),
-        ("window", {"at_least": 50}, ValueError, "at_least must not be given where windows forget or counts span"),
-        ("trailing", {"at_least": 50}, ValueError, "at_least must not be given where windows forget or counts span"),
+        ("window", {"at_least": 50}, ValueError, "at_least must not be given where windows forget, or counts"),
+        ("trailing", {"at_least": 50}, ValueError, "at_least must not be given where windows forget, or counts"),
     ],
 )
 def test_refusals(name, changes, error, message):
