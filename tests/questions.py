@@ -112,7 +112,7 @@ EXAMPLES = {
             "--signed_values": "--max_value must be given with --signed_values",
             "--rising": "rising must not be given where windows forget or counts span windows",
             "--rising 0 --start 0 --end 7200": "rising must be >= 1, got 0",
-            "--at_least 5": "at_least must not be given where windows forget or counts span windows",
+            "--at_least 5": "at_least must not be given where windows forget, or counts span windows",
             "--at_least 1 --start 0 --end 7200": "one standard deviation of the noise of a count, got 1",
             "--top 0": "top must be >= 1, got 0",
             "--min_people 0": "min_people must be >= 1, got 0",

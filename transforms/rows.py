@@ -215,7 +215,8 @@ class KeyCount(NamedTuple):
         item: the item.
         count: number of people who count within their limits, or of their contributions where the count spans windows,
             plus integer noise; may be negative, but where it must reach a threshold.
-        count_stddev: standard deviation of the noise.
+        count_stddev: standard deviation of the noise; smaller where an item that was found has counts of fewer windows
+            than are added up.
         error_bound: how far the count is at most from that of the people who count within their limits, with
             probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one
             window where the run has no end. It says nothing of what limits leave out.
@@ -223,7 +224,8 @@ class KeyCount(NamedTuple):
             given such a count, or a larger one, in less than 2.5% of all cases. At least 0.
         upper: the largest one, likewise. Neither says anything of what limits leave out.
         smoothed: an estimate of the same number from the counts of all windows that the row was made with: those up to
-            `reported_at`, or of a finished file all of them. None where windows forget, or counts span windows.
+            `reported_at`, or of a finished file all of them. None where windows forget, since the start, and where
+            counts of a list span windows.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.

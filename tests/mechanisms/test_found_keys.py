@@ -342,7 +342,10 @@ def test_steps_must_all_be_given():
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"over": "start", "horizon": 4}, "over must be 'window'"), ({"over": 2, "horizon": 4}, "over must be 'window'"),
+    ({"over": "start", "horizon": 4}, "over must be 'window' or at most 1,024 windows"),
+    ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for keys that stay found, got 1025"),
+    ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
+    ({"over": 2, "horizon": 4, "rising": 1}, "rising must be 0 for counts over 2 windows, got 1"),
     ({"rising": 65}, "rising must be <= 64, got 65"), ({"rising": -1}, "rising must be >= 0, got -1"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
 ])  # fmt: skip
@@ -468,6 +471,74 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, risi
         assert state.found.tolist() == list(range(len(kept)))
         history = {number: history[key] for number, key in enumerate(kept.tolist())}
     assert seen > 50
+
+
+@pytest.mark.parametrize("windows", [2, 5, 40])
+@pytest.mark.parametrize("largest", [None, 9])
+def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_memory, windows, largest):
+    """Also in the period that follows, and from snapshots; noise and found keys stay the same."""
+    one = replace(short_memory, max_value=largest)
+    several = replace(one, over=windows)
+    assert several.parameters == one.parameters and several.law.scales == one.law.scales
+    assert several.detection(1, 0.1) == one.detection(1, 0.1) and several.needed == one.needed
+    with pytest.raises(SnapshotError):
+        several.restore(one.snapshot(one.initial_state()))
+    level, history, partial = LocalLevel(one.stddev(1)), {}, 0
+    states = [one.initial_state(), several.initial_state()]
+    for period in range(2):
+        for step, rows in enumerate(stream(one, 14, seed=period), start=1):
+            brought, noise = given(one, step, rows), SeededNoise(period)
+            states[1] = several.restore(several.snapshot(states[1]))
+            (states[0], found), (states[1], summed) = (
+                mechanism.step(state, brought, noise) for mechanism, state in zip((one, several), states, strict=True)
+            )
+            assert [rows.step for rows in summed.earlier] == [rows.step for rows in found.earlier]
+            new = {}
+            for single, total in zip((*found.earlier, found), (*summed.earlier, summed), strict=True):
+                assert same(single.keys, total.keys) and same(single.since, total.since)
+                places = total.of_each("counts", "count_stddev", "count_bound", "count_spread")
+                for number, (key, count, stddev, bound, spread) in enumerate(
+                    zip(single.keys.tolist(), *places, strict=True)
+                ):
+                    known = history if key in history else new
+                    answers = single.answers[:, number].tolist()
+                    known.setdefault(key, []).append(answers)
+                    last = np.array(known[key][-windows:])
+                    partial += len(last) < windows
+                    assert total.answers[:, number].tolist() == last.sum(axis=0).tolist() and count == last[:, 0].sum()
+                    assert stddev == pytest.approx(one.stddev(1) * math.sqrt(len(last)))
+                    noise_of_sum = one.law.noises[0].summed(len(last))
+                    assert spread == noise_of_sum.exceeded(len(last), 0.025)
+                    assert bound == several._row_bound(noise_of_sum, len(last)) >= single.count_bound
+                    if total is summed:
+                        smoothed = level.smooth_sums(np.array(known[key], float)[:, :1], windows)[1]
+                        assert np.allclose([e[number] for e in total.smoothed], [e[-1, 0] for e in smoothed], atol=0.11)
+            history |= new
+            for place, total in enumerate(summed.earlier):
+                for number, key in enumerate(total.keys.tolist()):
+                    smoothed = level.smooth_sums(np.array(new[key], float)[:, :1], windows)[1]
+                    assert np.allclose([e[number] for e in total.smoothed], [e[place, 0] for e in smoothed], atol=0.11)
+        (states[0], kept), (states[1], others) = (m.renewed(s) for m, s in zip((one, several), states, strict=True))
+        assert same(kept, others) and len(kept)
+        history = {number: history[key] for number, key in enumerate(kept.tolist())}
+    assert partial > 4
+
+
+def test_means_of_several_windows_hold_the_true_ones():
+    mechanism = made(epsilon=5.0, delta=1e-2, over=3, horizon=12, max_value=10)
+    state, seen = mechanism.initial_state(), 0
+    for step in range(1, 13):
+        brought = KeyedStep(
+            step=step,
+            keys=np.arange(3, dtype=np.uint64),
+            counts=np.array([80, 90, 100]),
+            sums=np.array([240, 360, 500]),
+        )
+        state, rows = mechanism.step(state, brought, SeededNoise(3))
+        for key, mean, bound in zip(rows.keys.tolist(), *rows.of_each("means", "mean_bounds"), strict=True):
+            assert abs(mean - [3, 4, 5][key]) <= bound < 3
+            seen += 1
+    assert seen > 30
 
 
 def same(left, right):

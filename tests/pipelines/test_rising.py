@@ -127,7 +127,12 @@ def test_the_terminal_and_pictures_show_what_rose(
             ["--at_least", "1"],
             "--at_least must be >= 3, one standard deviation of the noise of a count, got 1: smaller",
         ),
-        (["--at_least", "9", "--over", "start"], "--at_least must not be given where windows forget or counts span"),
+        (["--at_least", "9", "--over", "start"], "--at_least must not be given where windows forget, or counts span"),
+        (["--at_least", "9", "--over", "2h", "--forget"], "--at_least must not be given where windows forget, or"),
+        (
+            ["--at_least", "4", "--over", "5h"],
+            "--at_least must be >= 7, one standard deviation of the noise of a count",
+        ),
     ],
 )
 def test_refused(

@@ -75,13 +75,18 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return None
 
     def to_finish(self) -> Self:
-        """Return this transform for a run whose rows `finish` gets: rows that it leaves out must come to it."""
+        """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self
 
     @property
     def unused(self) -> frozenset[str]:
         """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
         return frozenset()
+
+    @property
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        return {}
 
     @property
     @abstractmethod
