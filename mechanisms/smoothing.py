@@ -21,6 +21,8 @@ _DRIFTS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's 
 _SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
 _GRID = [(drift, scatter) for scatter in _SCATTERS for drift in _DRIFTS]
 _BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
+_ALONE = 3.25**2  # a square so many times as large as what the models leave of the variance of noise is no noise
+_LEAST_OFF = 0.1
 _SWITCH = 0.01  # probability that another model holds from a window on: what was quiet may burst
 _SQUARINGS = 8
 _TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
@@ -262,7 +264,7 @@ class LocalLevel:
 
     def read(self, state: LevelState) -> Smoothed:
         """Return estimates for the newest window, given windows up to it: arrays of shape (keys,)."""
-        ends = _mixed(_parts(state.observed, state.levels, state.variances, self._noise), state.weights)
+        ends = _mixed(_parts(state.observed, state.levels, state.variances, self._noise, state.weights), state.weights)
         return Smoothed(*(np.round(part, 1) for part in ends))
 
     def read_rise(self, state: LevelState, recent: ArrayLike) -> tuple[Smoothed, Rises]:
@@ -437,7 +439,7 @@ class LocalLevel:
                 variances = state.variances + np.square(gain) * (variances - predicted)
                 later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
             weights = state.weights * later
-            parts = _parts(state.observed, levels, variances, noises[place])
+            parts = _parts(state.observed, levels, variances, noises[place], weights)
             ends = _mixed(parts, weights)
             first, low, high = (end * factors[place] for end in ends)
             yield _Ends(factors[place], *parts, variances, weights, (first, low, high), gain)
@@ -524,15 +526,21 @@ def _parted(number: int, size: int) -> list[slice]:
     return [slice(i, i + max(1, size)) for i in range(0, max(1, number), max(1, size))]
 
 
-def _parts(observed: Floats, levels: Floats, variances: Floats, noise: Floats | float) -> tuple[Floats, Floats, Floats]:
+def _parts(
+    observed: Floats, levels: Floats, variances: Floats, noise: Floats | float, weights: Floats
+) -> tuple[Floats, Floats, Floats]:
     """Return mean and variance of the count in each model, and by how much it moves with the level.
 
-    Of its distance from the level, a count keeps the share that is scatter and not noise.
+    Of its distance from the level, a count keeps the share that is scatter and not noise. A count that noise alone does
+    not explain, given the models together, is none of theirs, as in a burst of one window: it stands as it is.
     """
     scattered = _scattered(levels)
     kept = scattered / (scattered + noise)
     means = levels + kept * (observed - levels)
-    return means, kept * noise + np.square(1 - kept) * variances, 1 - kept
+    within, total = kept * noise + np.square(1 - kept) * variances, _sum(weights)
+    off = observed - _sum(weights * means) / total
+    alone = np.square(off) > _ALONE * np.maximum(noise - _sum(weights * within) / total, _LEAST_OFF * noise)
+    return (np.where(alone, observed, means), np.where(alone, noise, within), np.where(alone, 0.0, 1 - kept))
 
 
 def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:

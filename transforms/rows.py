@@ -22,7 +22,8 @@ class HeavyHitter(NamedTuple):
             "counts", of all who had it within their limits. It leaves out what limits leave out, which no standard
             deviation shows. None if the run publishes no counts, and with the method "status" while an item continues.
         count_stddev: standard deviation of that noise; None without a count.
-        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported. Where items
+            stay found, these are the windows in which its smoothed count is surely above 0.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
             first window in which the item is no longer up; with other methods such a window has no row. With the method
             "counts" an item that was found has a row in every window from then on, and in those before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -73,6 +73,7 @@ class FoundState:
         recent: float64 (steps, found): their published counts since then, nan before the first one.
         last: int64 (answers, windows, found): what was published of each of the windows of a sum, 0 before the first;
             without windows where counts are of one.
+        since: int64 (found,): as in rows of this step, in the order of `levels`.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
             contributions are left out.
     """
@@ -84,6 +85,7 @@ class FoundState:
     levels: LevelState
     recent: Floats
     last: Integers
+    since: Integers
     windows: tuple[WindowCounts, ...]
 
     @property
@@ -178,7 +180,7 @@ class FoundKeys(KeyedCounts):
     @property
     def _state_kind(self) -> str:
         view = f", rising {self.rising}" if self.rising else f", over {self.windows}" if self.windows > 1 else ""
-        return f"{super()._state_kind}{view}"
+        return f"{super()._state_kind}, with since{view}"
 
     @property
     def windows(self) -> int:
@@ -272,7 +274,8 @@ class FoundKeys(KeyedCounts):
         number = checks.integer("carried", carried, minimum=0)
         totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
         recent = np.zeros((self._behind, 0))
-        return FoundState(0, np.full(number, CARRIED), totals, smoothed, self._level.start(), recent, self._no_sums, ())
+        found_at, since = np.full(number, CARRIED, np.int64), np.zeros(0, np.int64)
+        return FoundState(0, found_at, totals, smoothed, self._level.start(), recent, self._no_sums, since, ())
 
     @property
     def _no_sums(self) -> Integers:
@@ -305,43 +308,46 @@ class FoundKeys(KeyedCounts):
         noises = [
             self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
         ]
-        since = np.maximum(1, found_at - self.kept + 1)  # 1 for those that were carried
         rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
-        rows = replace(rows, since=since[published])
-        earlier = [replace(one, since=since[newly]) for one in self._earlier(windows, newly, step, source)]
+        earlier = [*self._earlier(windows, newly, step, source)]
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
-        smoothed, levels, recent, last, rows = self._smoothed(state, rows, newly, earlier)
-        return FoundState(step, found_at, totals, smoothed, levels, recent, last, windows), rows
+        seen, rows = self._smoothed(state, rows, newly, earlier)
+        return replace(seen, step=step, found_at=found_at, totals=totals, windows=windows), rows
 
     def _smoothed(
         self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
-    ) -> tuple[Integers, LevelState, Floats, Integers, KeyedRows]:
-        """Smooth what is published at a step: return the keys, what is remembered of them, and all rows."""
+    ) -> tuple[FoundState, KeyedRows]:
+        """Smooth what is published at a step: return the state with what is remembered of that, and all rows."""
         if not len(rows.keys):
-            return state.smoothed, state.levels, state.recent, state.last, rows
+            return state, replace(rows, since=np.zeros(0, np.int64))
         place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
         smoothed, counts = state.smoothed, np.concatenate([state.recent, rows.counts[None, place]])
         levels, recent = self._level.advance(state.levels, counts[0]), counts[1:]
-        last = self._followed(state.last, rows.answers[:, None, place])
+        last, since = self._followed(state.last, rows.answers[:, None, place]), state.since
         published = rows.keys.astype(np.int64)
         if len(smoothed) + len(newly) < len(published):  # carried without what smoothing remembers
             carried = np.setdiff1d(published, np.concatenate([smoothed, newly]), assume_unique=True)
             now = rows.answers[:, None, np.searchsorted(published, carried)]
             levels, recent, last = self._joined(levels, recent, last, now)
-            smoothed = np.concatenate([smoothed, carried])
+            smoothed, since = np.concatenate([smoothed, carried]), _extended(since, len(since) + len(carried), 0)
         if len(newly):
             now = rows.answers[:, np.searchsorted(published, newly)]
             history = np.stack([*(one.answers for one in earlier), now], axis=1)
             levels, recent, last = self._joined(levels, recent, last, history)
             smoothed = np.concatenate([smoothed, newly])
-            earlier = self._seen_since(history, earlier)
+            earlier = list(_with_since(self._seen_since(history, earlier), np.zeros(len(newly), np.int64)))
+            before = earlier[-1].since if earlier else None
+            since = np.concatenate([since, np.zeros(len(newly), np.int64) if before is None else before])
         order = np.argsort(smoothed)
-        rows = replace(self._seen_now(rows, order, levels, recent, last), earlier=tuple(earlier))
-        return smoothed, levels, recent, last, rows
+        (rows,) = _with_since([self._seen_now(rows, order, levels, recent, last)], since[order])
+        assert rows.since is not None
+        since[order] = rows.since
+        seen = replace(state, smoothed=smoothed, levels=levels, recent=recent, last=last, since=since)
+        return seen, replace(rows, earlier=tuple(earlier))
 
     def _seen_now(
         self, rows: KeyedRows, order: Integers, levels: LevelState, recent: Floats, last: Integers
@@ -350,11 +356,12 @@ class FoundKeys(KeyedCounts):
         if self.windows > 1:
             known = np.sum(~np.isnan(np.concatenate([levels.observed[None], recent])), axis=0)
             found = self.summed(rows.step, rows.keys, last.sum(axis=1)[:, order], known[order])
-            return replace(found, since=rows.since, smoothed=self._level.read_sum(levels, recent).take(order))
+            return replace(found, smoothed=self._level.read_sum(levels, recent).take(order))
         if not self.rising:
             return replace(rows, smoothed=self._level.read(levels).take(order))
         now, risen = self._level.read_rise(levels, recent)
-        return replace(rows, smoothed=now.take(order), rises=Rises(*(part[order] for part in risen)))
+        known = 1.0 if rows.step > self.rising else np.nan  # limits begin anew with a period, which is no rise
+        return replace(rows, smoothed=now.take(order), rises=Rises(*(known * part[order] for part in risen)))
 
     def _seen_since(self, history: Integers, earlier: Sequence[KeyedRows]) -> list[KeyedRows]:
         """Return rows of earlier steps with what is made of them, given all that was published of their keys."""
@@ -368,10 +375,7 @@ class FoundKeys(KeyedCounts):
             self.summed(one.step, one.keys, totals[:, i], min(i + 1, self.windows) * number)
             for i, one in enumerate(earlier)
         ]
-        return [
-            replace(one, since=before.since, smoothed=ends.take(i))
-            for i, (one, before) in enumerate(zip(found, earlier, strict=True))
-        ]
+        return [replace(one, smoothed=ends.take(i)) for i, one in enumerate(found)]
 
     def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
         """Return rows about several windows.
@@ -414,7 +418,8 @@ class FoundKeys(KeyedCounts):
         order = np.argsort(state.smoothed)
         some = order[np.searchsorted(state.smoothed[order], kept)]
         levels, recent, last = state.levels.select(some), state.recent[:, some], state.last[:, :, some]
-        known = {"smoothed": np.arange(len(kept)), "levels": levels, "recent": recent, "last": last}
+        known: dict[str, Any] = {"smoothed": np.arange(len(kept)), "since": np.zeros(len(kept), np.int64)}
+        known |= {"levels": levels, "recent": recent, "last": last}
         return replace(self.initial_state(carried=len(kept)), **known), kept
 
     def lasting(self, state: FoundState) -> Integers:
@@ -507,6 +512,7 @@ class FoundKeys(KeyedCounts):
             "found_at": state.found_at,
             "totals": state.totals,
             "smoothed": state.smoothed,
+            "since": state.since,
             **{f"levels_{name}": column for name, column in vars(state.levels).items()},
             **({"recent": state.recent} if self._behind else {}),
             **({"last": state.last} if self.windows > 1 else {}),
@@ -527,7 +533,7 @@ class FoundKeys(KeyedCounts):
         )
         windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
         levels = LevelState(*(fields[f"levels_{field.name}"] for field in dataclasses.fields(LevelState)))
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed")}
+        known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed", "since")}
         number = len(known["smoothed"])
         recent = fields["recent"] if self._behind else np.zeros((0, number))
         last = fields["last"] if self.windows > 1 else np.zeros((*self._no_sums.shape[:2], number), np.int64)
@@ -550,6 +556,14 @@ def _sums_over(answers: Integers, windows: int) -> Integers:
     totals = np.cumsum(answers, axis=1)
     totals[:, windows:] -= totals[:, :-windows].copy()
     return totals
+
+
+def _with_since(rows: Iterable[KeyedRows], since: Integers) -> Iterator[KeyedRows]:
+    """Yield rows of steps that follow each other with `since`, given that of the step before them."""
+    for one in rows:
+        assert one.smoothed is not None
+        since = np.where(one.smoothed.lower > 0, np.where(since > 0, since, one.step), 0)
+        yield replace(one, since=since)
 
 
 def _layout(fields: dict[str, Any]) -> set[tuple[str, str]]:

@@ -77,7 +77,8 @@ class KeyedRows:
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
-        since: int64, shape (n,): the first step of which each key has rows, or None where steps forget.
+        since: int64, shape (n,): the first of the steps without a gap, up to this one, in which the smoothed number of
+            a key is surely above 0, by its interval; 0 where it is not in this one. None where steps forget.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -109,7 +110,10 @@ class KeyedRows:
     def at_least(self, number: int) -> KeyedRows:
         """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""
         shown = self.counts if self.smoothed is None else self.smoothed.estimates
-        kept = shown >= number
+        return replace(self.where(shown >= number), earlier=tuple(one.at_least(number) for one in self.earlier))
+
+    def where(self, kept: NDArray[np.bool_]) -> KeyedRows:
+        """Return the rows of this step under a mask; those of earlier steps stay."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         some: Any = {name: column[kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
         return replace(
@@ -117,7 +121,6 @@ class KeyedRows:
             **some,
             smoothed=None if self.smoothed is None else self.smoothed.take(kept),
             rises=None if self.rises is None else Rises(*(part[kept] for part in self.rises)),
-            earlier=tuple(one.at_least(number) for one in self.earlier),
         )
 
 

@@ -301,7 +301,7 @@ def test_columns_of_a_snapshot_are_known():
     state = mechanism.initial_state(carried=1)
     assert found_keys._layout(mechanism._fields(state)) == {
         ("step", "int64 ()"),
-        *((name, "int64 ()") for name in ("found_at", "totals", "smoothed", "steps", "sizes", "keys")),
+        *((name, "int64 ()") for name in ("found_at", "totals", "smoothed", "since", "steps", "sizes", "keys")),
         ("values", "int64 (2,)"),
         ("recent", "float64 (2,)"),
         ("levels_observed", "float64 ()"),
@@ -439,11 +439,21 @@ def test_what_lasts_is_a_function_of_what_was_published(short_memory):
     assert kept
 
 
+def follow(since, steps):
+    """Check since when keys are surely above 0, given that of the step before by key; it is brought up to date."""
+    for rows in steps:
+        if not len(rows.keys):
+            continue
+        for key, lower, found in zip(rows.keys.tolist(), rows.smoothed.lower, rows.since, strict=True):
+            since[key] = (since.get(key) or rows.step) if lower > 0 else 0
+            assert found == since[key]
+
+
 @pytest.mark.parametrize("rising", [0, 1, 6])
 def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, rising):
     """Also in the period that follows."""
     short_memory = replace(short_memory, rising=rising)
-    level, history, seen = LocalLevel(short_memory.stddev(1)), {}, 0
+    level, history, since, seen = LocalLevel(short_memory.stddev(1)), {}, {}, 0
     state = short_memory.initial_state()
     for period in range(2):
         for step, rows in enumerate(stream(short_memory, 14, seed=period), start=1):
@@ -460,15 +470,20 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, risi
                         risen = level.smooth_rises(np.array(new[key], float)[:, None], rising)[1]
                         assert same([part[number] for part in one.rises], [part[place, 0] for part in risen])
             history |= new
+            follow(since, (*found.earlier, found))
             for number, key in enumerate(found.keys.tolist()):
                 ends = level.read(level.join(level.start(), np.array(history[key], float)[:, None]))
                 assert [end[number] for end in found.smoothed] == [end[0] for end in ends]
                 if rising:
                     risen = level.smooth_rises(np.array(history[key], float)[:, None], rising)[1]
-                    assert same([part[number] for part in found.rises], [part[-1, 0] for part in risen])
+                    if step > rising:
+                        assert same([part[number] for part in found.rises], [part[-1, 0] for part in risen])
+                    else:
+                        assert all(np.isnan(part[number]) for part in found.rises), "a period begins"
                 seen += 1
         state, kept = short_memory.renewed(state)
         assert state.found.tolist() == list(range(len(kept)))
+        since.clear()
         history = {number: history[key] for number, key in enumerate(kept.tolist())}
     assert seen > 50
 
@@ -495,7 +510,7 @@ def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_me
             assert [rows.step for rows in summed.earlier] == [rows.step for rows in found.earlier]
             new = {}
             for single, total in zip((*found.earlier, found), (*summed.earlier, summed), strict=True):
-                assert same(single.keys, total.keys) and same(single.since, total.since)
+                assert same(single.keys, total.keys)
                 places = total.of_each("counts", "count_stddev", "count_bound", "count_spread")
                 for number, (key, count, stddev, bound, spread) in enumerate(
                     zip(single.keys.tolist(), *places, strict=True)

@@ -94,34 +94,59 @@ def test_a_person_counts_so_often_in_all_streams_and_windows_that_the_noise_pays
     assert [transform.answer.counts.contributions for transform in (one, two, capped)] == [24, 48, 6]
 
 
-def test_an_item_that_is_found_late_has_rows_since_the_first_window_that_is_kept(monkeypatch):
+def reports(rows, period=None):
+    """Return the windows in which rows are surely above 0, and those since which they are without a gap: by hand."""
+    found, last = [], None
+    for row in sorted(rows, key=lambda row: row.window_start):
+        window = (row.window_start.micros // SECOND - START) // 10
+        if row.smoothed_lower > 0:
+            goes_on = last is not None and last[0] == window - 1 and (period is None or window % period)
+            last = window, last[1] if goes_on else window
+            found.append(last)
+    return found
+
+
+def test_an_item_that_is_found_late_is_reported_where_it_is_surely_there(monkeypatch):
     monkeypatch.setattr(found_keys, "MOST_KEPT", 3)
     transform = made(horizon=8)
     crowd = 3 * transform.answer.counts.law.scales[0].threshold
-    rows = rows_of(transform, {1: 1, 5: crowd, 6: crowd})
-    starts = [(row.window_start.micros // SECOND - START) // 10 for row in rows]
-    assert starts == [3, 4, 5, 6, 7]
-    assert windows_since(rows) == [3] * 5
-    assert [row.status for row in rows] == ["started", *["continues"] * 4]
-    assert [row.backfilled for row in rows] == [True, True, False, False, False]
-    assert {row.reported_at.micros // SECOND - START for row in rows[:3]} == {60}
-    assert all(row.lower <= max(0, row.count) <= row.upper for row in rows)
-    assert all(row.smoothed_lower <= row.smoothed <= row.smoothed_upper for row in rows)
+    everything = rows_of(transform.to_finish(), {1: 1, 4: crowd, 5: crowd, 6: crowd})
+    starts = [(row.window_start.micros // SECOND - START) // 10 for row in everything]
+    assert starts == [2, 3, 4, 5, 6, 7]
+    assert [row.backfilled for row in everything] == [True, True, False, False, False, False]
+    assert {row.reported_at.micros // SECOND - START for row in everything[:3]} == {50}
+    assert all(row.lower <= max(0, row.count) <= row.upper for row in everything)
+    assert all(row.smoothed_lower <= row.smoothed <= row.smoothed_upper for row in everything)
+    rows = rows_of(transform, {1: 1, 4: crowd, 5: crowd, 6: crowd})
+    assert [(start, since) for start, since in reports(everything) if start < 7] == [(4, 4), (5, 4), (6, 4)]
+    assert [row._replace(since=None, status="") for row in rows] == [
+        row._replace(since=None, status="") for row in everything if row.smoothed_lower > 0
+    ]
+    assert windows_since(rows) == [since for _, since in reports(everything)]
+    assert [row.status for row in rows][:3] == ["started", "continues", "continues"]
 
 
-def test_items_that_a_renewal_carries_are_there_since_its_first_window():
+@pytest.mark.parametrize("windows", [(1, 2, 5), (0, 1, 2, 3, 4, 5, 6, 7), (3, 4), (1, 3, 5, 6)])
+def test_reports_of_streams_and_of_finished_runs_go_on_without_a_gap_within_a_period(windows):
     transform = made(renew_every=40, end=START + 80)
     crowd = 3 * transform.answer.counts.law.scales[0].threshold
-    rows = rows_of(transform, {1: crowd, 2: crowd, 5: crowd})
-    assert windows_since(rows) == [0] * 4 + [4] * 4
-    assert [row.status for row in rows] == ["started", *["continues"] * 3] * 2
-    assert [row.backfilled for row in rows] == [True] + [False] * 7
+    people = dict.fromkeys(windows, crowd)
+    everything, rows = rows_of(transform.to_finish(), people), rows_of(transform, people)
+    starts = [(row.window_start.micros // SECOND - START) // 10 for row in rows]
+    assert set(windows) <= set(starts) and len(everything) > len(windows)
+    assert list(zip(starts, windows_since(rows), strict=True)) == reports(everything, period=4)
+    assert [row.status for row in rows] == ["started" if row.since == row.window_start else "continues" for row in rows]
+    finished = transform.finish(everything)
+    smoothed = transform.finish.smooth(everything)
+    starts = [(row.window_start.micros // SECOND - START) // 10 for row in finished]
+    assert list(zip(starts, windows_since(finished), strict=True)) == reports(smoothed, period=4)
+    assert {row.status for row in finished if row.since == row.window_start} == {"started"}
 
 
 def test_a_finished_run_is_smoothed_both_ways():
     transform = made(horizon=8)
     crowd = 3 * transform.answer.counts.law.scales[0].threshold
-    rows = rows_of(transform, dict.fromkeys(range(8), crowd))
+    rows = rows_of(transform.to_finish(), dict.fromkeys(range(8), crowd))
     finished = transform.finish(rows)
     assert [row._replace(smoothed=0, smoothed_lower=0, smoothed_upper=0) for row in finished] == [
         row._replace(smoothed=0, smoothed_lower=0, smoothed_upper=0) for row in rows

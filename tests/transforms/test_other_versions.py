@@ -22,7 +22,7 @@ from workloads import SECOND, START
 NAME = "found, rising"
 EVENTS = random_events(NAME, random.Random(1), 900)
 STOPPED = START + 10 * (WINDOWS // 2) + 5
-STAGE, COUNTS = PublishFound.kind, "FoundKeys state, rising 2"
+STAGE, COUNTS = PublishFound.kind, "FoundKeys state, with since, rising 2"
 
 
 @cache
@@ -151,8 +151,8 @@ def test_state_of_another_version_is_refused_and_the_right_one_goes_on(case):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"rising": 3}, "snapshot kind must be 'FoundKeys state, rising 3', got 'FoundKeys state, rising 2'"),
-        ({"rising": None}, "snapshot kind must be 'FoundKeys state', got 'FoundKeys state, rising 2'"),
+        ({"rising": 3}, "snapshot kind must be 'FoundKeys state, with since, rising 3', got"),
+        ({"rising": None}, "snapshot kind must be 'FoundKeys state, with since', got"),
         ({"end": START + 10 * 4 * WINDOWS}, "snapshot must be made by a mechanism with equal parameters"),
         ({"epsilon": 4.1}, "snapshot must be made by a mechanism with equal parameters"),
         ({"streams": ("s", "t", "another one")}, "state must be of a run with the same streams|kept by groups"),

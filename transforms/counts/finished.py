@@ -10,6 +10,7 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
+from privstream.transforms.timing.steps import Steps
 
 SECOND = 1_000_000
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
@@ -40,6 +41,8 @@ class SmoothFinished:
         rising: number of windows to look back for what rose; 0 for none.
         at_least: rows with a smaller smoothed number are left out; None for none.
         sums: what knows of how many windows counts are the sum, and their errors; None where they are of one.
+        steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
+            windows are not compared with those before it.
     """
 
     length: int
@@ -47,6 +50,7 @@ class SmoothFinished:
     rising: int = 0
     at_least: int | None = None
     sums: FoundKeys | None = None
+    steps: Steps | None = None
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -61,7 +65,8 @@ class SmoothFinished:
             return []
         numbers: dict[tuple[str, str], int] = {}
         item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
-        window = np.array([row.window_start.micros for row in rows]) // self.length
+        starts = np.array([row.window_start.micros for row in rows])
+        window = starts // self.length
         order = np.lexsort((window, item))
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])
@@ -77,6 +82,9 @@ class SmoothFinished:
             noisy, times = np.full((longest, len(last)), np.nan), np.ones((longest, len(last)))
             noisy[place], times[place] = counts[some], factors[some]
             ends[:, some] = [part[place] for part in self._ends(noisy, times)]
+        if self.rising and self.steps is not None:
+            period = self.steps.renewals((starts[order] - self.steps.origin) // self.steps.period)
+            ends[3:5, period != np.roll(period, self.rising)] = np.nan
         columns: dict[str, Any] = {}
         shown, off = ends[:3], unsure * ends[0]
         if self.sums is not None:

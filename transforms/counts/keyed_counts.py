@@ -235,7 +235,9 @@ class KeyedCounts(PrivateTransform):
             return None
         several = isinstance(self.mechanism, FoundKeys) and self.mechanism.windows > 1
         sums = cast(FoundKeys, self.mechanism) if several else None
-        return SmoothFinished(self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least, sums)
+        return SmoothFinished(
+            self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least, sums, self.steps
+        )
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import TOGETHER, Limit
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
@@ -47,6 +49,7 @@ class ByCounts:
         streams: public names of the streams, if they are known.
         shards: of items.
         missing: what must be given that items stay found; empty if they do, or are not to.
+        to_finish: whether `finish` gets the rows: then all of those of items that stay found are published.
     """
 
     counts: KeyedCounts
@@ -58,6 +61,7 @@ class ByCounts:
     streams: tuple[str, ...] | None
     shards: int
     missing: str = ""
+    to_finish: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -86,7 +90,7 @@ class ByCounts:
     @property
     def remarks(self) -> str:
         """What a reader of rows must know beside the detection threshold: how else an item is found."""
-        return f" {self.counts.found_claim}" if isinstance(self.counts, FoundKeys) else ""
+        return f" {self.counts.found_claim} {REPORTED}" if isinstance(self.counts, FoundKeys) else ""
 
     @property
     def advice(self) -> str:
@@ -145,9 +149,11 @@ class ByCounts:
         return replace(found, limits=(*self.limits, *found.limits), public=public)
 
     @property
-    def finish(self) -> SmoothFinished | None:
-        """Smooth counts of windows that follow each other, where items have one in each of them."""
-        return SmoothFinished(self.steps.size, self.counts.stddev(1)) if self.remembers else None
+    def finish(self) -> FinishedHitters | None:
+        """Smooth counts of windows that follow each other, where items have one in each of them, and say since when."""
+        if not self.remembers:
+            return None
+        return FinishedHitters(SmoothFinished(self.steps.size, self.counts.stddev(1)), self.steps)
 
     def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
         """Add nothing: where items are counted in every window, a clock does it."""
@@ -156,7 +162,12 @@ class ByCounts:
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
         """Add the last stages: from who has what, by shard of items, to rows."""
         publisher = HitterPublisher(
-            steps=self.steps, mechanism=self.counts, noise=self.noise, domain=self.domain, threshold=self.threshold
+            steps=self.steps,
+            mechanism=self.counts,
+            noise=self.noise,
+            domain=self.domain,
+            threshold=self.threshold,
+            everything=self.to_finish,
         )
         return publish_counts(
             held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
@@ -167,6 +178,44 @@ class ByCounts:
             key_shards=self.shards,
             timer_offset=timer_offset,
         )
+
+
+REPORTED = "They are reported in each window in which their smoothed count is surely above 0."
+
+
+@dataclass(frozen=True)
+class FinishedHitters:
+    """Makes the reports of a finished run from the rows of items that stay found, of all windows.
+
+    Those stay whose smoothed count is surely above 0, with the windows before and after it known.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        smooth: smooths the counts.
+        steps: the windows.
+    """
+
+    smooth: SmoothFinished
+    steps: Steps
+
+    def __call__(self, rows: Sequence[HeavyHitter]) -> list[HeavyHitter]:
+        """Return the reports, in the order of the rows."""
+        smoothed: list[HeavyHitter] = self.smooth(rows)
+        since: dict[tuple[str, str], tuple[int, Timestamp]] = {}
+        found: dict[int, HeavyHitter] = {}
+        for place in sorted(range(len(smoothed)), key=lambda place: smoothed[place].window_start):
+            row = smoothed[place]
+            step = self.steps.ending(row.window_end)
+            last, first = since.get((row.stream, row.item), (step, row.window_start))
+            if not row.smoothed_lower:
+                continue
+            goes_on = last == step - 1 and not self.steps.starts_afresh(last, step)
+            first = first if goes_on else row.window_start
+            since[row.stream, row.item] = step, first
+            found[place] = row._replace(since=first, status=CONTINUES if goes_on else STARTED)
+        Metrics.counter("privstream", HitterPublisher.counter).dec(len(smoothed) - len(found))
+        return [found[place] for place in sorted(found)]
 
 
 # What rows of both kinds say of a number. Their error bound is of other tests, and a rise is no column of hitters.
@@ -186,9 +235,11 @@ class HitterPublisher(KeyPublisher):
 
     Attributes:
         threshold: the least noisy count that is published, unless items stay found.
+        everything: whether all rows of items that stay found are published, and not only those that are surely above 0.
     """
 
     threshold: int
+    everything: bool = False
 
     counter: ClassVar[str] = "hits_published"
 
@@ -207,9 +258,12 @@ class HitterPublisher(KeyPublisher):
     ) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
         if found.since is None:
-            heavy = np.flatnonzero(found.counts >= self.threshold)
-            found = replace(found, keys=found.keys[heavy], counts=found.counts[heavy])
-        ago = np.zeros(len(found.keys), np.int64) if found.since is None else found.step - found.since
+            found = found.where(found.counts >= self.threshold)
+        elif not self.everything:
+            found = found.where(found.since > 0)
+        ago = np.zeros(len(found.keys), np.int64)
+        if found.since is not None:
+            ago = np.where(found.since > 0, found.step - found.since, 0)
         counted = super().rows(step, held, found, names, back=back)
         for row, windows in zip(counted, ago.tolist(), strict=True):
             since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -104,7 +105,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, with the method "counts", an item
-            stays found: it has a row in every window from then on, and in those before. That needs `start`, and `end`,
+            stays found, and is reported in each window in which its smoothed count is surely above 0, by the lower end
+            of its interval of 95%, from then on and before. That needs `start`, and `end`,
             `horizon` or `renew_every`, windows that do not overlap, and with `streams_per_person` also `streams`;
             without them, and where a known domain is tested, every window forgets.
         method: method that finds the items. "status" reports an item from the window in which it starts to the one in
@@ -318,9 +320,17 @@ class ShiftingHeavyHitters(PrivateTransform):
         """Arguments that the method taken does not use."""
         return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
 
+    def to_finish(self) -> Self:
+        """Return this transform with all rows of items that stay found: `finish` knows which of them are reports."""
+        if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
+            return self
+        made = copy.copy(self)
+        made.answer = replace(self.answer, to_finish=True)
+        return made
+
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """Smooth the counts of items that stay found."""
+        """Smooth the counts of items that stay found, and leave out those that are not surely above 0."""
         return self.answer.finish
 
     def _label(self, *, counted_from: int | None) -> str:
