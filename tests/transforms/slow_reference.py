@@ -58,7 +58,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     if transform.method == "status":
         return sorted(follow(transform, kept, names))
     if transform.method == "counts" and transform.answer.remembers:
-        return sorted(remember(transform, kept, names))
+        return with_streaks(remember(transform, kept, names), transform.steps.period)
     return with_streaks(decide(transform, kept, names), transform.steps.period)
 
 
@@ -204,8 +204,8 @@ def in_time(about: tuple, count: int | None, stddev: float, spread: int, since=N
 
 
 def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Count all holders of all items in every window, and publish the items that were found, all in one shard."""
-    counts, steps, rows, first_rows = transform.answer.counts, transform.steps, [], {}
+    """Count all holders of all items in every window, and report those found where they surely are, in one shard."""
+    counts, steps, rows = transform.answer.counts, transform.steps, []
     for stream in transform.streams or ("",):
         noise = transform.answer.noise.derive("stream", stream)
         state, numbers = counts.initial_state(), []
@@ -228,20 +228,12 @@ def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
             for one in (*found.earlier, found):  # in the order of windows
                 at, back = step - found.step + one.step, found.step - one.step
                 for place, (number, count) in enumerate(zip(one.keys.tolist(), one.counts.tolist(), strict=True)):
-                    item = names[numbers[number]]
-                    first = first_rows.setdefault((stream, item), at)
-                    status = "started" if at == first else "continues"
-                    row = in_time(
-                        (stream, *bounds(steps, at), item),
-                        count,
-                        one.count_stddev,
-                        one.count_spread,
-                        bounds(steps, first)[0],
-                        status,
-                    )
-                    ends = [None] * 3 if one.smoothed is None else [float(part[place]) for part in one.smoothed]
+                    about = (stream, *bounds(steps, at), names[numbers[number]])
+                    row = in_time(about, count, one.count_stddev, one.count_spread)
+                    ends = [float(part[place]) for part in one.smoothed]
                     smoothed = dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), ends, strict=True))
-                    rows.append(row._replace(**smoothed, reported_at=bounds(steps, step)[1], backfilled=back > 0))
+                    if ends[1] > 0:
+                        rows.append(row._replace(**smoothed, reported_at=bounds(steps, step)[1], backfilled=back > 0))
     return rows
 
 

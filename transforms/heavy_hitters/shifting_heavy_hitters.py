@@ -106,7 +106,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         streams_per_person: number of streams in which one person may appear, if events have a stream.
         forget: whether every window forgets which items were found before. Otherwise, with the method "counts", an item
             stays found, and is reported in each window in which its smoothed count is surely above 0, by the lower end
-            of its interval of 95%, from then on and before. That needs `start`, and `end`,
+            of its interval, from then on and before. That needs `start`, and `end`,
             `horizon` or `renew_every`, windows that do not overlap, and with `streams_per_person` also `streams`;
             without them, and where a known domain is tested, every window forgets.
         method: method that finds the items. "status" reports an item from the window in which it starts to the one in
