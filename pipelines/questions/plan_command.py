@@ -19,6 +19,7 @@ from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.stand_ins import STAND_INS
+from privstream.pipelines.terminal import NOTE
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -109,6 +110,7 @@ class PlanCommand:
                         name: {"reason": one} if isinstance(one, str) else one.to_dict() for name, one in found.items()
                     },
                     "error_without_delta": self._without_delta(arguments, epsilon),
+                    "advice": taken.advice,
                     "guarantee": taken.guarantee.to_dict(),
                 }
             )
@@ -196,7 +198,8 @@ class PlanCommand:
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
-            show(title, table, [*reasons, taken["sentence"], *better])
+            advice = [f"{NOTE}{budget['advice']}"] if budget["advice"] else []
+            show(title, table, [*reasons, taken["sentence"], *better, *advice])
             self._print_needed(budget["methods"])
 
     def _print_needed(self, methods: Mapping[str, Mapping[str, Any]]) -> None:
