@@ -128,7 +128,7 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
     if not widest(bands):
         return ""
     hidden = ", and are not drawn, since they would cover all lines" if too_wide(bands) else ""
-    return f" {meaning} They reach up to {widest(bands):,.0f} to either side{hidden}."
+    return f" {meaning} The widest reach {widest(bands):,.0f} above and below their line{hidden}."
 
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:

@@ -1,4 +1,4 @@
-"""Alerts of nobody: what is foretold of them is what noise alone does, and nothing is said where there are hardly any."""
+"""Alerts of nobody: what is foretold of them is what noise alone does; where there are hardly any, nothing is said."""
 
 import math
 

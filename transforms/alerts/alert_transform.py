@@ -112,6 +112,7 @@ class AlertTransform(PrivateTransform):
         return Accuracy(
             error=margin,
             failure_probability=plan.beta,
-            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}{in_words(false)}",
+            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}"
+            f"{in_words(false)}",
             numbers={"margin": margin, "tests": tests, **runs},
         )

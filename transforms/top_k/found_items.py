@@ -64,6 +64,11 @@ class FoundItems:
         """What is to be said of estimates."""
         return BY_ESTIMATES
 
+    @property
+    def scope(self) -> str:
+        """Which estimates are within their error bounds at once."""
+        return f"up to {MOST_ITEMS:,} items of a window together"
+
     def calibrate(self) -> None:
         """Find noise and thresholds once, at launch; workers receive them."""
         _ = self.mechanism.law
@@ -89,9 +94,9 @@ class FoundItems:
             failure_probability=counts.beta,
             claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
             f"{told}. {confidence}, each of {counts.bounded_keys:,} items is found that at least {surely:,} people "
-            f"have in a window. {confidence}, all estimates of a window are within their error bounds, which are at "
-            f"least {self.reach:,} people. The noise of a count has a standard deviation of {found['stddev']:.3g}; "
-            "estimates are smoothed over windows, and mostly closer.",
+            f"have in a window. {confidence}, estimates are within their error bounds of at least "
+            f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
+            f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
             numbers={
                 **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
                 **counts.needed,

@@ -33,6 +33,17 @@ and --method auto takes one of them.
 The margins of status are for people who have been charged fewer than --max_hits times.
 """
 
+MET = "Reports the windows in which numbers of people pass the thresholds of public rules, and by how much."
+BY_METHOD = {
+    "status": f"{MET} An alert starts, continues and ends: people are charged, and counted, only where it starts and "
+    "ends. Who has been charged as often as the run allows no longer counts. No run stops.",
+    "sparse_vector": f"{MET} Tests without an alert cost nothing. Alerts spend the budget; when it is spent, the run "
+    "stops, and its last row says so.",
+    "counts": f"{MET} Every number gets noise in every window, which is paid for before the run, and is compared with "
+    "its threshold. No alert costs anything, and no run stops.",
+}
+"""What a page says, of the method that ran."""
+
 SPEC = QuestionSpec(
     word="alerts",
     summary="report the windows in which numbers of people pass the thresholds of public rules",
@@ -56,6 +67,8 @@ SPEC = QuestionSpec(
         CHARGES,
     ),
     beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
+    only_by={"runs_stopped": "sparse_vector"},
+    by_method=BY_METHOD,
     files=("rules",),
     epilog=RULES,
     plan_epilog=f"{RULES}\n{NUMBERS}",

@@ -28,7 +28,7 @@ SPEC = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, because --max_contributions others count in its window",
+            "times an item of a person was left out, whose --max_contributions are used up",
             ("max_contributions",),
         ),
         Excess(
