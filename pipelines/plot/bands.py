@@ -105,7 +105,9 @@ def draw_bands(
         span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        style_axes(figure, axes, span=span, values=values, title=title, caption=caption)
+        lengths = {band.window for band in bands}
+        window = lengths.pop() if len(lengths) == 1 else 0
+        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window)
         freeze_layout(figure)
         place(axes, labels[::-1], _places(ranked[:top]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -80,7 +80,7 @@ class View:
         return cls(tuple(names), view.number, view.ends, bool(moments) and not any(time % DAY for time in moments))
 
     @classmethod
-    def _number(cls, rows: Sequence[Any], types: Sequence[str]) -> View:
+    def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
         names = [name for name in types if not name.startswith((SMOOTHED, RISE))]
         if any(getattr(row, SMOOTHED, None) is not None for row in rows):
@@ -159,7 +159,7 @@ def print_rows(
         console.print(Text(printable(told)))
 
 
-def _title(title: str, rows: Sequence[Any], view: View, types: Sequence[str]) -> str:
+def _title(title: str, rows: Sequence[Any], view: View, types: Collection[str]) -> str:
     """Return what stands above a table."""
     parts = [title] if title else []
     if "window_end" in types and "window_end" not in view.names:

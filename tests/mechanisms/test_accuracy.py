@@ -17,7 +17,8 @@ def test_a_limit_says_what_counts_and_what_is_missing():
         == "each person counts with at most 1 value in a window, chosen at random; who has 2 counts with one of them"
     )
     several = Limit.at_most("categories_per_row", 2, "category", "", "last", unit="event")
-    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones:")
+    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones; ")
+    assert several.text.endswith("an event that has 4 counts with half of them")
     other = Limit.at_most("", 3, "item", "", "those that are liked")
     assert (
         other.text

@@ -106,7 +106,7 @@ def _probability(rule: AlertRule, enough: Callable[[float, int], int]) -> float:
         middle = (low + high) // 2
         fits = rule.threshold >= enough(LARGEST * 2 ** (-middle / 8), rule.windows)
         low, high = (middle, high) if fits else (low, middle)
-    return LARGEST * 2.0 ** (-low / 8)
+    return float(LARGEST * 2.0 ** (-low / 8))
 
 
 def _listed(parts: Sequence[str]) -> str:
