@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.keyed_counts.found_keys import LASTING, FoundKeys
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, Names
@@ -82,9 +82,9 @@ class FoundItems:
     def prediction(self) -> Accuracy:
         """How many people must have an item for it to be found, and how far noisy counts are off."""
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [windows for windows in LASTING if windows <= (counts.horizon or windows)]
+        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed")]
         told = ", or by ".join(
-            f"{people:,} people in each of {windows} windows" if windows > 1 else f"{people:,} people in one window"
+            f"{people:,} people in each of {windows:,} windows" if windows > 1 else f"{people:,} people in one window"
             for windows in durations
             for people in [counts.needed[f"needed_in_{windows}"]]
         )
