@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 LEFT_OUT = {
-    WARNING: f"{MUCH:.0%} of the data or more is not in the answers, or changed, and intervals do not hold it",
+    WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, and "
+    "intervals do not hold it",
     NOTE: "most of the data is not what was asked for",
 }
 """What a line of the log becomes in Python, where only the log has exact numbers."""

@@ -61,7 +61,7 @@ def test_the_table_has_no_numbers_where_nobody_was_charged(folder, capsys, monke
     assert watch(output="-") == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "few" in line and "continues" in line]
-    assert line.split()[1:6] == ["few", "15", "-", "-", "-"]
+    assert line.split()[2:7] == ["few", "15", "-", "-", "-"]
     assert "±" in shown
     assert "epsilon" not in shown
 
