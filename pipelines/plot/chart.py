@@ -215,7 +215,10 @@ def _at_windows(axes: Axes, first: int, last: int, window: int) -> None:
     """Put ticks where windows of several days start, such as Mondays, as many as there is room for."""
     number = -(-(last - first) // window)
     starts = range(first, last, window * -(-number // MOST_TICKS))
-    axes.set_xticks([start / DAY for start in starts], [_day(start).rpartition(" ")[0] for start in starts])
+    texts = [_day(start).rpartition(" ")[0] for start in starts]
+    if first % DAY:  # days begin at another time in another zone
+        texts = [f"{text}\n{iso_8601(start)[11:16]}" for text, start in zip(texts, starts, strict=True)]
+    axes.set_xticks([start / DAY for start in starts], texts)
 
 
 def _day(micros: int) -> str:

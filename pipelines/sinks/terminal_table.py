@@ -222,7 +222,7 @@ def _rounded(value: float, spread: float | None) -> str:
     if isinstance(value, int) or abs(value) >= 1000 or value == round(value):
         digits = 0
     elif spread is None:
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+        return f"{value:.4g}"
     else:
         digits = 0 if spread >= 1 else min(6, 1 - math.floor(math.log10(max(spread, 1e-6))))
     return f"{value:,.{digits}f}".replace("-0", "0") if round(value, digits) == 0 else f"{value:,.{digits}f}"

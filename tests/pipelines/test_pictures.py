@@ -191,3 +191,6 @@ def test_windows_of_weeks_have_their_first_days_below_them(word: str) -> None:
     ]
     ticks = re.findall(r">(\d+ [A-Z][a-z][a-z])</text>", drawn(picture, many)["svg"])
     assert ticks[:3] == ["2 Mar", "23 Mar", "13 Apr"] and len(ticks) == 10
+    berlin = [row._replace(window_start=row.window_start - HOUR, window_end=row.window_end - HOUR) for row in rows]
+    svg = drawn(picture, berlin)["svg"]
+    assert ">1 Mar</text>" in svg and svg.count(">23:00</text>") == 6, "weeks of another zone say when they begin"

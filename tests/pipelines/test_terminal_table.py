@@ -9,7 +9,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.plot.promise import ALL_IN_FILES, Promise, shown_in_words
 from privstream.pipelines.sinks.terminal_table import print_rows
-from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeySum, RankedItem
+from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeySum, QuantileEstimate, RankedItem
 from rich.console import Console
 
 DAY = 86_400
@@ -84,6 +84,11 @@ def test_means_are_rounded_by_their_noise():
     line = printed([alert(335_300.123, 1000.0, 0.31)], Alert).splitlines()[-1]
     assert "335,300" in line and "334,300 ± 0.31" in line and "e+" not in line
     assert "since" not in printed([alert(1e6, 1e6, 1e5)], Alert, width=70)
+
+
+def test_numbers_whose_noise_is_not_known_have_four_digits():
+    row = QuantileEstimate("", MONDAY, MONDAY + DAY, 0.9, 123.44, 101.21, 1451.6)
+    assert printed([row], QuantileEstimate).splitlines()[-1].split() == ["2024-01-01", "0.9", "123.4", "101.2", "1,452"]
 
 
 def test_ranks_show_one_interval():

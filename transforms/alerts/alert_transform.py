@@ -112,7 +112,8 @@ class AlertTransform(PrivateTransform):
         return Accuracy(
             error=margin,
             failure_probability=plan.beta,
-            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}"
+            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together (a test is "
+            f"that of one rule in one window), {claim}"
             f"{in_words(false)}",
             numbers={"margin": margin, "tests": tests, **runs},
         )

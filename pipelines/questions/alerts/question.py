@@ -11,7 +11,8 @@ rules, one JSON object on each line:
 A rule is about the number of different people who have, within a window, an event of one of its items; without items,
 any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. With
 --method counts, "windows" is the number of windows in a row over which the mean of the numbers is compared: so many on
-average, not in each of them. Rules, and the file with them, are public.
+average, not in each of them. One rule with "windows" leaves counts as the only method of its run: put such rules into
+a run of their own, and the others can have status. Rules, and the file with them, are public.
 """
 
 NUMBERS = """\
