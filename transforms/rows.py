@@ -90,13 +90,14 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the gap without noise is at least. For any one test, the probability of an alert with a
             wrong bound is at most the beta of the transform.
-        epsilon_spent: what this alert has cost, rounded up; 0 with "status" and "counts", where alerts cost nothing.
+        epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
             longer tested.
         since: start of the window since which the rule has been met, in each window without a gap.
-        status: "started", "continues" or "ended". With the method "status" a rule that is met stays so until it ends;
-            its row then says "ended". Where it continues, `estimate` and all of `gap` are None. Others have no ends.
+        status: "started" in that window, "continues" in those that follow. With the method "status" a rule that is met
+            stays so until it ends; its row then says "ended", and where it continues, `estimate` and all of `gap` are
+            None.
     """
 
     stream: str
@@ -185,8 +186,10 @@ class RankedItem(NamedTuple):
             item is found.
         estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
             is smoothed over the windows until this one.
-        error_bound: how far the estimate is from that number at most, with probability 1 - beta; without a list, for
-            ten thousand items of the window together. It rests on no model, and says nothing of what limits leave out.
+        error_bound: how far the estimate is from that number at most, with probability 1 - beta: for each estimate by
+            itself with a list and the methods of gaps, for all items of the list in a window together with "counts",
+            and without a list for ten thousand items of a window together. It rests on no model, and says nothing of
+            what limits leave out.
         lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Without a list it
             rests on a model: counts stay near a level that moves. With a list and the method "counts" it is that of the
             noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what

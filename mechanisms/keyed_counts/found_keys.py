@@ -228,8 +228,8 @@ class FoundKeys(KeyedCounts):
 
     @property
     def needed(self) -> dict[str, int]:
-        """`people_needed` of some windows, by name: with an even chance, and likely, with 95%."""
-        lasting = [windows for windows in LASTING if windows <= (self.horizon or windows)]
+        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%."""
+        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {self.horizon or 1})
         return {
             f"{name}_in_{windows}": round(self.people_needed(windows, probability))
             for name, probability in (("needed", 0.5), ("likely", 0.95))
@@ -241,7 +241,7 @@ class FoundKeys(KeyedCounts):
         """What is said of items that are found, as sentences."""
         who = "events" if self.unit == "event" else "people"
         told = ", or ".join(
-            f"{number:,} {who} in each of {name.removeprefix('needed_in_')} windows"
+            f"{number:,} {who} in each of {int(name.removeprefix('needed_in_')):,} windows"
             for name, number in self.needed.items()
             if name.startswith("needed") and name != "needed_in_1"
         )

@@ -20,6 +20,7 @@ from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.stand_ins import STAND_INS
+from privstream.pipelines.terminal import NOTE
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -114,6 +115,7 @@ class PlanCommand:
                         name: {"reason": one} if isinstance(one, str) else one.to_dict() for name, one in found.items()
                     },
                     "error_without_delta": self._without_delta(arguments, epsilon),
+                    "advice": taken.advice,
                     "guarantee": taken.guarantee.to_dict(),
                 }
             )
@@ -192,17 +194,20 @@ class PlanCommand:
             table.add_column("method", no_wrap=True)
             for heading in columns.values():
                 table.add_column(heading, justify="right")
-            for name, found in budget["methods"].items():
+            methods = budget["methods"]
+            asked = {name: found for name, found in methods.items() if not _not_to_be_had(found.get("reason"))}
+            for name, found in asked.items():
                 mark = " (taken)" if name == budget["taken"] and len(budget["methods"]) > 1 else ""
                 table.add_row(f"{name}{mark}", *(shown(found.get(number)) for number in columns))
-            reasons = [f"{name}: {found['reason']}" for name, found in budget["methods"].items() if "reason" in found]
+            reasons = [f"{name}: {found['reason']}" for name, found in asked.items() if "reason" in found]
             taken = budget["methods"][budget["taken"]]
             guarantee = budget["guarantee"]
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
-            show(title, table, [*reasons, taken["sentence"], *better])
-            self._print_needed(budget["methods"])
+            advice = [f"{NOTE}{budget['advice']}"] if budget["advice"] else []
+            show(title, table, [*reasons, taken["sentence"], *better, *advice])
+            self._print_needed(asked)
 
     def _print_needed(self, methods: Mapping[str, Mapping[str, Any]]) -> None:
         """Print how many people an item needs by each method, if that is known, by the windows that it lasts."""
@@ -226,7 +231,9 @@ class PlanCommand:
         table = Table()
         table.add_column("method", no_wrap=True)
         table.add_column("epsilon", justify="right")
-        for name, epsilon in answer["epsilons"].items():
+        asked = [name for name in answer["epsilons"] if not _not_to_be_had(answer["reasons"].get(name))]
+        for name in asked:
+            epsilon = answer["epsilons"][name]
             table.add_row(name, "-" if epsilon is None else f"{rounded_up(epsilon):g}")
         able = {name: epsilon for name, epsilon in answer["epsilons"].items() if epsilon is not None}
         best = answer["taken"]
@@ -236,9 +243,14 @@ class PlanCommand:
             text = f"An epsilon of {LEAST_EPSILON:g} is enough, by {best}. Smaller ones are not tried."
         else:
             text = f"Least epsilon, rounded up: {rounded_up(able[best]):g}, by {best}."
-        reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items()]
+        reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items() if name in asked]
         about = [f"The error is {self.spec.error_means}."] if self.spec.error_means else []
         show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text, *about])
+
+
+def _not_to_be_had(reason: str | None) -> bool:
+    """Tell whether a method is no method of such a question: nobody has asked for it, and nothing can be changed."""
+    return reason is not None and reason.removeprefix("--").startswith(f"{METHOD} must be")
 
 
 def rounded_up(value: float) -> float:

@@ -20,7 +20,7 @@ from privstream.pipelines.accounts.run_identity import RunIdentity, identify, pu
 from privstream.pipelines.clock import clock
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.noise_key import noise_source
-from privstream.pipelines.plot.promise import Promise, columns_in_words
+from privstream.pipelines.plot.promise import Promise, shown_in_words
 from privstream.pipelines.questions.endless import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -118,7 +118,7 @@ class RunCommand:
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         shown = partial(in_words, parameters=vars(arguments))
         promise = Promise(run.guarantee_file, run.promised)
-        note = columns_in_words(row_type, promise)
+        note = partial(shown_in_words, row_type, promise)
         below = None if self.spec.below is None else partial(resolve(f"{ROOMS}.{self.spec.below}"), promise=promise)
         with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
             try:

@@ -11,7 +11,7 @@ from privstream.pipelines.plot.promise import columns_in_words, meaning, of_each
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell
-from privstream.pipelines.sinks.writers import COSTS
+from privstream.pipelines.sinks.terminal_table import COSTS
 
 MOST_WINDOWS = 4
 MOST_ROWS = 20

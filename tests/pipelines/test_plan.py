@@ -207,3 +207,34 @@ def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.Ca
 
 def test_a_plan_keeps_silent_about_a_delta_that_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert budget(capsys, "--horizon", "1")["error_without_delta"] is None
+
+
+def test_methods_that_nobody_can_have_are_no_errors(capsys):
+    given = ["plan", "top-k", "--delta", "1e-6", "--top", "5", "--windows", "8"]
+    for asked in (["--epsilon", "1"], ["--error", "100"]):
+        assert cli.main([*given, *asked]) == 0
+        shown = capsys.readouterr().out
+        assert "counts" in shown and "_gaps" not in shown and "method must be" not in shown
+    assert cli.main([*given, "--epsilon", "1", "--items", "100"]) == 0
+    assert "exponential_gaps" in capsys.readouterr().out
+
+
+def test_items_that_last_the_whole_run_are_told(capsys):
+    given = ["plan", "counts", "--delta", "1e-6", "--max_contributions", "30", "--epsilon", "1", "--windows", "8"]
+    assert cli.main(given) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1 window ┃ 4 windows ┃ 8 windows" in shown
+    assert re.search(r"by 74 people in each of 4 windows, or \d+ people in each of 8 windows", shown)
+    assert "surely found in one" in shown
+
+
+def test_the_plan_of_alerts_says_how_often_noise_alone_meets_a_rule(tmp_path, capsys):
+    rules = tmp_path / "rules"
+    rules.write_text('{"name": "kettle", "at_least": 40}\n{"name": "far", "at_least": 5000}\n')
+    given = ["plan", "alerts", "--epsilon", "1", "--delta", "1e-6", "--windows", "40"]
+    assert cli.main([*given, "--rules", str(rules)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "With nobody at all, noise alone is to meet rule 'kettle' in about" in shown
+    assert "NOTE: some alerts will be noise alone" in shown and "'far'" not in shown
+    assert cli.main([*given, "--rules", "3"]) == 0
+    assert "nobody" not in capsys.readouterr().out, "of rules that are not known nothing is said"

@@ -102,7 +102,7 @@ def test_odds_in_plain_words_are_right(folder: Path) -> None:
     alone = PrivacyGuarantee(unit=EVENT, neighbouring="replace_one", epsilon=1.0, delta=0.0, horizon=24)
     text = plain(page_of(folder, write(folder, "histogram", guarantee=alone)))
     assert "One event is protected, not a person" in text and "plus delta" not in text
-    assert "It holds for at most 24 steps." in text
+    assert "It holds for at most 24 windows." in text
 
 
 @pytest.mark.parametrize("word", WORDS)

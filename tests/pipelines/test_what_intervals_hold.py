@@ -203,10 +203,8 @@ def test_a_table_on_the_terminal_says_what_it_holds(
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"
     assert cli.main(line.split()) == 0
     shown = capsys.readouterr()
-    last = " ".join(shown.out.split()).rpartition("±: one standard deviation")[2]
-    assert last.startswith(
-        " of the noise. Error bound: where the numbers of people who count are, with probability 99%"
-    )
+    _, found, last = " ".join(shown.out.split()).rpartition("Between, by this model: ")
+    assert found and last.startswith("where the numbers of people who count are, with probability 95%, each by itself")
     assert "each person counts with at most 10 contributions in the whole run (max_contributions), those of" in last
     assert "\nWARNING: limits have left out" in shown.err
 

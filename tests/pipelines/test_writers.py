@@ -269,7 +269,7 @@ def printed(rows, row_type=HeavyHitter, **options):
 def test_the_terminal_table_shows_times_counts_and_error_bars():
     text = printed([hitter(count=1234, stddev=56.4)], title="Found")
     assert "Found" in text
-    assert "2024-01-01T00:00:00Z" in text
+    assert "2024-01-01 00:00" in text and "times in UTC" in text
     assert "1,234 ± 56" in text
     assert "stream" not in text
     assert "stream" in printed([hitter("b")])
@@ -286,7 +286,7 @@ def test_windows_of_one_length_tell_it_once():
     other = printed(
         [*hours, HeavyHitter.in_time("", start, start + 7200, "a", 1, 0.5, start, "started")], title="Found"
     )
-    assert "windows of" not in other and "2024-01-01T02:00:00Z" in other
+    assert "windows of" not in other and "2024-01-01 02:00" in other
     assert "window end" in printed([])
 
 
@@ -312,7 +312,7 @@ def test_a_narrow_terminal_leaves_nothing_out():
     print_rows([alert], Alert, title="alerts", console=console)
     text = console.file.getvalue()
     assert "…" not in text
-    assert "2024-01-01T00:00:00Z" in text
+    assert "2024-01-01 00:00" in text
 
 
 def test_the_terminal_table_escapes_markup_and_control_characters():

@@ -93,8 +93,11 @@ def test_auto_takes_what_never_stops(changes, taken):
         ({}, "end or renew_every must be given for counts: they pay for every window; delta must be > 0 for status; "),
         ({}, "sparse_vector, which stops when its budget is spent, is taken by its name alone"),
         ({"delta": 1e-6, "rules": FEW}, "with a rule that has at_most, status is taken by its name alone"),
-        ({"end": 5, "rules": UNTIL}, "^delta must be > 0 for status; until of rule 'few' is for the method 'status'"),
-        ({"delta": 1e-6, "rules": LASTING}, "windows of rule 'days' is for the method 'counts', and not for 'status'"),
+        (
+            {"end": 5, "rules": UNTIL},
+            "^delta must be > 0 for status; until of rule 'few' must not be given with",
+        ),
+        ({"delta": 1e-6, "rules": LASTING}, "windows of rule 'days' must be 1 with the method 'status', got"),
     ],
 )
 def test_auto_says_what_to_give_where_nothing_can_last(changes, message):
@@ -305,8 +308,8 @@ def test_a_state_of_other_rules_is_refused():
     [
         ({"end": 2}, "windows of rule 'days' must be <= the number of windows between start and end, .* 2, got 3"),
         ({"renew_every": 2}, "windows of rule 'days' must be <= .* until everything starts afresh, 2, got 3"),
-        ({"method": "sparse_vector"}, "windows of rule 'days' is for the method 'counts', and not for 'sparse_vector'"),
-        ({"method": "status"}, "windows of rule 'days' is for the method 'counts', and not for 'status'"),
+        ({"method": "sparse_vector"}, "windows of rule 'days' must be 1 with the method 'sparse_vector', got"),
+        ({"method": "status"}, "windows of rule 'days' must be 1 with the method 'status', got"),
     ],
 )
 def test_rules_over_several_windows_that_cannot_be(changes, message):

@@ -69,6 +69,10 @@ class CountedAlerts:
         """Numbers of windows that rules are about."""
         return sorted({rule.windows for rule in self.plan.rules})
 
+    def enough(self, tail: float, windows: int) -> int:
+        """Return the least threshold that a mean of noise over so many windows meets with such a probability."""
+        return -(-(self._exceeded(tail, windows) + 1) // windows)
+
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
         parts = []

@@ -97,7 +97,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def guarantee(self) -> PrivacyGuarantee:
         """What is promised: over the whole run and all streams, or to what a person does until all starts afresh."""
         steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
-        return self.promise if steps is None else of_period(self.promise, steps)
+        return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
     @property
     @abstractmethod
