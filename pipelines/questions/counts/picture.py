@@ -19,7 +19,6 @@ NOTHING = "There are no rows."
 Counted = KeyCount | HeavyHitter
 """Rows that can be drawn; heavy hitters only if they are smoothed."""
 
-UNSURE = " Where a line has a gap, the item's smoothed count was not surely above 0: it is not reported."
 MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
@@ -39,7 +38,7 @@ def prepare(given: Given) -> Drawing:
         text += f" {rises_in_words(counted, [], given.promise)}"
     text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
-        text += UNSURE if isinstance(given.rows[0], HeavyHitter) else _gaps(given.promise)
+        text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
     of_people = over in (None, "window", "start")  # else a person has a contribution in each of several windows
     title = given.title("People with each item" if of_people else "Contributions of people to each item")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 from privstream.pipelines.plot.bands import draw_bands
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.timeline import Timeline, draw
 from privstream.pipelines.plot.truth import Verdict, detection_threshold, judge
 from privstream.pipelines.questions.counts.picture import bands, by_model, caption, is_smoothed
 from privstream.pipelines.simulate.event_writers import ItemHolders
+
+UNSURE = " Where a line has a gap, the item's smoothed count was not surely above 0: it is not reported."
 
 
 def prepare(given: Given) -> Drawing:
@@ -37,6 +40,8 @@ def _curves(given: Given, verdict: Verdict | None, threshold: int | None) -> Dra
     """Return what draws smoothed counts, as those of `counts`, and says what was missed."""
     found = bands(given.rows, given.truth or [], each=True)
     text = caption(given.rows, found, by_model(given.promise)) + given.when
+    if any(np.isnan(band.estimates).any() for band in found):
+        text += UNSURE
     if verdict is not None and threshold is not None:
         text = f"{text} {verdict.of_heavy(threshold)}"
     title, values = given.title("Heavy hitters: items of many people"), f"{given.counted('people')} in a window"
