@@ -327,7 +327,7 @@ class FoundKeys(KeyedCounts):
         place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
         smoothed, counts = state.smoothed, np.concatenate([state.recent, rows.counts[None, place]])
         levels, recent = self._level.advance(state.levels, counts[0]), counts[1:]
-        last, since = self._followed(state.last, rows.answers[:, None, place]), state.since
+        last, since = self._followed(state.last, rows.answers[:, None, place]), state.since.copy()  # the state stays
         published = rows.keys.astype(np.int64)
         if len(smoothed) + len(newly) < len(published):  # carried without what smoothing remembers
             carried = np.setdiff1d(published, np.concatenate([smoothed, newly]), assume_unique=True)
