@@ -87,7 +87,7 @@ EXAMPLES = {
             "--items_per_step 0 --horizon 3": "--items_per_step must be >= 1, got 0",
             "--count_share 1": "--count_share must be in [0, 1), got 1.0",
         },
-        values={"renew_every": "1h --start 2024-01-01"},
+        values={"renew_every": "1h --start 2024-01-01", "forget": "--method counts"},
     ),
     "counts": QuestionExample(
         options="--window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",

@@ -25,7 +25,7 @@ RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(n
 RENEWED = {
     "counts": COUNTS | {"forget": True},
     "counts since the start": COUNTS,
-    "counts of the last windows": COUNTS,
+    "counts of the last windows": COUNTS | {"forget": True},
     "counts of a list": COUNTS,
     "heavy hitters": HITTERS,
     "heavy hitters of a list": HITTERS,
