@@ -102,7 +102,7 @@ def methods_for(hours: int, hits: Sequence[int]) -> list[Method]:
     def made(method: str, max_hits: int) -> ShiftingHeavyHitters:
         return ShiftingHeavyHitters(
             epsilon=EPSILON, delta=DELTA, max_hits=max_hits, window=WINDOW, start=0, horizon=hours,
-            method=method, beta=BETA, noise=SeededNoise(0),
+            method=method, forget=method == "counts", beta=BETA, noise=SeededNoise(0),
         )  # fmt: skip
 
     task = Task(epsilon=EPSILON, delta=DELTA, beta=BETA, steps=hours, tests=1_000_000)

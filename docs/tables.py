@@ -29,7 +29,11 @@ TABLES = {
     ),
     "docs/commands.md": table(
         ("command", "`--method auto` takes the most accurate of"),
-        *((f"`{spec.word}`", code(spec.methods)) for spec in SPECS if spec.methods),
+        *(
+            (f"`{spec.word}`", code(name for name in spec.methods if name not in spec.by_name))
+            for spec in SPECS
+            if spec.methods
+        ),
     ),
     "docs/beam_yaml.md": table(
         ("transform", "its keys are the options of", "fields of its rows"),

@@ -46,14 +46,17 @@ class Limit(NamedTuple):
 
         Example:
             >>> Limit.at_most("items_per_step", 2, "item", "in a window", "last").text
-            'each person counts with at most 2 items in a window (items_per_step), the last ones: with half of 4'
+            'each person counts with at most 2 items in a window (items_per_step), the last ones; who has 4 counts \
+with half of them'
         """
         plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
         ones = "ones" if most > 1 else "one"
         known = {"random": "chosen at random", "first": f"the first {ones}", "last": f"the last {ones}"}
-        things, missing = (plural, f"half of {2 * most:,}") if most > 1 else (thing, "one of 2")
+        things, part = (plural, "half") if most > 1 else (thing, "one")
+        who = "who" if unit == "person" else f"{'an' if unit[0] in 'aeiou' else 'a'} {unit} that"
         parts = [f"each {unit} counts with at most {most:,} {things}", where, f"({option})" if option else ""]
-        return cls(option, f"{' '.join(filter(None, parts))}, {known.get(kept, kept)}: with {missing}", lasting)
+        left = f"{who} has {2 * most:,} counts with {part} of them"
+        return cls(option, f"{' '.join(filter(None, parts))}, {known.get(kept, kept)}; {left}", lasting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +152,11 @@ class Accuracy:
         checks.probability("failure_probability", self.failure_probability)
 
     @property
+    def confidence(self) -> float:
+        """The probability with which the statement is right."""
+        return 1.0 - self.failure_probability
+
+    @property
     def sentence(self) -> str:
         """The statement, and what it leaves out."""
         left_out = self.coverage.leaves_out
@@ -161,5 +169,5 @@ class Accuracy:
             **self.numbers,
             "failure_probability": self.failure_probability,
             "sentence": self.sentence,
-            "intervals": self.coverage.to_dict(),
+            "intervals": self.coverage.to_dict() | {"probability": self.coverage.probability or self.confidence},
         }

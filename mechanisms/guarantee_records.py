@@ -48,7 +48,7 @@ CURVES: Mapping[str, type] = {
 }
 """All curves that mechanisms have, by the names under which they are written: frozen records of plain numbers."""
 
-WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name not in ("unit", "curve"))
+WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name not in ("unit", "curve", "step"))
 
 
 def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,18 +21,26 @@ _DRIFTS = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # standard deviation of the level's 
 _SCATTERS = (0.0, 1.0, 4.0)  # variance of a count around its level, in units of the level: 1 is Poisson's law
 _GRID = [(drift, scatter) for scatter in _SCATTERS for drift in _DRIFTS]
 _BREAK = 25.0  # a square so many times as large as its variance is a jump, which no drift explains
+_ALONE = 3.25**2  # a square so many times as large as what the models leave of the variance of noise is no noise
+_LEAST_OFF = 0.1
 _SWITCH = 0.01  # probability that another model holds from a window on: what was quiet may burst
 _SQUARINGS = 8
 _TOGETHER = 1 << 21  # numbers of one array when a file is smoothed
+_SUMMED = 1 << 19  # the same where windows are summed, which needs more arrays
 _LONGEST, _MARGIN = 8192, 1024  # windows that are smoothed at once, and of those before and after that are used
 _LARGEST = 2.0**63
 LEAST_STDDEV = 1e-6
 """Of noise: smaller noise is as good as none."""
 
+
 MOST_RISING = 64
 """Windows to look back at most for what rose."""
 
+MOST_SUMMED = 1024
+"""Windows of a sum at most."""
+
 _NORMAL = 1.959963984540054
+_STUDENT = 2.178812829667229  # as far reach 95% of Student's law with twelve degrees of freedom
 _FARTHEST = 100.0  # deviations: beyond, squares could be infinite
 _SURE = 0.999
 
@@ -43,6 +51,10 @@ class Smoothed(NamedTuple):
     estimates: Floats
     lower: Floats
     upper: Floats
+
+    def take(self, some: Any) -> Smoothed:
+        """Return those at some places of the first axis."""
+        return Smoothed(*(ends[some] for ends in self))
 
 
 class Rises(NamedTuple):
@@ -116,7 +128,8 @@ class _Ends(NamedTuple):
         kept_off: by how much the count moves with the level.
         variances: of the level.
         weights: of the models, up to a factor.
-        estimates: mixed over models, at least 0.
+        ends: mixed over models: the count, at least 0, and its interval.
+        gain: which part of an error of the level in the next window this one shares; nothing where there is none.
     """
 
     factor: Floats | float
@@ -125,7 +138,43 @@ class _Ends(NamedTuple):
     kept_off: Floats
     variances: Floats
     weights: Floats
-    estimates: Floats
+    ends: tuple[Floats, Floats, Floats]
+    gain: Floats
+
+
+class _Sums(NamedTuple):
+    """What the models know of sums over windows that follow each other: arrays of one shape.
+
+    Attributes:
+        means, variances: of the sum.
+        onward: by how much the sum moves with an error of the level in the window after them.
+        shared: covariance of the sum with the level in their first window.
+        gain: which part of an error of the level in the window after them that in their first one shares.
+    """
+
+    means: Floats
+    variances: Floats
+    onward: Floats
+    shared: Floats
+    gain: Floats
+
+    def then(self, later: _Sums) -> _Sums:
+        """Return sums over these windows and those after them: given the level there, the two are independent."""
+        return _Sums(
+            self.means + later.means,
+            self.variances + later.variances + 2 * self.onward * later.shared,
+            self.onward * later.gain + later.onward,
+            self.shared + self.gain * later.shared,
+            self.gain * later.gain,
+        )
+
+    def delayed(self, windows: int) -> _Sums:
+        """Return, for each window (first axis), what these are for the one so many windows before."""
+        return _Sums(*(_delayed(part, windows, empty) for part, empty in zip(self, _NOTHING, strict=True)))
+
+
+_NOTHING = (0.0, 0.0, 0.0, 0.0, 1.0)  # sums over no window
+_Finish = Callable[[Iterator[_Ends]], list[Floats]]
 
 
 @dataclass(frozen=True)
@@ -136,6 +185,7 @@ class LocalLevel:
     counts scatter around it, is not known: for each key 18 Kalman filters try 6 drifts with 3 scatters each, weighed by
     their likelihoods, where another one may take over at any time. Where a count is five standard deviations from what
     a filter expected, this filter starts anew, so that a jump is neither smoothed away nor spread over other windows.
+    A count that no filter explains, as in a burst of one window, stands as it is.
     The estimate is one of the count, not of the level. A key has the same estimates, bit for bit, alone and among other
     keys.
 
@@ -215,7 +265,7 @@ class LocalLevel:
 
     def read(self, state: LevelState) -> Smoothed:
         """Return estimates for the newest window, given windows up to it: arrays of shape (keys,)."""
-        ends = _mixed(_parts(state.observed, state.levels, state.variances, self._noise), state.weights)
+        ends = _mixed(_parts(state.observed, state.levels, state.variances, self._noise, state.weights), state.weights)
         return Smoothed(*(np.round(part, 1) for part in ends))
 
     def read_rise(self, state: LevelState, recent: ArrayLike) -> tuple[Smoothed, Rises]:
@@ -231,12 +281,30 @@ class LocalLevel:
         Returns:
             Arrays of shape (keys,): what `read` gives after these windows, and the rises.
         """
-        rows = _counts("recent", recent, dimensions=2)
-        size = max(1, _TOGETHER // (len(_GRID) * (len(rows) + 1)))
-        some = [slice(i, i + size) for i in range(0, max(1, len(state)), size)]
-        parts = [self._last_rise(state.select(part), rows[:, part]) for part in some]
-        ends = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        ends = self._read(state, recent, lambda found, windows: _with_rises(found, windows - 1))
         return Smoothed(*ends[:3]), Rises(*ends[3:])
+
+    def read_sum(self, state: LevelState, recent: ArrayLike) -> Smoothed:
+        """Return estimates for the sum over the window of a state and those since then, given windows up to the newest.
+
+        Args:
+            state: the state after the first of these windows.
+            recent: as for `read_rise`. Windows before the first one of a key are not in its sum.
+
+        Returns:
+            Arrays of shape (keys,).
+        """
+        return Smoothed(*self._read(state, recent, _with_sums)[3:])
+
+    def _read(
+        self, state: LevelState, recent: ArrayLike, finish: Callable[[Iterator[_Ends], int], list[Floats]]
+    ) -> list[Floats]:
+        """Return what `finish` makes of the window of a state and those since then, for the last one of them."""
+        rows = _counts("recent", recent, dimensions=2)
+        windows = len(rows) + 1
+        some = _parted(len(state), _SUMMED // (len(_GRID) * windows))
+        last = ([part[-1] for part in finish(self._since(state.select(part), rows[:, part]), windows)] for part in some)
+        return [np.concatenate(part) for part in zip(*last, strict=True)]
 
     def smooth(self, values: ArrayLike, factors: ArrayLike = 1.0) -> Smoothed:
         """Return estimates for all windows of a finished file, each given earlier and later windows.
@@ -273,21 +341,47 @@ class LocalLevel:
         """
         if checks.integer("rising", rising, minimum=0) > MOST_RISING:
             raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
+        ends = self._in_pieces(values, factors, 0, lambda found: _with_rises(found, rising))
+        return Smoothed(*ends[:3]), Rises(*ends[3:])
+
+    def smooth_sums(self, values: ArrayLike, windows: int, factors: ArrayLike = 1.0) -> tuple[Smoothed, Smoothed]:
+        """Return what `smooth` gives, and the same of sums over each window and those before it, so many in all.
+
+        The interval of a sum knows which errors its windows share, being estimated from the same counts. It is one of
+        Student's law with twelve degrees of freedom, for errors of the model add up: in weeks of flights with small
+        noise 93% are in a normal one, and in this one 95%.
+
+        Args:
+            values: as for `smooth`.
+            windows: of a sum, from 1 to MOST_SUMMED; fewer where a key has no more.
+            factors: as for `smooth`.
+
+        Returns:
+            Arrays of shape (windows, keys).
+
+        Raises:
+            ValueError: `values` breaks a rule of `smooth`, or `windows` is out of range.
+        """
+        if checks.integer("windows", windows, minimum=1) > MOST_SUMMED:
+            raise ValueError(f"windows must be <= {MOST_SUMMED}, got {windows}")
+        ends = self._in_pieces(values, factors, windows, lambda found: _with_sums(found, windows))
+        return Smoothed(*ends[:3]), Smoothed(*ends[3:])
+
+    def _in_pieces(self, values: ArrayLike, factors: ArrayLike, before: int, finish: _Finish) -> list[Floats]:
+        """Smooth some windows and some keys at once; `before`: windows before each that `finish` looks at."""
         rows = _series("values", values)
         times = np.broadcast_to(np.asarray(factors, np.float64), rows.shape)
-        pieces = [self._piece(rows, times, first, rising) for first in range(0, len(rows), _LONGEST)]
-        parts = [np.concatenate(part) for part in zip(*pieces, strict=True)]
-        return Smoothed(*parts[:3]), Rises(*parts[3:])
+        pieces = [self._piece(rows, times, first, before, finish) for first in range(0, len(rows), _LONGEST)]
+        return [np.concatenate(part) for part in zip(*pieces, strict=True)]
 
-    def _piece(self, rows: Floats, factors: Floats, first: int, rising: int) -> list[Floats]:
+    def _piece(self, rows: Floats, factors: Floats, first: int, before: int, finish: _Finish) -> list[Floats]:
         """Smooth some windows, with those around them: in a very long series what is far away has no weight."""
-        start, end = max(0, first - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
+        start, end = max(0, first - before - _MARGIN), min(len(rows), first + _LONGEST + _MARGIN)
         rows, factors = rows[start:end], factors[start:end]
-        size = max(1, _TOGETHER // (len(_GRID) * len(rows)))
-        some = [slice(i, i + size) for i in range(0, max(1, rows.shape[1]), size)]
-        both = [self._both_ways(rows[:, part], factors[:, part], rising) for part in some]
+        some = _parted(rows.shape[1], (_SUMMED if before else _TOGETHER) // (len(_GRID) * len(rows)))
+        both = [finish(self._both_ways(rows[:, part], factors[:, part])) for part in some]
         inside = slice(first - start, first - start + _LONGEST)
-        return [np.concatenate(part, axis=1)[inside] for part in zip(*((*a, *b) for a, b in both), strict=True)]
+        return [np.concatenate(part, axis=1)[inside] for part in zip(*both, strict=True)]
 
     @functools.cached_property
     def _noise(self) -> float:
@@ -314,32 +408,28 @@ class LocalLevel:
         weights = np.where(first, 1.0, _normed(_switched(state.weights) * likely))
         return _Step(LevelState(row, levels, variances, weights), anew, likely)
 
-    def _both_ways(self, rows: Floats, factors: Floats, rising: int) -> tuple[Smoothed, Rises]:
-        """Go forward, and then back; a rise is of a window against the one `rising` windows before."""
+    def _both_ways(self, rows: Floats, factors: Floats) -> Iterator[_Ends]:
+        """Go forward, and then back."""
         rows, noises = rows / factors, self._noise / np.square(factors)
         steps = [_Step(self._before(rows.shape[1]), np.zeros(0, np.bool_), np.zeros(0))]
         for row, noise in zip(rows, noises, strict=True):
             steps.append(self._step(steps[-1].state, row, noise))
-        return self._backward(steps[1:], list(factors), list(noises), rising)
+        return self._backward(steps[1:], list(factors), list(noises))
 
-    def _last_rise(self, state: LevelState, rows: Floats) -> list[Floats]:
-        """Return estimates for the last of some windows, and its rise since the window of a state."""
+    def _since(self, state: LevelState, rows: Floats) -> Iterator[_Ends]:
+        """Go forward from a state over some windows, and then back to it."""
         steps = [_Step(state, np.zeros(0, np.bool_), np.zeros(0))]
         for row in rows:
             steps.append(self._step(steps[-1].state, row, self._noise))
-        ends, rises = self._backward(steps, [1.0] * len(steps), [self._noise] * len(steps), len(rows))
-        return [part[-1] for part in (*ends, *rises)]
+        return self._backward(steps, [1.0] * len(steps), [self._noise] * len(steps))
 
     def _backward(
-        self, steps: Sequence[_Step], factors: Sequence[Floats | float], noises: Sequence[Floats | float], rising: int
-    ) -> tuple[Smoothed, Rises]:
-        """Go back with the smoother of Rauch, Tung and Striebel, which stops at new starts."""
+        self, steps: Sequence[_Step], factors: Sequence[Floats | float], noises: Sequence[Floats | float]
+    ) -> Iterator[_Ends]:
+        """Go back with the smoother of Rauch, Tung and Striebel, which stops at new starts: the last window first."""
         state = steps[-1].state
-        levels, variances = state.levels, state.variances
+        levels, variances, gain = state.levels, state.variances, np.zeros_like(state.levels)
         later = np.ones_like(levels)  # likelihood of what comes later
-        found, rises = [], []
-        after: deque[_Ends] = deque(maxlen=rising + 1)
-        gains: deque[Floats] = deque(maxlen=rising)
         for place in reversed(range(len(steps))):
             state = steps[place].state
             if place + 1 < len(steps):
@@ -349,28 +439,109 @@ class LocalLevel:
                 levels = state.levels + gain * (levels - state.levels)
                 variances = state.variances + np.square(gain) * (variances - predicted)
                 later = np.where(np.isnan(likely), later, _normed(_switched(likely * later)))
-                gains.append(gain)
             weights = state.weights * later
-            parts = _parts(state.observed, levels, variances, noises[place])
+            parts = _parts(state.observed, levels, variances, noises[place], weights)
             ends = _mixed(parts, weights)
-            found.append([end * factors[place] for end in ends])
-            if rising:
-                after.append(_Ends(factors[place], *parts, variances, weights, found[-1][0]))
-                if len(after) > rising:
-                    rises.append(_spread(after[-1], after[0], functools.reduce(np.multiply, gains)))
-        smoothed = Smoothed(*(np.round(np.stack(part[::-1]), 1) for part in zip(*found, strict=True)))
-        return smoothed, _rises(smoothed.estimates, rises[::-1], rising)
+            first, low, high = (end * factors[place] for end in ends)
+            yield _Ends(factors[place], *parts, variances, weights, (first, low, high), gain)
 
 
-def _parts(observed: Floats, levels: Floats, variances: Floats, noise: Floats | float) -> tuple[Floats, Floats, Floats]:
+def _with_rises(found: Iterable[_Ends], rising: int) -> list[Floats]:
+    """Return estimates and intervals of all windows, and how far each is from the one so many before, with deviations.
+
+    Args:
+        found: all windows, the last one first.
+        rising: number of windows; 0 for no rises.
+    """
+    ends, spreads = [], []
+    after: deque[_Ends] = deque(maxlen=rising + 1)
+    for one in found:
+        ends.append(one.ends)
+        after.append(one)
+        if rising and len(after) > rising:
+            spreads.append(_spread(after[-1], after[0], functools.reduce(np.multiply, [n.gain for n in [*after][1:]])))
+    smoothed = _smoothed(ends)
+    return [*smoothed, *_rises(smoothed.estimates, spreads[::-1], rising)]
+
+
+def _with_sums(found: Iterable[_Ends], windows: int) -> list[Floats]:
+    """Return estimates and intervals of all windows, and of the sums over each and those before it, so many in all.
+
+    Args:
+        found: all windows, the last one first.
+        windows: of a sum.
+    """
+    every = [*found][::-1]
+    factor = np.stack([np.broadcast_to(one.factor, one.ends[0].shape) for one in every])[:, None]
+    known = ~np.isnan(np.stack([one.means for one in every]))
+    weights, gain, variances = (
+        np.stack([getattr(one, name) for one in every]) for name in ("weights", "gain", "variances")
+    )
+    moves = factor * np.stack([one.kept_off for one in every])
+    parts = (
+        factor * np.stack([one.means for one in every]),
+        np.square(factor) * np.stack([one.within for one in every]),
+        moves * gain,
+        moves * variances,
+        gain,
+    )
+    each = _Sums(*(np.where(known, part, empty) for part, empty in zip(parts, _NOTHING, strict=True)))
+    sums = _over(each, windows)
+    estimates = np.stack([one.ends[0] for one in every])
+    added = np.cumsum(np.nan_to_num(estimates), axis=0)
+    added = added - _delayed(added, windows, 0.0)
+    apart = sums.means - added[:, None]
+    mixed = np.stack([_sum(w * (v + a * a)) / _sum(w) for w, v, a in zip(weights, sums.variances, apart, strict=True)])
+    reach = _STUDENT * np.sqrt(mixed)
+    total = np.where(np.isnan(estimates), np.nan, added)
+    return [
+        *_smoothed([one.ends for one in every[::-1]]),
+        *(np.round(end, 1) for end in (total, np.maximum(total - reach, 0.0), total + reach)),
+    ]
+
+
+def _over(each: _Sums, windows: int) -> _Sums:
+    """Return the sums over each window and those before it, so many in all, or all that there are."""
+    found, size = each.delayed(len(each.means)), 0
+    for power in range(windows.bit_length()):
+        if power:
+            each = each.delayed(1 << power - 1).then(each)
+        if windows >> power & 1:
+            found, size = each.delayed(size).then(found), size + (1 << power)
+    return found
+
+
+def _delayed(part: Floats, windows: int, empty: float) -> Floats:
+    """Return an array moved on by so many windows, its first axis, with another number where nothing comes from."""
+    windows = min(windows, len(part))
+    return np.concatenate([np.full_like(part[:windows], empty), part[: len(part) - windows]])
+
+
+def _smoothed(ends: Sequence[tuple[Floats, Floats, Floats]]) -> Smoothed:
+    """Return estimates and intervals of windows, given the last one first."""
+    return Smoothed(*(np.round(np.stack(part[::-1]), 1) for part in zip(*ends, strict=True)))
+
+
+def _parted(number: int, size: int) -> list[slice]:
+    """Return slices of so many numbers, at least one, and that for none."""
+    return [slice(i, i + max(1, size)) for i in range(0, max(1, number), max(1, size))]
+
+
+def _parts(
+    observed: Floats, levels: Floats, variances: Floats, noise: Floats | float, weights: Floats
+) -> tuple[Floats, Floats, Floats]:
     """Return mean and variance of the count in each model, and by how much it moves with the level.
 
-    Of its distance from the level, a count keeps the share that is scatter and not noise.
+    Of its distance from the level, a count keeps the share that is scatter and not noise. A count that noise alone does
+    not explain, given the models together, is none of theirs, as in a burst of one window: it stands as it is.
     """
     scattered = _scattered(levels)
     kept = scattered / (scattered + noise)
     means = levels + kept * (observed - levels)
-    return means, kept * noise + np.square(1 - kept) * variances, 1 - kept
+    within, total = kept * noise + np.square(1 - kept) * variances, _sum(weights)
+    off = observed - _sum(weights * means) / total
+    alone = np.square(off) > _ALONE * np.maximum(noise - _sum(weights * within) / total, _LEAST_OFF * noise)
+    return (np.where(alone, observed, means), np.where(alone, noise, within), np.where(alone, 0.0, 1 - kept))
 
 
 def _mixed(parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -392,7 +563,7 @@ def _spread(before: _Ends, now: _Ends, gain: Floats) -> Floats:
     """
     shared = gain * now.variances * before.kept_off * now.kept_off * before.factor * now.factor
     within = np.square(now.factor) * now.within + np.square(before.factor) * before.within - 2 * shared
-    apart = now.factor * now.means - before.factor * before.means - (now.estimates - before.estimates)
+    apart = now.factor * now.means - before.factor * before.means - (now.ends[0] - before.ends[0])
     mixed = _sum(now.weights * (np.maximum(within, 0.0) + np.square(apart))) / _sum(now.weights)
     return np.sqrt(mixed)
 

@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.plot.truth import found_and_missed
 from privstream.pipelines.questions.counts.risers import cells, risers
+from privstream.pipelines.report.report_command import EXTRA
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
@@ -30,6 +33,7 @@ KEY_BYTES = 32
 MARK = "# Made by: privstream demo"
 SHOWN = 6
 START = "2024-01-01"
+TITLE = "What a simulated city searches for"
 
 Holders = Mapping[tuple[str, int], int]
 """How many people had an item in the window that starts then, in microseconds since 1970."""
@@ -73,6 +77,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         console.print(told)
     for line in (
         f"\nPicture: {files.picture}",
+        f"Report: {files.report}" if _has_templates() else f"No report: {EXTRA}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
         f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
@@ -89,6 +94,7 @@ class _Files:
         self.truth = os.path.join(folder, "truth.jsonl")
         self.rows = os.path.join(folder, "counts.jsonl")
         self.picture = os.path.join(folder, "counts.png")
+        self.report = os.path.join(folder, "report.html")
         self.key = os.path.join(folder, "noise.key")
         self.commands = os.path.join(folder, "commands.sh")
 
@@ -134,7 +140,14 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     watch += ["--noise_key_file", files.key, "--overwrite"]
     plot = ["plot", "counts", "--input", files.rows, "--truth", files.truth, "--output", files.picture]
     plot += ["--top", str(SHOWN)]
-    return [simulate, watch, plot]
+    report = ["report", files.rows, "--truth", files.truth, "--noise_key_file", files.key, "--output", files.report]
+    report += ["--title", TITLE]
+    return [simulate, watch, plot, *[report][: _has_templates()]]
+
+
+def _has_templates() -> bool:
+    """Tell whether reports can be made: their template engine is an extra."""
+    return find_spec("jinja2") is not None
 
 
 def _execute(console: Console, command: Sequence[str]) -> None:
@@ -178,19 +191,7 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Pr
     if promise is None:
         raise RunError("the guarantee file must exist")
     sure = int(promise.number("accuracy", "detection_threshold"))
-    most: dict[str, int] = {}
-    for row in truth:
-        most[row.item] = max(row.holders, most.get(row.item, 0))
-    found = {row.item for row in rows}
-    large, small = ({item for item, people in most.items() if (people >= sure) == big} for big in (True, False))
-    missed = ", ".join(f"{item} ({most[item]:,})" for item in sorted(large - found))
-    yield Text(
-        f"Of {len(large):,} items that at least {sure:,} people had in an hour, {len(large & found):,} were found"
-        f"{f'; missed: {missed}' if missed else ' and none was missed'}. Of {len(small):,} smaller ones that at least "
-        f"{min(most.values(), default=0):,} people had, {len(small & found):,} were found; the guarantee allows to "
-        f"miss the others. Found, but not in the truth: {len(found - {*most}):,}.",
-        style="bold",
-    )
+    yield Text(found_and_missed((row.item for row in rows), truth, sure), style="bold")
     known = {(row.item, row.window_start.micros): row.holders for row in truth}
     judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
     held = sum((row.smoothed_lower or 0) <= true <= (row.smoothed_upper or 0) for row, true in judged)

@@ -87,7 +87,7 @@ EXAMPLES = {
             "--items_per_step 0 --horizon 3": "--items_per_step must be >= 1, got 0",
             "--count_share 1": "--count_share must be in [0, 1), got 1.0",
         },
-        values={"renew_every": "1h --start 2024-01-01"},
+        values={"renew_every": "1h --start 2024-01-01", "forget": "--method counts"},
     ),
     "counts": QuestionExample(
         options="--window 3600 --epsilon 1 --delta 1e-6 --max_contributions 2",
@@ -112,7 +112,7 @@ EXAMPLES = {
             "--signed_values": "--max_value must be given with --signed_values",
             "--rising": "rising must not be given where windows forget or counts span windows",
             "--rising 0 --start 0 --end 7200": "rising must be >= 1, got 0",
-            "--at_least 5": "at_least must not be given where windows forget or counts span windows",
+            "--at_least 5": "at_least must not be given where windows forget, or counts span windows",
             "--at_least 1 --start 0 --end 7200": "one standard deviation of the noise of a count, got 1",
             "--top 0": "top must be >= 1, got 0",
             "--min_people 0": "min_people must be >= 1, got 0",
@@ -122,7 +122,7 @@ EXAMPLES = {
         refused_plans={
             "--over 7d": "window must be given where over is a duration",
             "--over 7d --window 5d": "over must be a multiple of window",
-            "--over start": "end, --horizon or --renew_every must be given",
+            "--over start": "--windows, --horizon or --renew_every must be given",
             "--over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
         },

@@ -1,15 +1,95 @@
-"""Which method answers a question: the one that is asked for, or the most accurate one that can."""
+"""Which method answers a question: the one that is asked for, or the best one that can, by what a user gets to see."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from privstream.mechanisms import checks
+from privstream.mechanisms.keyed_counts.found_keys import LASTING
+from scipy import special
 
 AUTO = "auto"
 
+FEW_HITS = 4
+"""Times that a person is charged at most where nobody says it, by methods that charge people."""
+
+EVEN, LIKELY = 0.5, 0.95
+"""Probabilities with which an item is to be reported."""
+
+WITHOUT_COUNTS = 1.25
+"""By so much a method must be better that has no count in every row."""
+
 Mechanism = TypeVar("Mechanism")
+
+
+class Reporting(Protocol):
+    """A method that reports items of many people, as it is compared with others."""
+
+    @property
+    def counts_every_row(self) -> bool:
+        """Whether each of its rows has a count."""
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether it may come to an end, or items may fade while people still have them."""
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows.
+
+        With this probability it is then reported in at least half of them, wherever they lie. math.inf if the same
+        people cannot carry it that long.
+        """
+
+
+def durations(windows: int | None) -> tuple[int, ...]:
+    """Return how long items may last, in windows, of so many windows that there are; None if that is not known."""
+    return tuple(lasting for lasting in LASTING if windows is None or lasting <= windows)
+
+
+def worth(method: Reporting, windows: int | None) -> tuple[bool, float]:
+    """Return what "auto" wants little of: that it may stop, and the people that items need to be reported.
+
+    The number is the mean logarithm over items that last 1, 4, 16, .. windows, of people with whom the chance is even.
+
+    *Privacy*: a function of public parameters.
+
+    Source: docs/decisions/0025-methods-by-what-a-user-sees.md.
+    """
+    handicap = 1.0 if method.counts_every_row else WITHOUT_COUNTS
+    needed = [max(1.0, method.people_needed(lasting, EVEN)) for lasting in durations(windows)]
+    return method.may_stop, math.fsum(math.log(handicap * people) for people in needed) / len(needed)
+
+
+def needed(method: Reporting, windows: int | None) -> dict[str, int | None]:
+    """Return the people that items need, for statements of accuracy: `needed_in_4`, an even chance, and `likely_in_4`,
+    95%; None where the same people cannot carry them that long.
+    """
+    found = {}
+    for name, probability in (("needed", EVEN), ("likely", LIKELY)):
+        for lasting in durations(windows):
+            people = method.people_needed(lasting, probability)
+            found[f"{name}_in_{lasting}"] = round(people) if people < math.inf else None
+    return found
+
+
+def chance_of_half(windows: int, probability: float) -> float:
+    """Return the chance of each of so many independent tests with which at least half of them pass, so probably."""
+    half = -(-windows // 2)
+    return float(special.betaincinv(half, windows - half + 1, probability))
+
+
+def least_people(chance: Callable[[np.ndarray], np.ndarray], wanted: float) -> float:
+    """Return with how many people a chance, which rises with their number, is as large as it is wanted to be."""
+    low, high = 0.0, 1.0
+    while chance(np.array([high]))[0] < wanted and high < 2.0**62:
+        low, high = high, 2 * high
+    while high - low > 1e-3 * max(1.0, low):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(np.array([middle]))[0] < wanted else (low, middle)
+    return high
 
 
 def choose_method(

@@ -22,9 +22,20 @@ class HeavyHitter(NamedTuple):
             "counts", of all who had it within their limits. It leaves out what limits leave out, which no standard
             deviation shows. None if the run publishes no counts, and with the method "status" while an item continues.
         count_stddev: standard deviation of that noise; None without a count.
-        since: start of the first window of an unbroken sequence of windows in which the item is reported.
+        since: start of the first window of an unbroken sequence of windows in which the item is reported. Where items
+            stay found, these are the windows in which its smoothed count is surely above 0.
         status: "started" in that window and "continues" in those that follow. With the method "status", "ended" in the
-            first window in which the item is no longer up; with other methods such a window has no row.
+            first window in which the item is no longer up; with other methods such a window has no row. With the method
+            "counts" an item that was found has a row in every window from then on, and in those before.
+        lower: the least number of the same people that is within 95% of this row by itself, at least 0; None without a
+            count.
+        upper: the largest one. Neither says anything of what limits leave out.
+        smoothed: an estimate of the same number from the counts of all windows that the row was made with, as in
+            `KeyCount`. None unless the method is "counts" and items stay found.
+        smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
+        smoothed_upper: upper end.
+        reported_at: end of the window after which the row was published.
+        backfilled: whether that is a later window than its own, in which the item was found.
     """
 
     stream: str
@@ -35,6 +46,33 @@ class HeavyHitter(NamedTuple):
     count_stddev: Optional[float]
     since: Timestamp
     status: str
+    lower: Optional[int]
+    upper: Optional[int]
+    smoothed: Optional[float]
+    smoothed_lower: Optional[float]
+    smoothed_upper: Optional[float]
+    reported_at: Timestamp
+    backfilled: bool
+
+    @classmethod
+    def in_time(
+        cls,
+        stream: str,
+        window_start: Timestamp,
+        window_end: Timestamp,
+        item: str,
+        count: int | None,
+        count_stddev: float | None,
+        since: Timestamp,
+        status: str,
+        *,
+        spread: int = 0,
+    ) -> "HeavyHitter":
+        """Return a row that is published after its own window; with probability 95% its count is off by `spread`."""
+        ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
+        noise = None if count is None else count_stddev
+        about = (stream, window_start, window_end, item, count, noise, since, status)
+        return cls._make((*about, *ends, None, None, None, window_end, False))
 
 
 class Alert(NamedTuple):
@@ -52,13 +90,14 @@ class Alert(NamedTuple):
         gap_stddev: standard deviation of that noise.
         gap_lower_bound: what the gap without noise is at least. For any one test, the probability of an alert with a
             wrong bound is at most the beta of the transform.
-        epsilon_spent: what this alert has cost, rounded up; 0 with "status" and "counts", where alerts cost nothing.
+        epsilon_spent: what this alert has cost, rounded up; 0 but with the method "sparse_vector".
         epsilon_left: what its run has left, rounded down; after the run has stopped it may be spent on something else.
         stopped: whether this is the last alert that the budget of its run pays for; the rules of the run are then no
             longer tested.
         since: start of the window since which the rule has been met, in each window without a gap.
-        status: "started", "continues" or "ended". With the method "status" a rule that is met stays so until it ends;
-            its row then says "ended". Where it continues, `estimate` and all of `gap` are None. Others have no ends.
+        status: "started" in that window, "continues" in those that follow. With the method "status" a rule that is met
+            stays so until it ends; its row then says "ended", and where it continues, `estimate` and all of `gap` are
+            None.
     """
 
     stream: str
@@ -147,8 +186,10 @@ class RankedItem(NamedTuple):
             item is found.
         estimate: number of people who had the item and count for it within their limits, plus noise. Without a list it
             is smoothed over the windows until this one.
-        error_bound: how far the estimate is from that number at most, with probability 1 - beta; without a list, for
-            ten thousand items of the window together. It rests on no model, and says nothing of what limits leave out.
+        error_bound: how far the estimate is from that number at most, with probability 1 - beta: for each estimate by
+            itself with a list and the methods of gaps, for all items of the list in a window together with "counts",
+            and without a list for ten thousand items of a window together. It rests on no model, and says nothing of
+            what limits leave out.
         lower: lower end of an interval of 95% for that number, of this row by itself; at least 0. Without a list it
             rests on a model: counts stay near a level that moves. With a list and the method "counts" it is that of the
             noise of any one count: of items that lead by their noise fewer than 95% hold. It says nothing of what
@@ -178,7 +219,8 @@ class KeyCount(NamedTuple):
         item: the item.
         count: number of people who count within their limits, or of their contributions where the count spans windows,
             plus integer noise; may be negative, but where it must reach a threshold.
-        count_stddev: standard deviation of the noise.
+        count_stddev: standard deviation of the noise; smaller where an item that was found has counts of fewer windows
+            than are added up.
         error_bound: how far the count is at most from that of the people who count within their limits, with
             probability 1 - beta for all items of the public list, or for ten thousand, in all windows together; in one
             window where the run has no end. It says nothing of what limits leave out.
@@ -186,7 +228,8 @@ class KeyCount(NamedTuple):
             given such a count, or a larger one, in less than 2.5% of all cases. At least 0.
         upper: the largest one, likewise. Neither says anything of what limits leave out.
         smoothed: an estimate of the same number from the counts of all windows that the row was made with: those up to
-            `reported_at`, or of a finished file all of them. None where windows forget, or counts span windows.
+            `reported_at`, or of a finished file all of them. None where windows forget, since the start, and where
+            counts of a list span windows.
         smoothed_lower: lower end of its interval of 95%, which rests on a model: counts stay near a level that moves.
         smoothed_upper: upper end.
         reported_at: end of the window after which the row was published.

@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.errors import BudgetSpent
 from privstream.mechanisms.free_gap.gap_noise import lower_deviation, make_law, noisy, upper_deviation
 from privstream.mechanisms.mechanism import packed_parameters
-from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile, mean
+from privstream.mechanisms.noise.gaps import GapLaw, difference_tail, excess_quantile, mean
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, query_labels
 
@@ -150,6 +150,18 @@ class GapTests:
     def excess(self, branch: int, beta: float) -> float:
         """Return by how much a gap in one branch exceeds value - threshold with probability at most beta."""
         return excess_quantile(self.query_law(branch), self.threshold_law(), beta)
+
+    def hit_probability(self, difference: float) -> float:
+        """Return the probability, or a bound a little above it, of a hit where value - threshold is so large.
+
+        Each branch hits where the error of its gap makes up for what is missing. Their probabilities are added.
+        """
+        threshold, found = self.threshold_law(), 0.0
+        for branch in range(self.branches):
+            law = self.query_law(branch)
+            bar = mean(law) - mean(threshold) + self.least_gap(branch) - difference
+            found += difference_tail(law, threshold, math.ceil(bar) - 1 if self.integer else bar)
+        return min(1.0, found)
 
 
 def _first_hits(answers: GapAnswers, count: int) -> GapAnswers:

@@ -39,8 +39,11 @@ class Scale:
         """Return whether a block ends with this step."""
         return step >= self.windows and step % self.stride == 0
 
-    def people(self, lasting: int) -> float:
-        """Return how many people an item needs in each of so many windows, wherever they lie, for an even chance."""
+    def people(self, lasting: int, margin: float = 0.0) -> float:
+        """Return how many people an item needs in each of so many windows, wherever they lie, for an even chance.
+
+        `margin`: for a better one, how low the noise of a window may be with this probability.
+        """
         overlap = min(
             max(
                 min(end, lasting) - max(end - self.windows, 0)
@@ -48,7 +51,7 @@ class Scale:
             )
             for first in range(1, self.stride + 1)
         )
-        return self.threshold / overlap
+        return (self.threshold + margin * math.sqrt(self.windows)) / overlap
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,16 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.keyed_counts import sentences
+from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale, calibrate_discovery, scales_of
-from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, LevelState, LocalLevel, Rises, Smoothed
+from privstream.mechanisms.smoothing import LEAST_STDDEV, MOST_RISING, MOST_SUMMED, LevelState, LocalLevel, Rises
+from scipy import special
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -31,8 +34,8 @@ Floats = NDArray[np.float64]
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
 
-LASTING = (4, 16, 64)
-"""Windows for which `accuracy` says how many people are needed."""
+LASTING = (1, 4, 16, 64, 256)
+"""Windows for which it is said how many people are needed."""
 
 NOT_FOUND = -1
 CARRIED = 0
@@ -66,8 +69,11 @@ class FoundState:
         found_at: int64 (keys,): the step at which each key was found, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
         smoothed: int64 (found,): the keys that are found, in the order of `levels`.
-        levels: what smoothing remembers of them, as of `rising` steps ago.
-        recent: float64 (rising, found): their published counts since then, nan before the first one.
+        levels: what smoothing remembers of them, as of some steps ago: `rising`, or those of a sum but one.
+        recent: float64 (steps, found): their published counts since then, nan before the first one.
+        last: int64 (answers, windows, found): what was published of each of the windows of a sum, 0 before the first;
+            without windows where counts are of one.
+        since: int64 (found,): as in rows of this step, in the order of `levels`.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
             contributions are left out.
     """
@@ -78,6 +84,8 @@ class FoundState:
     smoothed: Integers
     levels: LevelState
     recent: Floats
+    last: Integers
+    since: Integers
     windows: tuple[WindowCounts, ...]
 
     @property
@@ -106,10 +114,13 @@ class FoundKeys(KeyedCounts):
         found in them, or soon after, with an even chance.
 
     Attributes:
+        over: "window", or n >= 2, at most MOST_SUMMED: what is published is the sum of the noisy counts of the last n
+            windows. A person who has a key in several of them counts in each. It is a view of the same noisy counts:
+            which keys are found, and all noise, stay the same. Near the first window of a key sums are of fewer.
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
-        horizon: steps of the run, or None.
-        rising: number of steps to look back for how far smoothed counts rose, at most MOST_RISING; 0 for none. What is
-            published stays the same otherwise.
+        horizon: steps of the run, or None; it must be given for sums of windows.
+        rising: number of steps to look back for how far smoothed counts rose, at most MOST_RISING; 0 for none, as for
+            sums of windows. What is published stays the same otherwise.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -138,11 +149,19 @@ class FoundKeys(KeyedCounts):
     def __post_init__(self) -> None:
         if checks.integer("rising", self.rising, minimum=0) > MOST_RISING:
             raise ValueError(f"rising must be <= {MOST_RISING}, got {self.rising}")
-        if self.over != "window":
-            raise ValueError(f"over must be 'window' for keys that stay found, got {self.over!r}")
+        if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
+            most = f"at most {MOST_SUMMED:,} windows"
+            raise ValueError(f"over must be 'window' or {most} for keys that stay found, got {self.over!r}")
+        if self.over != "window" and self.rising:
+            raise ValueError(f"rising must be 0 for counts over {self.over} windows, got {self.rising}")
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
+        return replace(super().bounds, span=1)
 
     @cached_property
     def law(self) -> DiscoveryLaw:
@@ -154,12 +173,36 @@ class FoundKeys(KeyedCounts):
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
-        noisy = {name: value for name, value in values.items() if name != "rising"}  # post-processing
+        values["over"] = "window"  # as `rising`, sums are post-processing
+        noisy = {name: value for name, value in values.items() if name != "rising"}
         return [kind, noisy, deviations, scales, float(MOST_KEPT)]
 
     @property
     def _state_kind(self) -> str:
-        return f"{super()._state_kind}{f', rising {self.rising}' if self.rising else ''}"
+        view = f", rising {self.rising}" if self.rising else f", over {self.windows}" if self.windows > 1 else ""
+        return f"{super()._state_kind}, with since{view}"
+
+    @property
+    def windows(self) -> int:
+        """Windows of which a count is the sum at most."""
+        return self.over if isinstance(self.over, int) else 1
+
+    @property
+    def _behind(self) -> int:
+        """Windows for which levels are kept as of before them."""
+        return self.rising or self.windows - 1
+
+    def _noise(self, answer: str) -> KeyNoise:
+        """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
+        noise = super()._noise(answer)
+        assert isinstance(noise, ToeplitzNoise)
+        return noise.summed(self.windows) if self.windows > 1 else noise
+
+    def detection(self, step: int, beta: float, tests: int = 1) -> int:
+        """Return with how many people in one window a key is found, in so many tests at once, but with beta."""
+        self._step_number(step)
+        tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
+        return self.threshold(step) + self.law.noises[0].exceeded(1, tail)
 
     @cached_property
     def _level(self) -> LocalLevel:
@@ -181,30 +224,44 @@ class FoundKeys(KeyedCounts):
     def accuracy(self) -> Accuracy:
         """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
         found = super().accuracy
-        lasting = [windows for windows in LASTING if windows <= (self.horizon or windows)]
-        numbers = {f"needed_in_{windows}": round(self.people_needed(windows)) for windows in lasting}
+        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers={**found.numbers, **self.needed})
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%."""
+        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {self.horizon or 1})
+        return {
+            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
+            for name, probability in (("needed", 0.5), ("likely", 0.95))
+            for windows in lasting
+        }
+
+    @property
+    def found_claim(self) -> str:
+        """What is said of items that are found, as sentences."""
         who = "events" if self.unit == "event" else "people"
         told = ", or ".join(
-            f"{number:,} {who} in each of {windows} windows"
-            for windows, number in zip(lasting, numbers.values(), strict=True)
+            f"{number:,} {who} in each of {int(name.removeprefix('needed_in_')):,} windows"
+            for name, number in self.needed.items()
+            if name.startswith("needed") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
-        if told:
-            claim += f" They are found with an even chance by {told}."
-        return replace(found, claim=f"{found.claim} {claim}", numbers={**found.numbers, **numbers})
+        return claim + (f" They are found with an even chance by {told}." if told else "")
 
     def threshold(self, step: int) -> int:
         """Return the least noisy count of one window with which a key is found."""
         self._step_number(step)
         return self.law.scales[0].threshold
 
-    def people_needed(self, windows: int) -> float:
-        """Return how many people a key needs in each of so many windows, to be found with an even chance.
+    def people_needed(self, windows: int, probability: float = 0.5) -> float:
+        """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
 
-        It is found in these windows, wherever they lie, or soon after: by a block that holds most of them.
+        It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
+        single one, with normal noise.
         """
         checks.integer("windows", windows, minimum=1)
-        return min(scale.people(windows) for scale in self.law.scales)
+        margin = self.stddev(1) * float(special.ndtri(checks.probability("probability", probability)))
+        return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, carried: int = 0) -> Any:
         """Return the state before the first step, in which keys 0, .., carried - 1 are known, for they were published.
@@ -216,8 +273,13 @@ class FoundKeys(KeyedCounts):
             raise ValueError("keys must not be given unless their list is public")
         number = checks.integer("carried", carried, minimum=0)
         totals, smoothed = np.zeros(number, np.int64), np.zeros(0, np.int64)
-        recent = np.zeros((self.rising, 0))
-        return FoundState(0, np.full(number, CARRIED), totals, smoothed, self._level.start(), recent, ())
+        recent = np.zeros((self._behind, 0))
+        found_at, since = np.full(number, CARRIED, np.int64), np.zeros(0, np.int64)
+        return FoundState(0, found_at, totals, smoothed, self._level.start(), recent, self._no_sums, since, ())
+
+    @property
+    def _no_sums(self) -> Integers:
+        return np.zeros((len(self.law.noises), self.windows if self.windows > 1 else 0, 0), np.int64)
 
     def step(self, state: Any, given: KeyedStep, noise: NoiseSource) -> tuple[Any, KeyedRows]:
         """Add what one step brought, and return the counts of all keys that are found now.
@@ -247,68 +309,117 @@ class FoundKeys(KeyedCounts):
             self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
         ]
         rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
-        earlier = list(self._earlier(windows, newly, step, source)) if len(newly) else []
+        earlier = [*self._earlier(windows, newly, step, source)]
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
-        smoothed, levels, recent, rows = self._smoothed(state, rows, newly, earlier)
-        return FoundState(step, found_at, totals, smoothed, levels, recent, windows), rows
+        seen, rows = self._smoothed(state, rows, newly, earlier)
+        return replace(seen, step=step, found_at=found_at, totals=totals, windows=windows), rows
 
     def _smoothed(
         self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
-    ) -> tuple[Integers, LevelState, Floats, KeyedRows]:
-        """Smooth what is published at a step: return the keys, what is remembered of them, and all rows."""
+    ) -> tuple[FoundState, KeyedRows]:
+        """Smooth what is published at a step: return the state with what is remembered of that, and all rows."""
         if not len(rows.keys):
-            return state.smoothed, state.levels, state.recent, rows
+            return state, replace(rows, since=np.zeros(0, np.int64))
         place = np.searchsorted(rows.keys, state.smoothed.astype(np.uint64))
         smoothed, counts = state.smoothed, np.concatenate([state.recent, rows.counts[None, place]])
         levels, recent = self._level.advance(state.levels, counts[0]), counts[1:]
+        last, since = self._followed(state.last, rows.answers[:, None, place]), state.since.copy()  # the state stays
         published = rows.keys.astype(np.int64)
         if len(smoothed) + len(newly) < len(published):  # carried without what smoothing remembers
             carried = np.setdiff1d(published, np.concatenate([smoothed, newly]), assume_unique=True)
-            levels, recent = self._joined(levels, recent, rows.counts[None, np.searchsorted(published, carried)])
-            smoothed = np.concatenate([smoothed, carried])
+            now = rows.answers[:, None, np.searchsorted(published, carried)]
+            levels, recent, last = self._joined(levels, recent, last, now)
+            smoothed, since = np.concatenate([smoothed, carried]), _extended(since, len(since) + len(carried), 0)
         if len(newly):
-            history = np.stack([*(one.counts for one in earlier), rows.counts[np.searchsorted(published, newly)]])
-            levels, recent = self._joined(levels, recent, history)
+            now = rows.answers[:, np.searchsorted(published, newly)]
+            history = np.stack([*(one.answers for one in earlier), now], axis=1)
+            levels, recent, last = self._joined(levels, recent, last, history)
             smoothed = np.concatenate([smoothed, newly])
-            ends, rises = self._level.smooth_rises(history, self.rising)
-            earlier = [
-                replace(
-                    one,
-                    smoothed=Smoothed(*(part[i] for part in ends)),
-                    rises=Rises(*(part[i] for part in rises)) if self.rising else None,
-                )
-                for i, one in enumerate(earlier)
-            ]
+            earlier = list(_with_since(self._seen_since(history, earlier), np.zeros(len(newly), np.int64)))
+            before = earlier[-1].since if earlier else None
+            since = np.concatenate([since, np.zeros(len(newly), np.int64) if before is None else before])
         order = np.argsort(smoothed)
-        now, risen = self._level.read_rise(levels, recent) if self.rising else (self._level.read(levels), None)
-        rows = replace(
-            rows,
-            smoothed=Smoothed(*(part[order] for part in now)),
-            rises=None if risen is None else Rises(*(part[order] for part in risen)),
-            earlier=tuple(earlier),
-        )
-        return smoothed, levels, recent, rows
+        (rows,) = _with_since([self._seen_now(rows, order, levels, recent, last)], since[order])
+        assert rows.since is not None
+        since[order] = rows.since
+        seen = replace(state, smoothed=smoothed, levels=levels, recent=recent, last=last, since=since)
+        return seen, replace(rows, earlier=tuple(earlier))
 
-    def _joined(self, levels: LevelState, recent: Floats, history: Any) -> tuple[LevelState, Floats]:
-        """Return what is remembered with new keys, of which these are the counts up to now."""
-        missing = np.full((max(0, self.rising + 1 - len(history)), history.shape[1]), np.nan)
-        counts = np.concatenate([missing, history])
-        before = len(counts) - self.rising
-        return self._level.join(levels, counts[:before]), np.concatenate([recent, counts[before:]], axis=1)
+    def _seen_now(
+        self, rows: KeyedRows, order: Integers, levels: LevelState, recent: Floats, last: Integers
+    ) -> KeyedRows:
+        """Return the rows of a step with what is made of them; `order` brings keys of a state into theirs."""
+        if self.windows > 1:
+            known = np.sum(~np.isnan(np.concatenate([levels.observed[None], recent])), axis=0)
+            found = self.summed(rows.step, rows.keys, last.sum(axis=1)[:, order], known[order])
+            return replace(found, smoothed=self._level.read_sum(levels, recent).take(order))
+        if not self.rising:
+            return replace(rows, smoothed=self._level.read(levels).take(order))
+        now, risen = self._level.read_rise(levels, recent)
+        known = 1.0 if rows.step > self.rising else np.nan  # limits begin anew with a period, which is no rise
+        return replace(rows, smoothed=now.take(order), rises=Rises(*(known * part[order] for part in risen)))
+
+    def _seen_since(self, history: Integers, earlier: Sequence[KeyedRows]) -> list[KeyedRows]:
+        """Return rows of earlier steps with what is made of them, given all that was published of their keys."""
+        if self.windows == 1:
+            ends, rises = self._level.smooth_rises(history[0], self.rising)
+            risen = [Rises(*(part[i] for part in rises)) if self.rising else None for i in range(len(earlier))]
+            return [replace(one, smoothed=ends.take(i), rises=risen[i]) for i, one in enumerate(earlier)]
+        ends = self._level.smooth_sums(history[0], self.windows)[1]
+        totals, number = _sums_over(history, self.windows), np.ones(history.shape[2], np.int64)
+        found = [
+            self.summed(one.step, one.keys, totals[:, i], min(i + 1, self.windows) * number)
+            for i, one in enumerate(earlier)
+        ]
+        return [replace(one, smoothed=ends.take(i)) for i, one in enumerate(found)]
+
+    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
+        """Return rows about several windows.
+
+        Privacy: post-processing.
+
+        Args:
+            step: the last of these windows.
+            keys: uint64 (n,).
+            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
+            windows: how many they are, int64 (n,), at least 1.
+        """
+        noises = [self._noise(answer) for answer in ANSWERS[: len(self.law.noises)]]
+        distinct, place = np.unique(windows, return_inverse=True)
+        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
+        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
+
+    def _followed(self, last: Integers, answers: Integers) -> Integers:
+        """Return the last windows of sums with one more, or several."""
+        return np.concatenate([last, answers], axis=1)[:, answers.shape[1] :] if self.windows > 1 else last
+
+    def _joined(
+        self, levels: LevelState, recent: Floats, last: Integers, history: Integers
+    ) -> tuple[LevelState, Floats, Integers]:
+        """Return what is remembered with new keys, of which these are the answers up to now."""
+        missing = np.full((max(0, self._behind + 1 - history.shape[1]), history.shape[2]), np.nan)
+        counts = np.concatenate([missing, history[0]])
+        before = len(counts) - self._behind
+        levels, recent = self._level.join(levels, counts[:before]), np.concatenate([recent, counts[before:]], axis=1)
+        new = self._followed(np.zeros((*last.shape[:2], history.shape[2]), np.int64), history)
+        return levels, recent, np.concatenate([last, new], axis=2)
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state before the first step of a period that follows, and the old numbers of its keys.
 
-        They are those that `lasting` returns, which are published from its first step on. Smoothing goes on.
+        They are those that `lasting` returns, which are published from its first step on. Smoothing goes on, and sums
+        have windows of both periods.
         """
         kept = self.lasting(state)
         order = np.argsort(state.smoothed)
         some = order[np.searchsorted(state.smoothed[order], kept)]
-        known = {"smoothed": np.arange(len(kept)), "levels": state.levels.select(some), "recent": state.recent[:, some]}
+        levels, recent, last = state.levels.select(some), state.recent[:, some], state.last[:, :, some]
+        known: dict[str, Any] = {"smoothed": np.arange(len(kept)), "since": np.zeros(len(kept), np.int64)}
+        known |= {"levels": levels, "recent": recent, "last": last}
         return replace(self.initial_state(carried=len(kept)), **known), kept
 
     def lasting(self, state: FoundState) -> Integers:
@@ -370,8 +481,10 @@ class FoundKeys(KeyedCounts):
         self, windows: tuple[WindowCounts, ...], newly: Integers, step: int, source: NoiseSource
     ) -> Iterator[KeyedRows]:
         """Return the rows of earlier steps of keys that are found at this one."""
+        if not len(newly):
+            return
         first = max(1, step - self.kept + 1)
-        size = max(1, _TOGETHER // max(1, len(newly)))
+        size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
             true = _matrix(windows, newly, start, last, int(newly.max()) + 1)
@@ -399,8 +512,10 @@ class FoundKeys(KeyedCounts):
             "found_at": state.found_at,
             "totals": state.totals,
             "smoothed": state.smoothed,
+            "since": state.since,
             **{f"levels_{name}": column for name, column in vars(state.levels).items()},
-            **({"recent": state.recent} if self.rising else {}),
+            **({"recent": state.recent} if self._behind else {}),
+            **({"last": state.last} if self.windows > 1 else {}),
             "steps": np.array([window.step for window in state.windows], np.int64),
             "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
             "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
@@ -408,6 +523,7 @@ class FoundKeys(KeyedCounts):
         }
 
     def _state(self, fields: dict[str, Any]) -> Any:
+        self._check_layout(fields)
         ends = np.cumsum(fields["sizes"])[:-1]
         parts = zip(
             fields["steps"].tolist(),
@@ -417,9 +533,43 @@ class FoundKeys(KeyedCounts):
         )
         windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
         levels = LevelState(*(fields[f"levels_{field.name}"] for field in dataclasses.fields(LevelState)))
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed")}
-        recent = fields["recent"] if self.rising else np.zeros((0, len(known["smoothed"])))
-        return FoundState(**known, levels=levels, recent=recent, windows=windows)
+        known = {name: fields[name] for name in ("step", "found_at", "totals", "smoothed", "since")}
+        number = len(known["smoothed"])
+        recent = fields["recent"] if self._behind else np.zeros((0, number))
+        last = fields["last"] if self.windows > 1 else np.zeros((*self._no_sums.shape[:2], number), np.int64)
+        return FoundState(**known, levels=levels, recent=recent, last=last, windows=windows)
+
+    def _check_layout(self, fields: dict[str, Any]) -> None:
+        """Refuse columns of another version, such as those of other models of smoothing: numpy would stretch them.
+
+        Raises:
+            SnapshotError: naming the columns, which are no secret.
+        """
+        expected = _layout(self._fields(self.initial_state()))
+        wrong = sorted({name for name, _ in _layout(fields) ^ expected})
+        if wrong:
+            raise SnapshotError(f"snapshot must have the columns of this version, but {', '.join(wrong)} are others")
+
+
+def _sums_over(answers: Integers, windows: int) -> Integers:
+    """Return sums over each window, the second axis, and those before it, so many in all, or all that there are."""
+    totals = np.cumsum(answers, axis=1)
+    totals[:, windows:] -= totals[:, :-windows].copy()
+    return totals
+
+
+def _with_since(rows: Iterable[KeyedRows], since: Integers) -> Iterator[KeyedRows]:
+    """Yield rows of steps that follow each other with `since`, given that of the step before them."""
+    for one in rows:
+        assert one.smoothed is not None
+        since = np.where(one.smoothed.lower > 0, np.where(since > 0, since, one.step), 0)
+        yield replace(one, since=since)
+
+
+def _layout(fields: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the names of columns with what they are of, and their shapes but for the number of keys or windows."""
+    columns = ((name, np.asarray(column)) for name, column in fields.items())
+    return {(name, f"{column.dtype} {column.shape[:-1]}") for name, column in columns}
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

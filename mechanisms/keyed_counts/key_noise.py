@@ -183,6 +183,8 @@ class ToeplitzNoise(KeyNoise):
             return _laplace_quantile(self.law, round(square), tail)
         norm = math.sqrt(square)
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
+        if math.isinf(normal):
+            raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
         moved = norm * float(self.factor.levels[-1])

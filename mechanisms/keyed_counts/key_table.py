@@ -68,7 +68,7 @@ class KeyedRows:
         step: number of the step.
         keys: uint64, shape (n,).
         counts: int64, shape (n,): noisy counts.
-        count_stddev: standard deviation of their noise.
+        count_stddev: standard deviation of their noise; like the next two one for all, or, shape (n,), of each.
         count_bound: how far they are off at most, with the probability that the mechanism states.
         count_spread: how far any one of them is off at most, with probability 0.95.
         sums: int64, shape (n,): noisy sums, or None; `sum_stddev` and `sum_bound` as for counts, 0 without sums.
@@ -77,36 +77,50 @@ class KeyedRows:
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
+        since: int64, shape (n,): the first of the steps without a gap, up to this one, in which the smoothed number of
+            a key is surely above 0, by its interval; 0 where it is not in this one. None where steps forget.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
     step: int
     keys: Words
     counts: Integers
-    count_stddev: float
-    count_bound: int
-    count_spread: int
+    count_stddev: float | Floats
+    count_bound: int | Integers
+    count_spread: int | Integers
     sums: Integers | None = None
-    sum_stddev: float = 0.0
-    sum_bound: int = 0
+    sum_stddev: float | Floats = 0.0
+    sum_bound: int | Integers = 0
     means: Floats | None = None
     mean_bounds: Floats | None = None
     smoothed: Smoothed | None = None
     rises: Rises | None = None
+    since: Integers | None = None
     earlier: tuple[KeyedRows, ...] = ()
+
+    @property
+    def answers(self) -> Integers:
+        """Counts, and sums if there are any: int64 (answers, n)."""
+        return np.stack([self.counts] if self.sums is None else [self.counts, self.sums])
+
+    def of_each(self, *names: str) -> list[list[Any]]:
+        """Return columns as lists, with a number for each key also where one is for all."""
+        return [np.broadcast_to(getattr(self, name), len(self.keys)).tolist() for name in names]
 
     def at_least(self, number: int) -> KeyedRows:
         """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""
         shown = self.counts if self.smoothed is None else self.smoothed.estimates
-        kept = shown >= number
-        columns = {name: getattr(self, name) for name in ("keys", "counts", "sums", "means", "mean_bounds")}
-        some: Any = {name: None if column is None else column[kept] for name, column in columns.items()}
+        return replace(self.where(shown >= number), earlier=tuple(one.at_least(number) for one in self.earlier))
+
+    def where(self, kept: NDArray[np.bool_]) -> KeyedRows:
+        """Return the rows of this step under a mask; those of earlier steps stay."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        some: Any = {name: column[kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
         return replace(
             self,
             **some,
-            smoothed=None if self.smoothed is None else Smoothed(*(ends[kept] for ends in self.smoothed)),
+            smoothed=None if self.smoothed is None else self.smoothed.take(kept),
             rises=None if self.rises is None else Rises(*(part[kept] for part in self.rises)),
-            earlier=tuple(one.at_least(number) for one in self.earlier),
         )
 
 

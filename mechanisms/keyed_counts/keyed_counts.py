@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -237,7 +238,13 @@ class KeyedCounts(Mechanism[KeyedState]):
             error=float(numbers["detection_threshold"] or numbers["error_bound"] or 0),
             failure_probability=self.beta,
             claim=sentences.accuracy(
-                self.unit, self.beta, self.bounded_keys, self.horizon, numbers, steady=self.bounds.span == 1
+                self.unit,
+                self.beta,
+                self.bounded_keys,
+                self.horizon,
+                numbers,
+                steady=self.bounds.span == 1,
+                windows=self.over if isinstance(self.over, int) and self.bounds.span == 1 else None,
             ),
             numbers=numbers,
         )
@@ -325,31 +332,35 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
         """Return rows with their error bounds."""
-        bounds = [self._row_bound(noise, step) for noise in self.law.noises]
-        deviations = [math.sqrt(noise.variance(step)) for noise in self.law.noises]
+        return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
+
+    def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
+        """Return how far counts are off, `count_stddev`, `count_bound` and `count_spread`, and sums, the first two."""
+        of_each = [[math.sqrt(noise.variance(step)), self._row_bound(noise, step)] for noise in noises]
+        of_each[0].append(noises[0].exceeded(step, OUTSIDE / 2))
+        return [error for errors in of_each for error in errors]
+
+    def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:
+        """Return rows with the errors that `_errors` gives, for all keys or for each."""
+        deviation, bound, spread, *of_sums = errors
         counted = KeyedRows(
-            step=step,
-            keys=keys,
-            counts=answers[0],
-            count_stddev=deviations[0],
-            count_bound=bounds[0],
-            count_spread=self.law.noises[0].exceeded(step, OUTSIDE / 2),
+            step=step, keys=keys, counts=answers[0], count_stddev=deviation, count_bound=bound, count_spread=spread
         )
         if self.max_value is None:
             return counted
         means, mean_bounds = means_with_bounds(
             answers[1],
             answers[0],
-            sum_bound=bounds[1],
-            count_bound=bounds[0],
+            sum_bound=of_sums[1],
+            count_bound=bound,
             low=-self.max_value if self.signed else 0,
             high=self.max_value,
         )
         return replace(
             counted,
             sums=answers[1],
-            sum_stddev=deviations[1],
-            sum_bound=bounds[1],
+            sum_stddev=of_sums[0],
+            sum_bound=of_sums[1],
             means=means,
             mean_bounds=mean_bounds,
         )

@@ -10,7 +10,13 @@ Floats = NDArray[np.float64]
 
 
 def means_with_bounds(
-    sums: Integers, counts: Integers, *, sum_bound: float, count_bound: float, low: float, high: float
+    sums: Integers,
+    counts: Integers,
+    *,
+    sum_bound: float | Integers,
+    count_bound: float | Integers,
+    low: float,
+    high: float,
 ) -> tuple[Floats, Floats]:
     """Return means, and how far each is from the true one at most, both float64 (n,).
 
@@ -23,8 +29,8 @@ def means_with_bounds(
     Args:
         sums: noisy sums, shape (n,).
         counts: noisy counts, shape (n,).
-        sum_bound: most by which a sum is off.
-        count_bound: most by which a count is off.
+        sum_bound: most by which a sum is off, one for all or one for each.
+        count_bound: the same of counts.
         low: least value.
         high: largest value.
 

@@ -13,7 +13,9 @@ def limits(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ..
         found = ["An event counts for one item in one window."]
     else:
         times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
-        found = [f"A person counts at most {times} in the whole run, and at most once for an item in a window."]
+        found = [
+            f"A person counts at most {times} in the whole run, and at most once for an item in a window of a stream."
+        ]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     if bounds.largest is not None:
@@ -27,14 +29,22 @@ def limits(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ..
 
 
 def accuracy(
-    unit: str, beta: float, items: int, horizon: int | None, numbers: Mapping[str, float | None], *, steady: bool
+    unit: str,
+    beta: float,
+    items: int,
+    horizon: int | None,
+    numbers: Mapping[str, float | None],
+    *,
+    steady: bool,
+    windows: int | None = None,
 ) -> str:
     """Return what holds, as sentences: of so many items, with the numbers of `KeyedCounts.accuracy`.
 
-    `steady`: they are the same in every window.
+    `steady`: they are the same in every window. `windows`: counts are sums over so many, and items are found by others.
     """
     last, there = ("", " in a window") if steady else (" in the last window",) * 2
-    text = f"Counts have a standard deviation of {numbers['stddev']:.3g}{last}"
+    several = "" if windows is None else f" over {windows:,} windows"
+    text = f"Counts{several} have a standard deviation of {numbers['stddev']:.3g}{last}"
     if "sum_stddev" in numbers:
         text += f", and sums one of {numbers['sum_stddev']:.4g}"
     together = "in one window" if horizon is None else f"in {horizon:,} window{'s' * (horizon > 1)}"

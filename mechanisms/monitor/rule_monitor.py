@@ -180,6 +180,10 @@ class RuleMonitor(Mechanism[RuleState]):
         usual = math.log(tests / self.beta) / self.calibrated.eta - self._shift
         return usual + max(0.0, self._shift + math.log(math.log(2) / first) / self.calibrated.eta)
 
+    def start_beyond(self, tail: float) -> int:
+        """Return the least `starts` of a rule of many people that starts with this probability where nobody counts."""
+        return max(0, math.ceil(1 - self._shift - math.log(-math.log1p(-tail)) / self.calibrated.eta))
+
     @property
     def count_stddev(self) -> float:
         """Standard deviation of the noise on published counts; 0 if none are published."""

@@ -32,6 +32,7 @@ class PrivacyGuarantee:
         caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.caveats`.
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.
+        step: what a step is called in sentences, such as "window"; no part of what is promised.
 
     Raises:
         ValueError: a field is out of range.
@@ -55,6 +56,7 @@ the unit. The inputs of each step may depend on everything published before it.
     caveats: tuple[str, ...] = ()
     horizon: int | None = None
     curve: PrivacyCurve | None = field(default=None, compare=False, repr=False)
+    step: str = field(default="step", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, PrivacyUnit):
@@ -148,11 +150,11 @@ the unit. The inputs of each step may depend on everything published before it.
             f"between inputs that differ by {NEIGHBOURING[self.neighbouring]}."
         ]
         if self.horizon is not None:
-            sentences.append(f"It holds for at most {self.horizon:,} steps.")
+            sentences.append(f"It holds for at most {self.horizon:,} {self.step}s.")
         sentences += self.limits
         if self.public:
             sentences.append(f"Public: {'; '.join(self.public)}.")
-        sentences.append(self.adaptivity)
+        sentences.append(self.adaptivity.replace("step", self.step))
         if self.proof:
             sentences.append(f"Proof: {self.proof}.")
         return " ".join([*sentences, *self.caveats])

@@ -17,7 +17,7 @@ from privstream.pipelines.frames.keywords import in_python, options
 from privstream.pipelines.frames.read import read
 from privstream.pipelines.option_texts import check_texts
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.spec import ROOMS, QuestionSpec, resolve
+from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, ROOMS, QuestionSpec, resolve
 from privstream.pipelines.terminal import NOTE, WARNING
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
 LEFT_OUT = {
-    WARNING: "much of the data is not in the answers, or changed, and intervals do not hold it",
+    WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, and "
+    "intervals do not hold it",
     NOTE: "most of the data is not what was asked for",
 }
 """What a line of the log becomes in Python, where only the log has exact numbers."""
@@ -92,6 +93,9 @@ def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = No
         result = read(path)
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
+        if line.startswith(NOTE) and NOT_ASKED not in line:  # advice by public parameters alone
+            warnings.warn(in_python(line.removeprefix(NOTE)), stacklevel=2)
+            continue
         for begin, text in LEFT_OUT.items():
             if line.startswith(begin):
                 warnings.warn(f"{text}: see the log of the result, which has exact numbers", stacklevel=2)

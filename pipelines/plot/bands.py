@@ -105,7 +105,9 @@ def draw_bands(
         span = (min(moments), max(moments)) if moments else None
         if not moments:
             axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
-        style_axes(figure, axes, span=span, values=values, title=title, caption=caption)
+        lengths = {band.window for band in bands}
+        window = lengths.pop() if len(lengths) == 1 else 0
+        style_axes(figure, axes, span=span, values=values, title=title, caption=caption, window=window)
         freeze_layout(figure)
         place(axes, labels[::-1], _places(ranked[:top]))
 
@@ -128,7 +130,7 @@ def tell_bounds(bands: Sequence[Band], meaning: str) -> str:
     if not widest(bands):
         return ""
     hidden = ", and are not drawn, since they would cover all lines" if too_wide(bands) else ""
-    return f" {meaning} They reach up to {widest(bands):,.0f} to either side{hidden}."
+    return f" {meaning} The widest reach {widest(bands):,.0f} above and below their line{hidden}."
 
 
 def _draw(axes: Axes, band: Band, colour: str, marker: str, *, layer: int, bounds: bool) -> None:

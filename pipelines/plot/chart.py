@@ -52,6 +52,7 @@ SETTINGS: Any = {
 FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Arial Unicode MS")
 INCHES = (11.0, 6.0)
 DOTS_PER_INCH = 150
+MOST_TICKS = 10
 LONGEST_NAME = 28
 KEYS_ABREAST = 6
 LONGEST_LINE = 170
@@ -166,6 +167,7 @@ def style_axes(
     values: str,
     title: str,
     caption: str,
+    window: int = 0,
 ) -> None:
     """Draw the axes, title and caption.
 
@@ -175,10 +177,11 @@ def style_axes(
         values: what the vertical axis counts.
         title: above the picture, on the left.
         caption: below the picture; says what is seen.
+        window: length of the windows in microseconds, if all of them have one: those of several days have the ticks.
     """
     axes.set_xticks([])
     if span is not None:
-        _time_axis(axes, *span)
+        _time_axis(axes, *span, window)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(_whole_number))
     axes.set_ylabel(values)
@@ -188,26 +191,45 @@ def style_axes(
     figure.say(title, caption)
 
 
-def _time_axis(axes: Axes, first: int, last: int) -> None:
+def _time_axis(axes: Axes, first: int, last: int, window: int) -> None:
     """Draw an axis of time, below which the days stand."""
     if first == last:
         axes.set_xticks([first / DAY], [moment(first)])
         return
     axes.set_xlim(first / DAY, last / DAY)
-    locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(
-        dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-            locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
+    if window > DAY and window % DAY == 0:
+        _at_windows(axes, first, last, window)
+    else:
+        locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=MOST_TICKS)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(
+            dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
+                locator, tz=UTC, formats=TICKS, zero_formats=EVEN_TICKS, show_offset=False
+            )
         )
-    )
     days = list(dict.fromkeys(_day(micros) for micros in (first, last - 1)))
     axes.set_xlabel(f"{' - '.join(days)}, UTC")
+
+
+def _at_windows(axes: Axes, first: int, last: int, window: int) -> None:
+    """Put ticks where windows of several days start, such as Mondays, as many as there is room for."""
+    number = -(-(last - first) // window)
+    starts = range(first, last, window * -(-number // MOST_TICKS))
+    texts = [_day(start).rpartition(" ")[0] for start in starts]
+    if first % DAY:  # days begin at another time in another zone
+        texts = [f"{text}\n{iso_8601(start)[11:16]}" for text, start in zip(texts, starts, strict=True)]
+    axes.set_xticks([start / DAY for start in starts], texts)
 
 
 def _day(micros: int) -> str:
     """Return the day of a moment in words."""
     return f"{datetime.fromtimestamp(micros // 1_000_000, UTC):%d %b %Y}".removeprefix("0")
+
+
+def window_of(rows: Sequence[Any]) -> int:
+    """Return the length of the windows of rows in microseconds; 0 if they differ, or there are none."""
+    lengths = {int(row.window_end.micros - row.window_start.micros) for row in rows}
+    return lengths.pop() if len(lengths) == 1 else 0
 
 
 def key_above(axes: Axes, marks: Sequence[Line2D], names: Sequence[str]) -> None:

@@ -115,7 +115,7 @@ class PictureSpec:
                 "--query", help="which query to draw, if there are several (default: histogram, or all)"
             )
         if self.rising:
-            words = "draw the items that rose most in the last window; of rows of a run with --rising"
+            words = "draw the items that rose most in the last window with rises; of rows of a run with --rising"
             parser.add_argument("--rising", action="store_true", help=words)
         if self.top is not None:
             words = f"items in colour, 1 to {len(COLOURS)} (default: {self.top})"
@@ -141,7 +141,12 @@ class PictureSpec:
         return Given(
             stream=stream,
             rows=rows,
-            truth=None if truth is None else [row for row in truth if getattr(row, "stream", "") == stream],
+            truth=None if truth is None else of_stream(truth, stream),
             promise=Promise.read(f"{arguments.input}.guarantee.json"),
             options=vars(arguments),
         )
+
+
+def of_stream(rows: Sequence[Any], stream: str) -> list[Any]:
+    """Return the rows about a stream; without streams all of them."""
+    return [row for row in rows if getattr(row, "stream", "") == stream]

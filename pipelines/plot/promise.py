@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +108,19 @@ EACH_BY_ITSELF = (
 )
 
 
-def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one standard deviation of the noise.") -> str:
+ONE_DEVIATION = "±: one standard deviation of the noise."
+
+
+def columns_in_words(row_type: Any, promise: Promise, spread: str = ONE_DEVIATION) -> str:
     """Say what a table's columns of errors mean: what stands after ± (`spread`), and what bounds and intervals hold."""
-    names, texts = row_type._fields, []
-    by_itself = {"error_bound", "lower"} <= {*names}
+    return _of_columns(row_type._fields, promise, spread)
+
+
+def _of_columns(names: Sequence[str], promise: Promise, spread: str) -> str:
+    """Say the same of columns by their names."""
+    texts: list[str] = []
+    of_counts = "smoothed" in names
+    by_itself = of_counts or {"error_bound", "lower"} <= {*names}
     if any(name.endswith("_stddev") for name in names):
         texts.append(spread)
     bounds = [name for name in (("error_bound",) if by_itself else ("error_bound", "lower", "upper")) if name in names]
@@ -125,13 +134,35 @@ def columns_in_words(row_type: Any, promise: Promise, spread: str = "±: one sta
     elif bounds:
         texts.append(meaning(promise, ", ".join(bounds).replace("_", " ").capitalize()))
         if by_itself:
-            texts.append(EACH_BY_ITSELF if "smoothed" in names else OF_ROWS)
+            texts.append(EACH_BY_ITSELF if of_counts else OF_ROWS)
     elif "gap_lower_bound" in names:
         sure = f"{certainty(promise)}{without_limits(promise)}.{remark(promise)}"
         texts.append(f"Gap lower bound: {held(promise)} pass the threshold by at least so much, {sure}")
     elif without := without_limits(promise):
         texts.append(f"Counts: {held(promise)}{without}.{remark(promise)}")
+        if of_counts:
+            texts.append(EACH_BY_ITSELF)
     return " ".join(texts)
+
+
+ALL_IN_FILES = "Files (--output PATH) have all columns."
+
+
+def shown_in_words(row_type: Any, promise: Promise, shown: Sequence[str]) -> str:
+    """Say what the columns mean that a terminal shows of a table: one interval, where files have several."""
+    names = {*row_type._fields} - {"stream", "window_end", "epsilon_spent", "epsilon_left", "stopped"}
+    hidden = {name for name in names - {*shown} if not name.endswith("_stddev")}
+    more = [ALL_IN_FILES] if hidden else []
+    if "between" not in shown:
+        kept = [name for name in row_type._fields if name in shown or name.endswith("_stddev")]
+        return " ".join([*filter(None, [_of_columns(kept, promise, ONE_DEVIATION)]), *more])
+    texts = [of_each_row(promise, "Between")]
+    if "smoothed" in shown:
+        texts.insert(0, "Smoothed: estimates from several windows, by a model in which counts stay near a level.")
+        texts[1] = of_each_row(promise, "Between, by this model")
+    if "sum" in shown:
+        texts.append(ONE_DEVIATION)
+    return " ".join([*texts, *more])
 
 
 def of_each_row(promise: Promise | None, what: str) -> str:

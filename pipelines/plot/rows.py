@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.clock import clock
 from privstream.pipelines.command import RunError, UsageError
-from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.row_files import MissingColumnsError, read_row_file
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 
@@ -90,8 +90,9 @@ def read_rows(option: str, path: str, row_type: type[AnyRow]) -> list[AnyRow]:
     except Exception as error:  # each format has its own errors
         if isinstance(error, ValueError) and "must end in" in str(error):
             raise ValueError(str(error).replace("path", option, 1)) from None
+        reason = f" {error}" if isinstance(error, MissingColumnsError) else f" ({type(error).__name__})"
         raise ValueError(
-            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path} ({type(error).__name__})"
+            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path}{reason}"
         ) from None
     return rows
 

@@ -23,6 +23,7 @@ from privstream.pipelines.plot.chart import (
     short,
     style_axes,
     told,
+    window_of,
 )
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.truth import Verdict, key
@@ -205,7 +206,7 @@ def _dress(figure: Sheet, axes: Axes, timeline: Timeline) -> None:
     span = (min(row.window_start.micros for row in rows), max(row.window_end.micros for row in rows)) if rows else None
     of_stream = f" of {short(timeline.stream)}" if timeline.stream else ""
     title, values = f"Heavy hitters{of_stream}: items of many {timeline.people}", f"{timeline.people} in a window"
-    style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline))
+    style_axes(figure, axes, span=span, values=values, title=title, caption=_caption(timeline), window=window_of(rows))
     items = {row.item for row in timeline.rows}
     counts = [point.count + point.bar for point in _counted(timeline.rows, timeline.error)]
     counts += [row.holders for row in timeline.truth if row.item in items]

@@ -12,6 +12,9 @@ from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.transforms.rows import ENDED, HeavyHitter
 
+MOST_NAMED = 10
+"""Missed items that are named, the largest first."""
+
 
 class Key(NamedTuple):
     """One test: an item in a window of a stream."""
@@ -40,11 +43,17 @@ class Verdict:
 
     def sentence(self, detection_threshold: int) -> str:
         """Return the numbers as sentences."""
+        return (
+            f"{self.of_heavy(detection_threshold)} Reported items that fewer people had: "
+            f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
+        )
+
+    def of_heavy(self, detection_threshold: int) -> str:
+        """Return what became of items that enough people had."""
         heavy = len(self.found) + len(self.missed)
         return (
             f"Of {heavy:,} items that at least {detection_threshold:,} people had in a window, {len(self.found):,} "
-            f"were reported and {len(self.missed):,} missed. Reported items that fewer people had: "
-            f"{len(self.below):,}; that are not in the truth: {len(self.false):,}."
+            f"were reported and {len(self.missed):,} missed."
         )
 
 
@@ -53,6 +62,25 @@ def share_of_truth(known: Iterable[tuple[float, float]]) -> str:
     both = list(known)
     published, total = math.fsum(number for number, _ in both), math.fsum(true for _, true in both)
     return f", and together they are {100 * published / total:.0f}% of it" if total else ""
+
+
+def found_and_missed(published: Iterable[str], truth: Iterable[ItemHolders], detection_threshold: int) -> str:
+    """Say which of the items that enough people had in some window were found, which were missed, and of the others."""
+    most: dict[str, int] = {}
+    for row in truth:
+        most[row.item] = max(row.holders, most.get(row.item, 0))
+    found = {*published}
+    large, small = ({item for item, people in most.items() if (people >= detection_threshold) == big} for big in (1, 0))
+    missed = sorted(large - found, key=lambda item: (-most[item], item))
+    named = ", ".join(f"{item} ({most[item]:,})" for item in missed[:MOST_NAMED])
+    named += f" and {len(missed) - MOST_NAMED:,} more" if len(missed) > MOST_NAMED else ""
+    return (
+        f"Of {len(large):,} items that at least {detection_threshold:,} people had in a window, "
+        f"{len(large & found):,} were found{f'; missed: {named}' if missed else ' and none was missed'}. "
+        f"Of {len(small):,} smaller ones that at least {min(most.values(), default=0):,} people had, "
+        f"{len(small & found):,} were found; the guarantee allows to miss the others. "
+        f"Found, but not in the truth: {len(found - {*most}):,}."
+    )
 
 
 def key(row: HeavyHitter | ItemHolders) -> Key:

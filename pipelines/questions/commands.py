@@ -49,7 +49,9 @@ def plan_command(spec: QuestionSpec) -> Command:
         parser.epilog = spec.plan_epilog
         budget = parser.add_argument_group("budget")
         add_option(budget, Option("epsilon", "epsilons", "epsilon, or several values to compare"))
-        add_option(budget, Option("error", "float", "instead of --epsilon: find the smallest epsilon with this error"))
+        means = f": {spec.error_means}" if spec.error_means else ""
+        text = f"instead of --epsilon: find the smallest epsilon with this error{means}"
+        add_option(budget, Option("error", "float", text))
         run = parser.add_argument_group("the run")
         if spec.has_windows:
             add_option(run, Option("windows", "int", "number of windows; without it the run has no end"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from privstream.pipelines.questions.page import show
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.questions.stand_ins import STAND_INS
+from privstream.pipelines.terminal import NOTE
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -32,6 +34,13 @@ TINY = 1e-9
 """Errors are never smaller, that they have a logarithm."""
 
 ONLY = "the only method"
+
+NEEDED, LIKELY = "needed_in_", "likely_in_"
+HALF = "In at least half of its windows, with an even chance; in brackets, with probability 0.95."
+SMALLEST = (
+    "Of the methods with which no item fades, a run takes the one with the smallest numbers for an even chance, by "
+    "their mean logarithm; those without a count in every row are taken times 1.25."
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class PlanCommand:
             with clock("comparing methods"):
                 answer = self._budgets(arguments) if arguments.epsilon is None else self._errors(arguments)
         except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(self._of_plan(str(error))) from error
         if arguments.json:
             print(json.dumps(answer, indent=2, allow_nan=False))
         elif arguments.epsilon is None:
@@ -86,7 +95,11 @@ class PlanCommand:
             found: Accuracy = self._transform(arguments, epsilon, method).accuracy
             return found
         except (ValueError, OverflowError) as error:
-            return with_dashes(str(error), vars(arguments))
+            return with_dashes(self._of_plan(str(error)), vars(arguments))
+
+    def _of_plan(self, message: str) -> str:
+        """Return a message of a transform that asks for the end, which is a number of windows here."""
+        return re.sub(r"\bend\b(?=[^;:]* must be given)", "windows", message) if self.spec.has_windows else message
 
     def _errors(self, arguments: argparse.Namespace) -> dict[str, Any]:
         """Return what every method gives with every epsilon."""
@@ -102,6 +115,7 @@ class PlanCommand:
                         name: {"reason": one} if isinstance(one, str) else one.to_dict() for name, one in found.items()
                     },
                     "error_without_delta": self._without_delta(arguments, epsilon),
+                    "advice": taken.advice,
                     "guarantee": taken.guarantee.to_dict(),
                 }
             )
@@ -180,23 +194,46 @@ class PlanCommand:
             table.add_column("method", no_wrap=True)
             for heading in columns.values():
                 table.add_column(heading, justify="right")
-            for name, found in budget["methods"].items():
+            methods = budget["methods"]
+            asked = {name: found for name, found in methods.items() if not _not_to_be_had(found.get("reason"))}
+            for name, found in asked.items():
                 mark = " (taken)" if name == budget["taken"] and len(budget["methods"]) > 1 else ""
                 table.add_row(f"{name}{mark}", *(shown(found.get(number)) for number in columns))
-            reasons = [f"{name}: {found['reason']}" for name, found in budget["methods"].items() if "reason" in found]
+            reasons = [f"{name}: {found['reason']}" for name, found in asked.items() if "reason" in found]
             taken = budget["methods"][budget["taken"]]
             guarantee = budget["guarantee"]
             title = f"epsilon {budget['epsilon']:g}, delta {guarantee['delta']:g} for {guarantee['unit']}"
             pure, unit = budget["error_without_delta"], self.spec.error_unit
             better = [] if pure is None else [f"Without --delta the error is smaller: {shown(pure)} {unit}."]
-            show(title, table, [*reasons, taken["sentence"], *better])
+            advice = [f"{NOTE}{budget['advice']}"] if budget["advice"] else []
+            show(title, table, [*reasons, taken["sentence"], *better, *advice])
+            self._print_needed(asked)
+
+    def _print_needed(self, methods: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print how many people an item needs by each method, if that is known, by the windows that it lasts."""
+        lasting = [name.removeprefix(NEEDED) for found in methods.values() for name in found if name.startswith(NEEDED)]
+        if not lasting:
+            return
+        table = Table()
+        table.add_column("method", no_wrap=True)
+        for windows in sorted(set(map(int, lasting))):
+            table.add_column(f"{windows} window{'s' * (windows > 1)}", justify="right")
+        for name, found in methods.items():
+            both = ((found.get(f"{NEEDED}{n}"), found.get(f"{LIKELY}{n}")) for n in sorted(set(map(int, lasting))))
+            cells = ["-" if even is None else f"{shown(even)} ({shown(likely)})" for even, likely in both]
+            table.add_row(name, *cells)
+        able = [found for found in methods.values() if any(name.startswith(NEEDED) for name in found)]
+        compared = [SMALLEST] if len(able) > 1 else []
+        show("needed in each window, for an item that lasts so long to be reported", table, [HALF, *compared])
 
     def _print_budgets(self, answer: Mapping[str, Any]) -> None:
         """Print the epsilon that every method needs."""
         table = Table()
         table.add_column("method", no_wrap=True)
         table.add_column("epsilon", justify="right")
-        for name, epsilon in answer["epsilons"].items():
+        asked = [name for name in answer["epsilons"] if not _not_to_be_had(answer["reasons"].get(name))]
+        for name in asked:
+            epsilon = answer["epsilons"][name]
             table.add_row(name, "-" if epsilon is None else f"{rounded_up(epsilon):g}")
         able = {name: epsilon for name, epsilon in answer["epsilons"].items() if epsilon is not None}
         best = answer["taken"]
@@ -206,8 +243,14 @@ class PlanCommand:
             text = f"An epsilon of {LEAST_EPSILON:g} is enough, by {best}. Smaller ones are not tried."
         else:
             text = f"Least epsilon, rounded up: {rounded_up(able[best]):g}, by {best}."
-        reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items()]
-        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text])
+        reasons = [f"{name}: {reason}" for name, reason in answer["reasons"].items() if name in asked]
+        about = [f"The error is {self.spec.error_means}."] if self.spec.error_means else []
+        show(f"for an error of {answer['error']:g} {self.spec.error_unit}", table, [*reasons, text, *about])
+
+
+def _not_to_be_had(reason: str | None) -> bool:
+    """Tell whether a method is no method of such a question: nobody has asked for it, and nothing can be changed."""
+    return reason is not None and reason.removeprefix("--").startswith(f"{METHOD} must be")
 
 
 def rounded_up(value: float) -> float:

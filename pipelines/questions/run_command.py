@@ -13,13 +13,14 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
 from privstream.pipelines.clock import clock
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.noise_key import noise_source
-from privstream.pipelines.plot.promise import Promise, columns_in_words
+from privstream.pipelines.plot.promise import Promise, shown_in_words
 from privstream.pipelines.questions.endless import (
     RUN_ID_NEEDED,
     check_same_promise,
@@ -117,7 +118,7 @@ class RunCommand:
         arguments, row_type = run.arguments, self.spec.row_type_of(run.transform)
         shown = partial(in_words, parameters=vars(arguments))
         promise = Promise(run.guarantee_file, run.promised)
-        note = columns_in_words(row_type, promise)
+        note = partial(shown_in_words, row_type, promise)
         below = None if self.spec.below is None else partial(resolve(f"{ROOMS}.{self.spec.below}"), promise=promise)
         with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
             try:
@@ -185,11 +186,12 @@ class RunCommand:
         self._check_apart(arguments, account.path, [file.path for file in read.files])
         guarantee_file = guarantee_path(arguments)
         _check_output(arguments, guarantee_file, endless)
-        identity = identify(arguments, read.files, self.spec.files, self.spec.watched if endless else None)
+        given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
+        shaping = self._without_unused(arguments, given, endless)
+        identity = identify(shaping, read.files, self.spec.files, self.spec.watched if endless else None)
         label = _run_id(arguments, identity, endless)
         noise = noise_source(arguments.noise_key_file, arguments.noise_key_variable, label)
         arguments = argparse.Namespace(**(vars(arguments) | {"run_id": arguments.run_id or public_name(noise)}))
-        given = arguments_of(self.spec, vars(arguments), streams=bool(read.fields.stream))
         transform = self.spec.transform_class(**given, noise=noise)
         transform = transform if endless else transform.to_finish()
         promised = self.promise(transform, arguments)
@@ -212,6 +214,20 @@ class RunCommand:
             destination=sent,
             charge=partial(account.charge, identity, label, given_output, noise, transform.guarantee),
         )
+
+    def _without_unused(
+        self, arguments: argparse.Namespace, given: Mapping[str, Any], endless: bool
+    ) -> argparse.Namespace:
+        """Return options without those that the method taken does not use: they do not make it another run.
+
+        Nor do views, unless a run has no end, which is bound to them. Which options these are depends on public ones
+        alone, and on no noise.
+        """
+        if not self.spec.methods and self.spec.settle is None:
+            return arguments
+        made = self.spec.transform_class(**given, noise=KeyedNoise.random("options"))
+        changed = dict.fromkeys(made.unused) | ({} if endless else dict(made.views))
+        return argparse.Namespace(**{**vars(arguments), **changed})
 
     def _writers(
         self, run: _Run, path: str

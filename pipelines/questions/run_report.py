@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.pipelines.questions.spec import Excess, QuestionSpec
+from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
 from privstream.transforms.events.limit_counter import PARTS
-
-MUCH = 0.05
-"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
 
 OUTSIDE = {
     "events_outside_run": "events outside of the windows of the run",
@@ -169,7 +166,7 @@ class RunReport:
             return []
         share = _percent(min(1.0, lost / self.records))
         options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
-        return [f"{NOTE}{share} of the records are not asked for: {_listed(chosen)}. Is that meant? See {options}."]
+        return [f"{NOTE}{share} {NOT_ASKED}: {_listed(chosen)}. Is that meant? See {options}."]
 
     def _of_records(self) -> Iterator[str]:
         """Warn of records that could not be used."""

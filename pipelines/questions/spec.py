@@ -16,6 +16,12 @@ ROWS = f"{PACKAGE}.rows"
 METHOD, AUTO = "method", "auto"
 STREAMS_PER_PERSON = "streams_per_person"
 
+MUCH = 0.05
+"""A run warns if such a share, or a larger one, of what its answers are about counts in none of them."""
+
+NOT_ASKED = "of the records are not asked for"
+"""What the note says of a run that leaves most records out by its options."""
+
 
 class Option(NamedTuple):
     """An option of a command.
@@ -62,7 +68,7 @@ class Excess(NamedTuple):
 ITEMS = Excess(
     "items_over_limit",
     "items_before_limit",
-    "times an item of a person was left out, because --items_per_step others count in its window",
+    "times an item of a person was left out, who has more than --items_per_step in the window",
     ("items_per_step",),
 )
 """Of the items of a person in a window, for `Excess`."""
@@ -114,6 +120,8 @@ class QuestionSpec:
         limits: what limits leave out, in the order in which they are applied.
         clipped: what limits of values change.
         beyond: counters of what else there is to say, and how to say it.
+        only_by: counters of `beyond` that only one method has, and which.
+        by_method: what stands in place of the description where it is known which method has run.
         all_streams: whether streams need not be named.
         one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
@@ -137,9 +145,11 @@ class QuestionSpec:
         columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings. The first is
             its `error`.
         error_unit: of the error, such as "people".
+        error_means: what the error is, where that is not plain; as a part of a sentence.
         picture: what `plot` draws; in the module `picture` of the question's room.
         simulation: what `simulate` writes; in the module `simulation` of the question's room.
         audit: what `audit` attacks; in the module `attacks` of the question's room.
+        by_name: methods that `auto` never takes.
         shared: those of these modules that are another question's, and whose.
     """
 
@@ -165,6 +175,8 @@ class QuestionSpec:
     limits: tuple[Excess, ...] = ()
     clipped: tuple[Excess, ...] = ()
     beyond: Mapping[str, str] = field(default_factory=dict)
+    only_by: Mapping[str, str] = field(default_factory=dict)
+    by_method: Mapping[str, str] = field(default_factory=dict)
     all_streams: bool = False
     one_stream: bool = False
     extras: tuple[Option, ...] = ()
@@ -183,9 +195,11 @@ class QuestionSpec:
     sizes: Mapping[str, Option] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
+    error_means: str = ""
     picture: str | None = None
     simulation: str | None = None
     audit: str | None = None
+    by_name: tuple[str, ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict)
 
     def module(self, name: str) -> str:

@@ -20,8 +20,13 @@ NOT_COVERED = (
 EVENTS_ALONE = "One event is protected, not a person: somebody who sends many events is protected far less."
 
 
-def promise_in_words(guarantee: PrivacyGuarantee) -> list[str]:
-    """Return sentences on what is protected, against what comparison, and how far conclusions can go."""
+def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[str]:
+    """Return sentences on what is protected, against what comparison, and how far conclusions can go.
+
+    Args:
+        guarantee: what is promised.
+        step: what its steps are called.
+    """
     odds = math.exp(guarantee.epsilon)
     factor = f"{odds:,.3g}" if odds <= LARGEST_FACTOR else f"e^{guarantee.epsilon:g} (more than {LARGEST_FACTOR:,.0f})"
     plus = f", plus delta = {guarantee.delta:g}" if guarantee.delta else ""
@@ -34,24 +39,30 @@ def promise_in_words(guarantee: PrivacyGuarantee) -> list[str]:
         f"most {factor} times that in the other case (e to the power of epsilon = {guarantee.epsilon:g}){plus}.",
         "For example: who thinks that both cases are equally likely, and guesses from all that is published which of "
         f"them it is, guesses right with a probability of at most {_rounded_up(right)}%; 50% would be a mere guess.",
-        *([] if guarantee.horizon is None else [f"It holds for at most {guarantee.horizon:,} steps."]),
-        guarantee.adaptivity,
+        *([] if guarantee.horizon is None else [f"It holds for at most {guarantee.horizon:,} {step}s."]),
+        guarantee.adaptivity.replace("step", step),
     ]
 
 
 def left_out(
-    guarantee: PrivacyGuarantee, spec: QuestionSpec, parameters: Mapping[str, Any], binding: Collection[str] | None
+    guarantee: PrivacyGuarantee,
+    spec: QuestionSpec,
+    parameters: Mapping[str, Any],
+    binding: Collection[str] | None,
+    method: str = "",
 ) -> list[str]:
     """Return what the numbers leave out by rule; how much it was is exact, and not published.
 
-    Of limits only those are named that can leave something out, of which `binding` has the options, if they are known.
+    Of limits only those are named that can leave something out, of which `binding` has the options, if they are known,
+    and of what happens only by one method, if it ran.
     """
     limits = [
         limit.text
         for limit in (*spec.limits, *spec.clipped)
         if binding is None or not limit.options or any(option in binding for option in limit.options)
     ]
-    texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *spec.beyond.values()]
+    beyond = [text for counter, text in spec.beyond.items() if spec.only_by.get(counter, method) == method]
+    texts = [*(OUTSIDE | dict(spec.unusable)).values(), *spec.unanswered.values(), *limits, *beyond]
     happened = "; ".join(text.removeprefix("times ") for text in texts if _applies(text, parameters))
     return [
         *guarantee.limits,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -12,8 +14,9 @@ from apache_beam.io.filesystem import BeamIOError
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.clock import clock
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.plot.rows import read_rows
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import read_result
+from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.sinks.whole_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
@@ -30,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
     parser.add_argument(
         "--title", default=TITLE, metavar="TEXT", help=f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
+    )
+    parser.add_argument(
+        "--truth",
+        metavar="PATH",
+        help="the truth about one RESULT, from simulate, for its pictures; such a page is not for publication",
     )
     parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
     parser.add_argument(
@@ -68,7 +76,7 @@ def _page(arguments: argparse.Namespace) -> str:
     render = _renderer()
     accounts = Accounts.of(arguments.ledger, arguments.noise_key_file)
     with clock("reading and drawing results"):
-        sections = [section(read_result(path), accounts) for path in arguments.results]
+        sections = [section(result, accounts) for result in _results(arguments.results, arguments.truth)]
     if accounts is None:
         say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
     page: str = render(
@@ -79,6 +87,21 @@ def _page(arguments: argparse.Namespace) -> str:
         costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
     )
     return page
+
+
+def _results(paths: Sequence[str], truth: str | None) -> Iterator[Result]:
+    """Read results, one of them with its truth if that is given.
+
+    Raises:
+        ValueError: naming the option or the file.
+    """
+    if truth is not None and len(paths) > 1:
+        raise ValueError(f"--truth must be given for a page of one RESULT, got {len(paths)}")
+    for result in map(read_result, paths):
+        known: list[Any] | None = None
+        if truth is not None:
+            known = read_rows("--truth", truth, result.picture_spec.truth)
+        yield replace(result, truth=known)
 
 
 def _renderer() -> Any:

@@ -13,10 +13,11 @@ import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.file_formats import WRITTEN
-from privstream.pipelines.plot.picture_spec import Given, PictureSpec
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec, of_stream
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.plot.rows import choose_stream, read_rows
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.counts.risers import newest, risers
 from privstream.pipelines.questions.endless import GUARANTEE
 from privstream.pipelines.questions.spec import QuestionSpec, resolve
 from privstream.pipelines.sinks.row_files import arrow_table
@@ -48,6 +49,7 @@ class Result:
         guarantee: what that promises.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
             how many records could not be used, and is not for publication.
+        truth: what is true, for pictures of simulated events; None if it is not known.
     """
 
     path: str
@@ -57,6 +59,7 @@ class Result:
     promise: Promise
     guarantee: PrivacyGuarantee
     log: str = ""
+    truth: Sequence[Any] | None = None
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
@@ -118,10 +121,11 @@ class Result:
         """Return what there is to draw: a picture for each stream, and one of what rose; none without rows."""
         names = dict.fromkeys(getattr(row, "stream", "") for row in self.rows)
         for name in names:
-            own = [row for row in self.rows if getattr(row, "stream", "") == name]
-            given = Given(stream=name, rows=own, promise=self.promise, options=self.picture_spec.options)
+            own = of_stream(self.rows, name)
+            truth = None if self.truth is None else of_stream(self.truth, name)
+            given = Given(stream=name, rows=own, truth=truth, promise=self.promise, options=self.picture_spec.options)
             yield given
-            if self.picture_spec.rising and any(row.rise is not None for row in own):
+            if self.picture_spec.rising and risers(newest(own), 1):
                 yield replace(given, options={**given.options, "rising": True})
 
 

@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.durations import in_words as in_units
 from privstream.pipelines.accounts.ledger import Entry
 from privstream.pipelines.plot.chart import PAGE, moment
 from privstream.pipelines.plot.schemes import in_both
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.signature import described
+from privstream.pipelines.report.by_method import method_of, of_method, rules_of
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.plain_words import left_out, not_covered, promise_in_words
 from privstream.pipelines.report.result import Result
+from privstream.pipelines.sinks.terminal_table import COSTS
 from privstream.pipelines.terminal import printable
 
 MOST_PICTURES = 12
@@ -45,22 +48,29 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
     Raises:
         ValueError: the ledger does not have its run.
     """
-    entry = None if accounts is None else accounts.entry(result)
+    entry, method = None if accounts is None else accounts.entry(result), method_of(result)
+    columns = _columns(result, method)
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
-        "question": result.spec.description,
+        "question": result.spec.by_method.get(method, result.spec.description),
+        "rules": rules_of(result),
         "file": os.path.basename(os.path.normpath(result.path)),
         "kind": result.spec.title,
         "silence": result.spec.silence,
         "accuracy": result.promise.number("accuracy", "sentence"),
         "left_out": left_out(
-            result.guarantee, result.spec, result.parameters, result.promise.maybe("accuracy", "intervals", "limits")
+            result.guarantee,
+            result.spec,
+            result.parameters,
+            result.promise.maybe("accuracy", "intervals", "limits"),
+            method,
         ),
-        "promise": promise_in_words(result.guarantee),
+        "promise": promise_in_words(result.guarantee, "window" if result.spec.has_windows else "step"),
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
-        "columns": _columns(result),
-        "rows": [list(map(cell, in_words(row, result.parameters))) for row in result.rows[:MOST_ROWS]],
+        "columns": columns,
+        "truth": result.truth is not None,
+        "rows": [_cells(in_words(row, result.parameters), columns) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
@@ -83,10 +93,16 @@ def picture(result: Result, given: Any) -> dict[str, Any]:
     return {**found, "image": image, "names": names, "points": points, "thinned": len(notes) < len(found["notes"])}
 
 
-def _columns(result: Result) -> list[tuple[str, str]]:
-    """Return the columns of the rows, and what they mean."""
+def _columns(result: Result, method: str) -> list[tuple[str, str]]:
+    """Return the columns of the rows, and what they mean; not those of a budget that no row costs."""
     texts = described(result.row_type.__doc__ or "", "Attributes")
-    return [(name, texts.get(name, "")) for name in result.row_type._fields]
+    hidden = () if any(getattr(row, COSTS[0], 0) for row in result.rows) else COSTS
+    return [(name, of_method(texts.get(name, ""), method)) for name in result.row_type._fields if name not in hidden]
+
+
+def _cells(row: Any, columns: list[tuple[str, str]]) -> list[str]:
+    """Return the values of a row as texts."""
+    return [cell(getattr(row, name)) for name, _ in columns]
 
 
 def cell(value: Any) -> str:
@@ -123,4 +139,12 @@ def _parameters(result: Result) -> list[tuple[str, str]]:
     """Return the options of the run; of files their names."""
     given: Mapping[str, Any] = result.parameters
     shown = {name: value for name, value in given.items() if name != "run_id"}
-    return [(name, os.path.basename(value) if isinstance(value, str) else f"{value}") for name, value in shown.items()]
+    durations = {name for name, each in result.spec.signature.arguments.items() if "Seconds" in each.types}
+    return [(name, _option(value, duration=name in durations)) for name, value in shown.items()]
+
+
+def _option(value: Any, *, duration: bool) -> str:
+    """Write the value of an option."""
+    if isinstance(value, str):
+        return os.path.basename(value)
+    return in_units(round(value * 1e6)) if duration and isinstance(value, int | float) and value else f"{value}"

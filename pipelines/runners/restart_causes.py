@@ -14,6 +14,11 @@ CAUSES = {
     r"noise key must be the same on every worker": (
         "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
     ),
+    r"SnapshotError: state of (\w+) cannot be used": (
+        "the state of {0} was written by another version or with other options, or is damaged: nothing has been "
+        "published from it; take the version and the options that wrote it, and resume from the same savepoint or "
+        "checkpoint, or an earlier one, or begin a new run"
+    ),
     r"OutOfDirectMemoryError|[Dd]irect buffer memory|Server sendMessage\(\) failed with Error": (
         "a task manager ran out of direct memory, which messages between Java and Python need: give task managers more "
         "memory (--task-manager-memory), or raise taskmanager.memory.task.off-heap.size"

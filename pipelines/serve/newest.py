@@ -11,7 +11,7 @@ from privstream.pipelines.plot.promise import columns_in_words, meaning, of_each
 from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.report.section import cell
-from privstream.pipelines.sinks.writers import COSTS
+from privstream.pipelines.sinks.terminal_table import COSTS
 
 MOST_WINDOWS = 4
 MOST_ROWS = 20
@@ -143,13 +143,14 @@ def _meaning(result: Result) -> str:
     names, promise = set(result.row_type._fields), result.promise
     if names.isdisjoint(("estimate", "count")):
         return columns_in_words(result.row_type, promise)
-    bounded = _count_error(result) is not None or not names.isdisjoint(("error_bound", "lower"))
+    stated = {"error_bound"} if "count" in names else {"error_bound", "lower"}
+    bounded = _count_error(result) is not None or not names.isdisjoint(stated)
     if not bounded or "gap_stddev" in names:
         return columns_in_words(result.row_type, promise, TWO_DEVIATIONS)
     of_sums = f" Of a sum: {TWO_DEVIATIONS}" if "sum_stddev" in names else ""
-    if SMOOTHED in names:
+    if any(getattr(row, SMOOTHED, None) is not None for row in result.rows):
         return f"{meaning(promise, 'After ±')}{of_sums} {IN_BRACKETS}"
-    if {"error_bound", *LIMITS} <= names:
+    if {"estimate", "error_bound", *LIMITS} <= names:
         return of_each_row(promise, "In brackets")
     return meaning(promise, "After ±, or in brackets") + of_sums
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, BinaryIO, get_args, get_type_hints
+from typing import Any, BinaryIO, NoReturn, get_args, get_type_hints
 
 import fastavro
 import pyarrow as pa
@@ -81,10 +81,15 @@ def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     return _table(_arrow_schema(field_types(row_type)), list(map(_plain, rows)))
 
 
+class MissingColumnsError(ValueError):
+    """A file has not all columns of its rows."""
+
+
 def read_row_file(path: str, row_type: type) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote.
+    """Read the rows of a file that `write_row_file` wrote; fields with a default may be missing in it.
 
     Raises:
+        MissingColumnsError: it has not all others: an earlier version wrote it.
         ValueError: it has too many rows, or its last line has no end: it was cut short.
     """
     fields = field_types(row_type)
@@ -105,12 +110,23 @@ def read_row_file(path: str, row_type: type) -> list[Any]:
     _check_number(len(records))
     make: Callable[..., Any] = row_type
     optional, missing = optional_fields(row_type), "" if kind == "csv" else None
+    defaults: dict[str, Any] = vars(row_type)["_field_defaults"]
 
     def value(record: dict[str, Any], name: str) -> Any:
+        if name not in record:
+            return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
         return None if name in optional and found == missing else _restore(found, fields[name], kind)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
+
+
+def _refuse(missing: set[str]) -> NoReturn:
+    """Refuse rows without some columns."""
+    raise MissingColumnsError(
+        f"without {', '.join(sorted(missing))}: an earlier version of privstream wrote the rows, and reads them, or "
+        "they are of another kind"
+    )
 
 
 def _check_number(rows: int) -> None:

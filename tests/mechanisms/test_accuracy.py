@@ -11,12 +11,19 @@ WINDOW = Limit.at_most("", 1, "value", "in a window", "random")
 
 def test_a_limit_says_what_counts_and_what_is_missing():
     counted = "each person counts with at most 15 contributions in the whole run (max_contributions), the first ones"
-    assert LASTING.text == f"{counted}: with half of 30"
-    assert WINDOW.text == "each person counts with at most 1 value in a window, chosen at random: with one of 2"
+    assert LASTING.text == f"{counted}; who has 30 counts with half of them"
+    assert (
+        WINDOW.text
+        == "each person counts with at most 1 value in a window, chosen at random; who has 2 counts with one of them"
+    )
     several = Limit.at_most("categories_per_row", 2, "category", "", "last", unit="event")
-    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones:")
+    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones; ")
+    assert several.text.endswith("an event that has 4 counts with half of them")
     other = Limit.at_most("", 3, "item", "", "those that are liked")
-    assert other.text == "each person counts with at most 3 items, those that are liked: with half of 6"
+    assert (
+        other.text
+        == "each person counts with at most 3 items, those that are liked; who has 6 counts with half of them"
+    )
 
 
 def test_without_limits_nothing_is_said():
@@ -38,7 +45,7 @@ def test_limits_are_a_sentence_with_what_they_can_look_like():
     assert made.to_dict() == {
         "failure_probability": 0.1,
         "sentence": made.sentence,
-        "intervals": coverage.to_dict(),
+        "intervals": coverage.to_dict() | {"probability": 0.9},
     }
     assert coverage.to_dict()["limits"] == ["max_contributions"]
 

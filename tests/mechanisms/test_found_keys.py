@@ -295,6 +295,20 @@ def test_snapshots_change_nothing(name):
         replace(mechanism, min_people=2).restore(mechanism.snapshot(state))
 
 
+def test_columns_of_a_snapshot_are_known():
+    """State of a job that runs has them: with others, `_state_kind` must be another one."""
+    mechanism = made(horizon=9, max_value=5, rising=2)
+    state = mechanism.initial_state(carried=1)
+    assert found_keys._layout(mechanism._fields(state)) == {
+        ("step", "int64 ()"),
+        *((name, "int64 ()") for name in ("found_at", "totals", "smoothed", "since", "steps", "sizes", "keys")),
+        ("values", "int64 (2,)"),
+        ("recent", "float64 (2,)"),
+        ("levels_observed", "float64 ()"),
+        *((f"levels_{name}", "float64 (18,)") for name in ("levels", "variances", "weights")),
+    }
+
+
 def test_keys_in_one_draw_or_in_many_are_the_same(monkeypatch):
     mechanism = made(horizon=40, contributions=3)
     inputs = stream(mechanism, 40)
@@ -328,7 +342,10 @@ def test_steps_must_all_be_given():
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"over": "start", "horizon": 4}, "over must be 'window'"), ({"over": 2, "horizon": 4}, "over must be 'window'"),
+    ({"over": "start", "horizon": 4}, "over must be 'window' or at most 1,024 windows"),
+    ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for keys that stay found, got 1025"),
+    ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
+    ({"over": 2, "horizon": 4, "rising": 1}, "rising must be 0 for counts over 2 windows, got 1"),
     ({"rising": 65}, "rising must be <= 64, got 65"), ({"rising": -1}, "rising must be >= 0, got -1"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
 ])  # fmt: skip
@@ -422,11 +439,21 @@ def test_what_lasts_is_a_function_of_what_was_published(short_memory):
     assert kept
 
 
+def follow(since, steps):
+    """Check since when keys are surely above 0, given that of the step before by key; it is brought up to date."""
+    for rows in steps:
+        if not len(rows.keys):
+            continue
+        for key, lower, found in zip(rows.keys.tolist(), rows.smoothed.lower, rows.since, strict=True):
+            since[key] = (since.get(key) or rows.step) if lower > 0 else 0
+            assert found == since[key]
+
+
 @pytest.mark.parametrize("rising", [0, 1, 6])
 def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, rising):
     """Also in the period that follows."""
     short_memory = replace(short_memory, rising=rising)
-    level, history, seen = LocalLevel(short_memory.stddev(1)), {}, 0
+    level, history, since, seen = LocalLevel(short_memory.stddev(1)), {}, {}, 0
     state = short_memory.initial_state()
     for period in range(2):
         for step, rows in enumerate(stream(short_memory, 14, seed=period), start=1):
@@ -443,17 +470,90 @@ def test_what_is_smoothed_is_a_function_of_what_was_published(short_memory, risi
                         risen = level.smooth_rises(np.array(new[key], float)[:, None], rising)[1]
                         assert same([part[number] for part in one.rises], [part[place, 0] for part in risen])
             history |= new
+            follow(since, (*found.earlier, found))
             for number, key in enumerate(found.keys.tolist()):
                 ends = level.read(level.join(level.start(), np.array(history[key], float)[:, None]))
                 assert [end[number] for end in found.smoothed] == [end[0] for end in ends]
                 if rising:
                     risen = level.smooth_rises(np.array(history[key], float)[:, None], rising)[1]
-                    assert same([part[number] for part in found.rises], [part[-1, 0] for part in risen])
+                    if step > rising:
+                        assert same([part[number] for part in found.rises], [part[-1, 0] for part in risen])
+                    else:
+                        assert all(np.isnan(part[number]) for part in found.rises), "a period begins"
                 seen += 1
         state, kept = short_memory.renewed(state)
         assert state.found.tolist() == list(range(len(kept)))
+        since.clear()
         history = {number: history[key] for number, key in enumerate(kept.tolist())}
     assert seen > 50
+
+
+@pytest.mark.parametrize("windows", [2, 5, 40])
+@pytest.mark.parametrize("largest", [None, 9])
+def test_counts_of_several_windows_are_sums_of_what_is_published_of_one(short_memory, windows, largest):
+    """Also in the period that follows, and from snapshots; noise and found keys stay the same."""
+    one = replace(short_memory, max_value=largest)
+    several = replace(one, over=windows)
+    assert several.parameters == one.parameters and several.law.scales == one.law.scales
+    assert several.detection(1, 0.1) == one.detection(1, 0.1) and several.needed == one.needed
+    with pytest.raises(SnapshotError):
+        several.restore(one.snapshot(one.initial_state()))
+    level, history, partial = LocalLevel(one.stddev(1)), {}, 0
+    states = [one.initial_state(), several.initial_state()]
+    for period in range(2):
+        for step, rows in enumerate(stream(one, 14, seed=period), start=1):
+            brought, noise = given(one, step, rows), SeededNoise(period)
+            states[1] = several.restore(several.snapshot(states[1]))
+            (states[0], found), (states[1], summed) = (
+                mechanism.step(state, brought, noise) for mechanism, state in zip((one, several), states, strict=True)
+            )
+            assert [rows.step for rows in summed.earlier] == [rows.step for rows in found.earlier]
+            new = {}
+            for single, total in zip((*found.earlier, found), (*summed.earlier, summed), strict=True):
+                assert same(single.keys, total.keys)
+                places = total.of_each("counts", "count_stddev", "count_bound", "count_spread")
+                for number, (key, count, stddev, bound, spread) in enumerate(
+                    zip(single.keys.tolist(), *places, strict=True)
+                ):
+                    known = history if key in history else new
+                    answers = single.answers[:, number].tolist()
+                    known.setdefault(key, []).append(answers)
+                    last = np.array(known[key][-windows:])
+                    partial += len(last) < windows
+                    assert total.answers[:, number].tolist() == last.sum(axis=0).tolist() and count == last[:, 0].sum()
+                    assert stddev == pytest.approx(one.stddev(1) * math.sqrt(len(last)))
+                    noise_of_sum = one.law.noises[0].summed(len(last))
+                    assert spread == noise_of_sum.exceeded(len(last), 0.025)
+                    assert bound == several._row_bound(noise_of_sum, len(last)) >= single.count_bound
+                    if total is summed:
+                        smoothed = level.smooth_sums(np.array(known[key], float)[:, :1], windows)[1]
+                        assert np.allclose([e[number] for e in total.smoothed], [e[-1, 0] for e in smoothed], atol=0.11)
+            history |= new
+            for place, total in enumerate(summed.earlier):
+                for number, key in enumerate(total.keys.tolist()):
+                    smoothed = level.smooth_sums(np.array(new[key], float)[:, :1], windows)[1]
+                    assert np.allclose([e[number] for e in total.smoothed], [e[place, 0] for e in smoothed], atol=0.11)
+        (states[0], kept), (states[1], others) = (m.renewed(s) for m, s in zip((one, several), states, strict=True))
+        assert same(kept, others) and len(kept)
+        history = {number: history[key] for number, key in enumerate(kept.tolist())}
+    assert partial > 4
+
+
+def test_means_of_several_windows_hold_the_true_ones():
+    mechanism = made(epsilon=5.0, delta=1e-2, over=3, horizon=12, max_value=10)
+    state, seen = mechanism.initial_state(), 0
+    for step in range(1, 13):
+        brought = KeyedStep(
+            step=step,
+            keys=np.arange(3, dtype=np.uint64),
+            counts=np.array([80, 90, 100]),
+            sums=np.array([240, 360, 500]),
+        )
+        state, rows = mechanism.step(state, brought, SeededNoise(3))
+        for key, mean, bound in zip(rows.keys.tolist(), *rows.of_each("means", "mean_bounds"), strict=True):
+            assert abs(mean - [3, 4, 5][key]) <= bound < 3
+            seen += 1
+    assert seen > 30
 
 
 def same(left, right):

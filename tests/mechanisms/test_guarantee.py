@@ -36,10 +36,18 @@ def test_it_is_frozen_data_and_the_curve_does_not_count():
         one.epsilon = 2.0
 
 
+def test_steps_may_be_called_windows_in_sentences_alone():
+    one = PrivacyGuarantee(**FIELDS, horizon=7)
+    other = dataclasses.replace(one, step="window")
+    assert "at most 7 steps" in one.paragraph() and "at most 7 windows" in other.paragraph()
+    assert "The inputs of each window may depend" in other.paragraph()
+    assert one == other and other.to_dict()["adaptivity"] == one.adaptivity
+
+
 def test_json_holds_every_field_but_the_curve():
     one = PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), proof="x.md", horizon=7)
     found = json.loads(json.dumps(one.to_dict()))
-    assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve"}
+    assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve", "step"}
     assert found["limits"] == ["Few."]
     assert found["caveats"] == ["Perhaps."]
     assert found["paragraph"].endswith(" Proof: x.md. Perhaps.")

@@ -106,10 +106,10 @@ def test_a_table_on_the_terminal_and_what_happened(clinic, capsys):
         ('{"name": "x", "at_least": 5, "until": "4"}', "until of rule 'x' must be a number, got str"),
         ('{"name": "x", "at_least": 5, "until": 4.5}', "until of rule 'x' must be an integer"),
         ('{"name": "x", "at_least": 5, "until": -1}', "until of rule 'x' must be >= 0, got -1"),
-        ('{"name": "x", "at_least": 5, "until": 4}', "until of rule 'x' is for the method 'status', and not for"),
+        ('{"name": "x", "at_least": 5, "until": 4}', "until of rule 'x' must not be given with the method"),
         ('{"name": "x", "at_least": 5, "windows": 0}', "line 1 of .*: windows of rule 'x' must be >= 1, got 0"),
         ('{"name": "x", "at_least": 5, "windows": "3"}', "windows of rule 'x' must be an integer, got str"),
-        ('{"name": "x", "at_least": 5, "windows": 2}', "windows of rule 'x' is for the method 'counts', and not for"),
+        ('{"name": "x", "at_least": 5, "windows": 2}', "windows of rule 'x' must be 1 with the method"),
     ],
 )
 def test_bad_rules(clinic, tmp_path, capsys, lines, message):
@@ -213,7 +213,7 @@ def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):
     given = ["plan", "alerts", "--epsilon", "1", "--windows", "24", "--delta", "1e-6"]
     assert cli.main([*given, "--rules", str(tmp_path / "until")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "counts: until of rule 'flu' is for the method 'status', and not for 'counts'" in shown
+    assert "counts: until of rule 'flu' must not be given with the method 'counts'" in shown
     assert cli.main([*given, "--rules", "2", "--quiet", "3"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "status: --quiet must be 0 for status, which charges nobody while an alert lasts, got 3" in shown
@@ -224,7 +224,8 @@ def test_the_plan_says_why_a_method_cannot_answer(capsys, tmp_path):
 def test_the_plan_says_what_to_give_where_every_method_may_stop(capsys):
     assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3"]) == 2
     error = capsys.readouterr().err
-    assert "end or --renew_every must be given for counts" in error and "delta must be > 0 for status" in error
+    assert "error: --windows or --renew_every must be given for counts" in error, "a plan has no end"
+    assert "delta must be > 0 for status" in error
     assert "sparse_vector, which stops when its budget is spent, is taken by its name alone" in error
     for more in (["--windows", "9"], ["--renew_every", "9"], ["--delta", "1e-6"]):
         assert cli.main(["plan", "alerts", "--epsilon", "1", "--rules", "3", *more]) == 0

@@ -42,10 +42,12 @@ def test_only_the_largest_have_names_and_the_picture_is_the_same_every_time() ->
 
 def test_bands_that_would_cover_all_lines_are_told_in_words() -> None:
     low, high = band("low", 24), band("high", 24, 300.0)
-    assert tell_bounds([low, high], "What bands are.") == " What bands are. They reach up to 5 to either side."
+    assert (
+        tell_bounds([low, high], "What bands are.") == " What bands are. The widest reach 5 above and below their line."
+    )
     covering = Band("wide", low.times, low.estimates, np.full(24, 200.0))
-    assert "up to 200 to either side, and are not drawn, since" in tell_bounds([covering, high], "")
-    assert tell_bounds([covering], "").endswith("up to 200 to either side.")
+    assert "reach 200 above and below their line, and are not drawn, since" in tell_bounds([covering, high], "")
+    assert tell_bounds([covering], "").endswith("reach 200 above and below their line.")
     unknown = Band("unknown", low.times, np.full(24, np.nan), np.full(24, np.nan))
     assert tell_bounds([unknown], "") == tell_bounds([], "") == ""
     assert not too_wide([unknown, low])

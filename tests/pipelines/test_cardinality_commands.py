@@ -176,7 +176,7 @@ def test_plan_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     printed = " ".join(capsys.readouterr().out.split())
     assert "all estimates of a stream in the first 1,048,576 windows are within" in printed
     assert "while people enter or leave it at most 10 times in all (method sparse_counter;" in printed
-    assert "direct_counter: end must be given with method direct_counter" in printed
+    assert "direct_counter: --windows must be given with method direct_counter" in printed
 
 
 @pytest.mark.slow

@@ -69,13 +69,14 @@ def close(rows: list[dict[str, Any]], truth: dict[str, list[int]]) -> None:
         ([*LIMITED], {"tea": [300] * 4, "cake": [90] * 4}),
         ([*LIMITED, "--top", "1"], {"tea": [300] * 4}),
         ([*LIMITED, "--over", "2h", "--min_people", "5"], {"tea": [300, 600, 600, 600], "cake": [90, 180, 180, 180]}),
+        ([*LIMITED, "--over", "2h", "--forget"], {"tea": [300, 600, 600, 600], "cake": [90, 180, 180, 180]}),
         ([*LIMITED, "--over", "start", "--min_people", "95"], {"tea": [300] * 4}),
         (["--unit", "event", "--domain", "items", "--over", "start"],
          {"tea": [300, 600, 900, 1200], "cake": [90, 180, 270, 360], "milk": [0] * 4}),
         (["--max_contributions", "12", "--domain", "items", "--over", "start", "--top", "2"],
          {"tea": [300] * 4, "cake": [90] * 4}),
     ],
-    ids=["window", "top", "2h", "start", "event", "domain"],
+    ids=["window", "top", "2h", "2h, forget", "start", "event", "domain"],
 )  # fmt: skip
 def test_counts_of_each_span(
     options: list[str], truth: dict[str, list[int]], shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +149,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
     for over, span in spans.items():
         length = ["--windows" if over == "7d" else "--horizon", "30"]
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
-        mechanism = (KeyedCounts if over != "1d" else FoundKeys)(
+        mechanism = (KeyedCounts if over == "start" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
             contributions_per_key=1 if over == "start" else None,
         )  # fmt: skip
@@ -226,7 +227,7 @@ def test_a_run_notes_that_windows_forget_though_nobody_asked(
 ) -> None:
     output = ["--output", str(tmp_path / "rows.jsonl"), "--runner", "FnApiRunner", "--dry_run"]
     assert cli.main(["counts", "--input", f"{shop}/sales.jsonl", *LIMITED, *options, *output]) == 0
-    assert ("NOTE: Every window forgets which items were found before." in capfd.readouterr().err) == noted
+    assert ("NOTE: Every window forgets which items were found before: with" in capfd.readouterr().err) == noted
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,8 @@ def test_a_run_notes_that_windows_forget_though_nobody_asked(
         ({"start": 0.0, "end": 9.0}, {"forget": False}),
         ({"start": 0.0, "renew_every": 9.0, "over": "window", "forget": True}, {"forget": True}),
         ({"start": 0.0, "horizon": 9, "over": 60.0, "window": 60.0}, {"forget": False}),
-        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0}, {}),
+        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0}, {"forget": False}),
+        ({"start": 0.0, "end": 9.0, "over": 120.0, "window": 60.0, "forget": True}, {"forget": True}),
         ({"start": 0.0, "end": 9.0, "over": "start"}, {}),
         ({"start": 0.0, "end": 9.0, "domain": "file"}, {}),
         ({"start": 0.0}, {}),

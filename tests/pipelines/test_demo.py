@@ -22,6 +22,7 @@ FILES = {
     "counts.png",
     "noise.key",
     "noise.key.ledger.jsonl",
+    "report.html",
     "truth.jsonl",
 }
 
@@ -53,7 +54,11 @@ def test_the_demo_shows_what_it_promises(
     change = f"{risen.rise:+,.0f} {risen.rise_lower:+,.0f} to {risen.rise_upper:+,.0f} 99.9%"
     assert re.search(rf"what rose most within an hour.*{risen.item} 01-01 \d\d:00 {re.escape(change)} ", cells)
     threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
-    assert f"items that at least {threshold:,} people had in an hour" in " ".join(shown.out.split())
+    assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
+    assert "Report: demo-output/report.html" in shown.out
+    page = (folder / "report.html").read_text()
+    rose = "surely rose in the window until" not in page  # what did not has no picture of its own
+    assert page.count("<figure ") == 1 + rose and "none was missed" in page and "Dashed lines are the truth" in page
     assert "and none was missed" in " ".join(shown.out.split())
     assert "Found, but not in the truth: 0." in " ".join(shown.out.split())
     truth = {
@@ -78,8 +83,8 @@ def test_the_commands_that_are_shown_give_the_same_files_again(
     written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
     assert written[0].startswith("#")
     assert written[1:] == shown
-    assert len(shown) == 3
-    names = FILES - {"noise.key.ledger.jsonl"}
+    assert len(shown) == 4
+    names = FILES - {"noise.key.ledger.jsonl", "report.html"}  # both have the time
     kept = {name: (tmp_path / "a folder" / name).read_bytes() for name in names}
     for command in shown:
         program, *arguments = shlex.split(command)

@@ -38,7 +38,7 @@ def test_the_key_of_a_row_is_its_stream_its_time_and_what_it_is_about(word):
 
 def hitter(item: str) -> HeavyHitter:
     start, end = Timestamp(0), Timestamp(3600)
-    return HeavyHitter("no", start, end, item, 5, 1.5, start, "started")
+    return HeavyHitter.in_time("no", start, end, item, 5, 1.5, start, "started")
 
 
 def test_keys_name_the_run_and_are_the_same_again():

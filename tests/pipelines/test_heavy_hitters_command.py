@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines import cli
+from privstream.pipelines.plot.promise import Promise, columns_in_words
 from privstream.pipelines.plot.truth import judge
 from privstream.pipelines.simulate.event_writers import ItemHolders, write_simulation
 from privstream.pipelines.simulate.streams import simulate_heavy_hitters
@@ -346,3 +347,60 @@ def test_the_guarantee_file_says_what_made_it_and_nothing_that_is_not(city: City
     assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01", "--overwrite") == 0
     promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
     assert promise["parameters"]["horizon"] == WINDOWS
+
+
+def test_items_that_stay_found_are_rows_pictures_and_pages(city: City, tmp_path: Path, capsys) -> None:
+    """Counts without a list have rows in every window; a run that forgets is another run, with other noise."""
+    common = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--start", "2024-01-01", "--horizon", "4"]
+    found, forgot = tmp_path / "found.jsonl", tmp_path / "forgot.jsonl"
+    said = []
+    for output, more in ((found, []), (forgot, ["--forget"])):
+        options = [*common, "--max_hits", "4", "--method", "counts", "--ledger", "none", *more]
+        assert watch(city, output, common=options) == 0
+        said.append(capsys.readouterr().err)
+    rows, few = (read_row_file(str(path), HeavyHitter) for path in (found, forgot))
+    assert "Items that are found stay found" in said[0] and "stay found" not in said[1]
+    items = {row.item for row in rows}
+    assert len({row.window_start for row in rows}) == WINDOWS and {row.item for row in few} <= items
+    assert len(few) < len(rows) and min(row.smoothed_lower for row in rows) > 0
+    assert all(row.smoothed_lower <= row.smoothed <= row.smoothed_upper for row in rows)
+    before = {(row.item, row.window_end): row for row in rows}
+    for row in rows:
+        first = before.get((row.item, row.window_start))
+        assert (row.status, row.since) == (
+            ("started", row.window_start) if first is None else ("continues", first.since)
+        )
+    assert {(row.smoothed, row.backfilled) for row in few} == {(None, False)}
+    assert all(row.lower <= row.count <= row.upper for row in few)
+    counts = [{(row.item, row.window_start): row.count for row in some} for some in (rows, few)]
+    assert any(counts[0][place] != count for place, count in counts[1].items())
+    for path in (found, forgot):
+        picture = tmp_path / f"{path.stem}.svg"
+        assert cli.main(["plot", "heavy-hitters", "--input", str(path), "--output", str(picture)]) == 0
+        assert ("Lines: counts smoothed over windows" in picture.read_text()) == (path == found)
+    gaps = {len([row for row in rows if row.item == item]) < WINDOWS for item in items}
+    assert ("was not surely above 0" in " ".join((tmp_path / "found.svg").read_text().split())) == (True in gaps)
+    assert cli.main(["report", str(found), "--output", str(tmp_path / "report.html")]) == 0
+    assert "Lines: counts smoothed over windows" in (tmp_path / "report.html").read_text()
+    told = columns_in_words(HeavyHitter, Promise.read(f"{found}.guarantee.json"))
+    assert "Counts: the numbers of people who count, but without" in told and "Smoothed, if given: an est" in told
+    assert (
+        watch(city, tmp_path / "no.jsonl", "--forget", common=[*common, "--max_hits", "4", "--method", "status"]) == 2
+    )
+    assert "--forget must not be given where a known domain is tested" in capsys.readouterr().err
+
+
+def test_what_the_method_does_not_use_makes_no_other_run(city: City, tmp_path: Path, capsys) -> None:
+    """Counts charge nobody: with any --max_hits, or none, rows and run are the same; not so with statuses."""
+    common = ["--window", "3600", "--epsilon", "8", "--delta", "1e-6", "--start", "2024-01-01", "--horizon", "4"]
+    runs, rows = {}, {}
+    for method in ("counts", "status"):
+        for name, options in {"none": [], "few": ["--max_hits", "2"], "many": ["--max_hits", "9"]}.items():
+            output = tmp_path / f"{method}-{name}.jsonl"
+            assert watch(city, output, common=[*common, "--method", method, *options]) == 0
+            (runs[method, name],) = re.findall(r"run id: (\S+);", capsys.readouterr().err)
+            rows[method, name] = output.read_bytes()
+    assert len({runs["counts", name] for name in ("none", "few", "many")}) == 1
+    assert len({rows["counts", name] for name in ("none", "few", "many")}) == 1
+    assert len({runs["status", name] for name in ("none", "few", "many")}) == 3
+    assert len({rows["status", name] for name in ("none", "few", "many")}) == 3

@@ -2,10 +2,12 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from example_results import row_of
 from privstream.pipelines.plot import bands
 from privstream.pipelines.plot.chart import COLOURS, MARKERS, PAGE
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec
@@ -168,3 +170,27 @@ def test_a_name_stands_at_the_peak_of_a_line_that_ends_far_below() -> None:
     assert label.points[0][1] == 900
     (steady,) = [bands._label(band, "red") for band in counts.bands([count(h) for h in range(30)], [], each=True)]
     assert steady.points[0][0] > steady.points[-1][0]
+
+
+@pytest.mark.parametrize("word", ["counts", "top-k", "alerts", "heavy-hitters"])
+def test_windows_of_weeks_have_their_first_days_below_them(word: str) -> None:
+    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    week, monday = 7 * 24 * HOUR, 1_772_409_600  # 2 March 2026
+    rows = []
+    for number in range(6):
+        start = Timestamp(monday + number * week)
+        row = row_of(word, 0, "tea")
+        rows.append(row._replace(window_start=start, window_end=start + week))
+    svg = drawn(picture, rows)["svg"]
+    ticks = [day for day in re.findall(r">(\d+ [A-Z][a-z][a-z])</text>", svg)]
+    assert ticks == ["2 Mar", "9 Mar", "16 Mar", "23 Mar", "30 Mar", "6 Apr"]
+    many = [
+        row._replace(window_start=row.window_start + 6 * k * week, window_end=row.window_end + 6 * k * week)
+        for k in range(5)
+        for row in rows
+    ]
+    ticks = re.findall(r">(\d+ [A-Z][a-z][a-z])</text>", drawn(picture, many)["svg"])
+    assert ticks[:3] == ["2 Mar", "23 Mar", "13 Apr"] and len(ticks) == 10
+    berlin = [row._replace(window_start=row.window_start - HOUR, window_end=row.window_end - HOUR) for row in rows]
+    svg = drawn(picture, berlin)["svg"]
+    assert ">1 Mar</text>" in svg and svg.count(">23:00</text>") == 6, "weeks of another zone say when they begin"

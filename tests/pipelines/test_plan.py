@@ -63,7 +63,8 @@ def test_the_published_table_for_unknown_items(capsys: pytest.CaptureFixture[str
     answer = budget(capsys, "--horizon", "1000", "--beta", "0.01")
     assert answer["methods"]["clock"]["detection_threshold"] == 340
     assert answer["guarantee"]["horizon"] == 1000
-    assert any("takes part in at most 1,000 tests" in limit for limit in answer["guarantee"]["limits"])
+    assert answer["taken"] == "counts"  # items that last are found with fewer people, over several windows
+    assert any("counts at most 1,000 times in the whole run" in limit for limit in answer["guarantee"]["limits"])
 
 
 @some_quick("neighbouring", ["add_remove", "replace_one"], "add_remove")
@@ -144,6 +145,34 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "This number is for the first window; it rises to" in printed(capsys)
 
 
+def test_a_plan_says_how_many_people_an_item_needs_by_the_windows_that_it_lasts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    methods = budget(capsys, "--windows", "64")["methods"]
+    even, likely = ([methods["counts"][f"{name}_in_{n}"] for n in (1, 4, 16, 64)] for name in ("needed", "likely"))
+    assert even == sorted(even, reverse=True) and likely == sorted(likely, reverse=True)
+    assert all(more > less for more, less in zip(likely, even, strict=True))
+    assert "needed_in_256" not in methods["counts"]  # the run is shorter
+    assert [methods["clock"][f"needed_in_{n}"] is None for n in (1, 4, 16, 64)] == [False, False, True, True]
+    assert cli.main([*BASE, "--epsilon", "1", "--windows", "64"]) == 0
+    shown = printed(capsys)
+    assert "│ 1 window │ 4 windows │ 16 windows │ 64 windows │".replace("│", "┃") in shown
+    assert f"{even[1]} ({likely[1]})" in shown and "in brackets, with probability 0.95" in shown
+    assert (
+        cli.main(["plan", "counts", *BASE[2:4], "--max_contributions", "64", "--windows", "64", "--epsilon", "1"]) == 0
+    )
+    assert f"│ the only method │ {even[0]} ({likely[0]}) │ {even[1]} ({likely[1]}) │" in printed(capsys)
+
+
+def test_a_plan_says_what_its_error_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    about = "how many people are enough for a report in the window itself, in all tests together"
+    assert cli.main([*BASE, *LISTED, "--error", "330"]) == 0
+    assert f"The error is {about}." in printed(capsys)
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "heavy-hitters", "--help"])
+    assert about in printed(capsys)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -178,3 +207,34 @@ def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.Ca
 
 def test_a_plan_keeps_silent_about_a_delta_that_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert budget(capsys, "--horizon", "1")["error_without_delta"] is None
+
+
+def test_methods_that_nobody_can_have_are_no_errors(capsys):
+    given = ["plan", "top-k", "--delta", "1e-6", "--top", "5", "--windows", "8"]
+    for asked in (["--epsilon", "1"], ["--error", "100"]):
+        assert cli.main([*given, *asked]) == 0
+        shown = capsys.readouterr().out
+        assert "counts" in shown and "_gaps" not in shown and "method must be" not in shown
+    assert cli.main([*given, "--epsilon", "1", "--items", "100"]) == 0
+    assert "exponential_gaps" in capsys.readouterr().out
+
+
+def test_items_that_last_the_whole_run_are_told(capsys):
+    given = ["plan", "counts", "--delta", "1e-6", "--max_contributions", "30", "--epsilon", "1", "--windows", "8"]
+    assert cli.main(given) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1 window ┃ 4 windows ┃ 8 windows" in shown
+    assert re.search(r"by 74 people in each of 4 windows, or \d+ people in each of 8 windows", shown)
+    assert "surely found in one" in shown
+
+
+def test_the_plan_of_alerts_says_how_often_noise_alone_meets_a_rule(tmp_path, capsys):
+    rules = tmp_path / "rules"
+    rules.write_text('{"name": "kettle", "at_least": 40}\n{"name": "far", "at_least": 5000}\n')
+    given = ["plan", "alerts", "--epsilon", "1", "--delta", "1e-6", "--windows", "40"]
+    assert cli.main([*given, "--rules", str(rules)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "With nobody at all, noise alone is to meet rule 'kettle' in about" in shown
+    assert "NOTE: some alerts will be noise alone" in shown and "'far'" not in shown
+    assert cli.main([*given, "--rules", "3"]) == 0
+    assert "nobody" not in capsys.readouterr().out, "of rules that are not known nothing is said"

@@ -27,7 +27,7 @@ START = 1_704_067_200
 
 def row(hour: int, item: str, count: int, stream: str = "") -> HeavyHitter:
     start = START + hour * HOUR
-    return HeavyHitter(
+    return HeavyHitter.in_time(
         stream, Timestamp(start), Timestamp(start + HOUR), item, count, 10.0, Timestamp(start), "started"
     )
 

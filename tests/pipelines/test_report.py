@@ -13,6 +13,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.simulate.event_writers import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import rows as row_types
 
@@ -101,7 +102,7 @@ def test_odds_in_plain_words_are_right(folder: Path) -> None:
     alone = PrivacyGuarantee(unit=EVENT, neighbouring="replace_one", epsilon=1.0, delta=0.0, horizon=24)
     text = plain(page_of(folder, write(folder, "histogram", guarantee=alone)))
     assert "One event is protected, not a person" in text and "plus delta" not in text
-    assert "It holds for at most 24 steps." in text
+    assert "It holds for at most 24 windows." in text
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -262,3 +263,28 @@ def test_another_key_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]
     (folder / "key").write_bytes(b"another example, no secret")
     assert report(folder, path, "--noise_key_file", folder / "key") == 2
     assert "--noise_key_file must be the key of the run" in capsys.readouterr().err
+
+
+def test_the_truth_is_drawn_beside_the_rows_of_one_result_and_the_page_says_that_it_is_exact(folder: Path) -> None:
+    rows = write(folder, "counts")
+    truth = [item_holders("tea", hour=0, people=4_000), item_holders("mate", hour=0, people=900)]
+    write_row_file(str(folder / "truth.jsonl"), ItemHolders, truth)
+    page = plain(page_of(folder, rows, "--truth", folder / "truth.jsonl"))
+    assert "Dashed lines are the truth, without noise. No guarantee holds for them" in page
+    assert "were found; missed: mate (900)." in page
+    assert "Dashed" not in plain(page_of(folder, rows))
+
+
+def test_a_truth_is_that_of_one_result_of_its_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write(folder, "counts")
+    write_row_file(str(folder / "truth.jsonl"), ItemHolders, [])
+    assert report(folder, rows, rows, "--truth", folder / "truth.jsonl") == 2
+    assert "--truth must be given for a page of one RESULT, got 2" in capsys.readouterr().err
+    assert report(folder, rows, "--truth", rows) == 2
+    assert "--truth must have ItemHolders rows" in capsys.readouterr().err
+
+
+def item_holders(item: str, *, hour: int, people: int) -> ItemHolders:
+    """Return the truth about an item in an hour of the example."""
+    row = row_of("counts", hour, item)
+    return ItemHolders(row.stream, row.window_start, row.window_end, item, people)

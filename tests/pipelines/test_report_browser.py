@@ -52,7 +52,7 @@ def page() -> str:
     section |= {"pictures": [picture], "other_pictures": 0, "left_out": [], "promise": [], "not_covered": [HOSTILE]}
     section |= {"guarantee": {"epsilon": 1, "delta": 0, "unit": HOSTILE, "proof": HOSTILE, "public": [HOSTILE]}}
     section |= {"columns": [(HOSTILE, HOSTILE)], "rows": [[HOSTILE]], "all_rows": 1, "facts": [(HOSTILE, HOSTILE)]}
-    section |= {"parameters": [(HOSTILE, HOSTILE)]}
+    section |= {"parameters": [(HOSTILE, HOSTILE)], "truth": True, "rules": {"names": [HOSTILE], "rows": [[HOSTILE]]}}
     return render(title="Results", date="2030-01-31", version="0.1.0", sections=[section], costs=None)
 
 

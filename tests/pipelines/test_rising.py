@@ -1,5 +1,6 @@
 """`privstream counts --rising` and `--at_least`: what rose, and what is hidden, from file to file."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.frames.ask import ask
+from privstream.pipelines.plot.picture_spec import Given
+from privstream.pipelines.plot.promise import Promise
+from privstream.pipelines.questions.counts.picture import PICTURE
 from privstream.pipelines.questions.counts.risers import newest, percent, risers
 from privstream.transforms.rows import KeyCount
 
@@ -107,6 +111,15 @@ def test_the_terminal_and_pictures_show_what_rose(
     [
         (["--rising", "0"], "--rising must be >= 1, got 0"),
         (["--rising", "65"], "--rising must be <= 64, got 65"),
+        (
+            ["--rising", "6"],
+            "--rising must be < 6, the number of windows of the run or of a period that is renewed, got 6: no window",
+        ),
+        (["--rising", "3", "--renew_every", "3h"], "--rising must be < 3, the number of windows of the run or of a"),
+        (
+            ["--rising", "7", "--domain", "items"],
+            "--rising must be < 6, the number of windows of the run or of a period",
+        ),
         (["--rising", "--forget"], "--rising must not be given where windows forget or counts span windows: give"),
         (["--rising", "--over", "2h"], "--rising must not be given where windows forget or counts span windows"),
         (
@@ -117,7 +130,12 @@ def test_the_terminal_and_pictures_show_what_rose(
             ["--at_least", "1"],
             "--at_least must be >= 3, one standard deviation of the noise of a count, got 1: smaller",
         ),
-        (["--at_least", "9", "--over", "start"], "--at_least must not be given where windows forget or counts span"),
+        (["--at_least", "9", "--over", "start"], "--at_least must not be given where windows forget, or counts span"),
+        (["--at_least", "9", "--over", "2h", "--forget"], "--at_least must not be given where windows forget, or"),
+        (
+            ["--at_least", "4", "--over", "5h"],
+            "--at_least must be >= 7, one standard deviation of the noise of a count",
+        ),
     ],
 )
 def test_refused(
@@ -132,6 +150,47 @@ def test_refused(
     assert run(shop, tmp_path / "rows.jsonl", *options) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_windows_of_a_period_are_not_compared_with_those_before_it(shop: Path, tmp_path: Path) -> None:
+    """Limits begin anew with a period, and so numbers may rise where nothing does."""
+    assert run(shop, tmp_path / "rows.jsonl", "--rising", "2", "--renew_every", "3h", "--max_contributions", "9") == 0
+    rows = rows_of(tmp_path / "rows.jsonl")
+    assert {hour for (item, hour), row in rows.items() if row["rise"] is not None} == {2, 5}
+    assert rows["cake", 5]["rise"] > 100
+
+
+def drawn(rows: list[KeyCount], **promised: Any) -> str:
+    """Return what stands in a picture of what rose."""
+    promise = Promise("rows.guarantee.json", {"parameters": promised}) if promised else None
+    picture = io.BytesIO()
+    PICTURE.prepare(Given(stream="", rows=rows, promise=promise, options=PICTURE.options | {"rising": True}))(
+        picture, "svg"
+    )
+    return " ".join(picture.getvalue().decode().split())
+
+
+def test_a_picture_says_of_which_window_its_rises_are() -> None:
+    """Rows of the last window may have none, such as those of an item that is found in it."""
+    rows = [row("a", 1, None), row("a", 2, 9.0), row("d", 3, None)]
+    assert "Rises in the window until 1970-01-01T03:00:00Z, against the window before, with" in drawn(rows, rising=1)
+    told = drawn([row("a", 2, -1.0), row("d", 3, None)])
+    none = "No item surely rose in the window until 1970-01-01T03:00:00Z, against a window before, with a probability"
+    assert f"{none} of 90%; none more likely rose than not." in " ".join(told.split())
+    assert "There are no rows." in drawn([], rising=1)
+
+
+@pytest.mark.parametrize(
+    ("promised", "reason"),
+    [
+        ({"rising": 3}, "these rows, which have no rises: there is no count to compare with, of 3 windows before"),
+        ({"rising": None, "over": "window"}, "rising must be given to the run of the rows: these have no rises"),
+        ({}, "have no rises: the run was not given it, or there is no count to compare with, of a window before"),
+    ],
+)
+def test_a_picture_without_rises_says_why(promised: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        drawn([row("a", 1, None)], **promised)
 
 
 def test_in_python_a_flag_is_a_window_before() -> None:
@@ -158,7 +217,7 @@ def test_each_item_is_told_once_by_its_largest_rise() -> None:
         row("b", 2, -1.0),
         row("c", 2, 9.0),
         row("c", 3, 0.0),
-        row("e", 2, 0.4, sure=0.5),
+        row("e", 2, 40.0, sure=0.89),
         row("d", 3, None),
     ]
     assert risers(rows, 9) == [rows[1], rows[3]]

@@ -61,7 +61,7 @@ def test_the_table_has_no_numbers_where_nobody_was_charged(folder, capsys, monke
     assert watch(output="-") == 0
     shown = capsys.readouterr().out
     (line,) = [line for line in shown.splitlines() if "few" in line and "continues" in line]
-    assert line.split()[1:6] == ["few", "15", "-", "-", "-"]
+    assert line.split()[2:7] == ["few", "15", "-", "-", "-"]
     assert "±" in shown
     assert "epsilon" not in shown
 
@@ -101,8 +101,8 @@ def test_the_picture_shows_how_long_alerts_last(folder, capsys):
         (["--quiet", "1"], "quiet must be 0 for status, which charges nobody while an alert lasts, got 1"),
         (["--max_hits", "1"], "max_hits must be >= the number of rules, got 1 < 2"),
         (["--delta", "0"], "delta must be > 0 for status"),
-        (["--method", "counts"], "until of rule 'many' is for the method 'status', and not for 'counts'"),
-        (["--method", "sparse_vector"], "until of rule 'many' is for the method 'status', and not for 'sparse_vector'"),
+        (["--method", "counts"], "until of rule 'many' must not be given with the method 'counts'"),
+        (["--method", "sparse_vector"], "until of rule 'many' must not be given with the method 'sparse_vector'"),
         (["--end", "2024-01-01T11:00"], "end must leave room for one window after start"),
     ],
 )

@@ -146,7 +146,7 @@ def test_plan_of_streams(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_plan_needs_a_bound_on_what_a_person_takes_part_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "top-k", "--epsilon", "1", "--items", "99", "--top", "4"]) == 2
-    assert "end or --participation_cap must be given: what one person takes part in" in capsys.readouterr().err
+    assert "--windows or --participation_cap must be given: what one person takes part in" in capsys.readouterr().err
 
 
 @pytest.mark.slow

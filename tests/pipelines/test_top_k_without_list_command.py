@@ -166,7 +166,7 @@ def test_plan_says_how_many_people_are_needed(capsys: pytest.CaptureFixture[str]
     assert cli.main(["plan", "top-k", *options]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{planned['needed_in_16']} people in each of 16 windows" in shown
-    assert "items_per_step), the last ones: with half of 6" in shown, "what the limit leaves out"
+    assert "items_per_step), the last ones; who has 6 counts with half of them" in shown, "what the limit leaves out"
     assert "ranking" not in shown, "a column without numbers"
     assert cli.main(["plan", "top-k", *options, "--items", "50"]) == 0
     assert "even chance" not in capsys.readouterr().out

@@ -95,7 +95,7 @@ def test_tables_say_what_their_columns_hold() -> None:
     sure = f"with probability 95%, {SCOPE}"
     bound = f"Gap lower bound: {HOLD} pass the threshold by at least so much, {sure}, {LEFT_OUT} {NOTE}"
     assert in_columns("alerts").endswith(bound)
-    assert in_columns("heavy-hitters").endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE}")
+    assert in_columns("heavy-hitters").endswith(f"Counts: {HOLD}, {LEFT_OUT} {NOTE} {EACH_BY_ITSELF}")
     assert in_columns("quantiles").startswith(f"Lower, upper: where {HOLD}")
     assert f"is within it of the threshold, {sure}; these counts are {HOLD}, {LEFT_OUT}" in in_columns("flags")
     assert in_columns("predecessor").endswith(f"points lie between a query and its answers, {sure}.")
@@ -203,10 +203,8 @@ def test_a_table_on_the_terminal_says_what_it_holds(
     line += f" --end {shop.purchases.end} --delta 1e-6 --max_contributions 10 --noise_key_file key --ledger none"
     assert cli.main(line.split()) == 0
     shown = capsys.readouterr()
-    last = " ".join(shown.out.split()).rpartition("±: one standard deviation")[2]
-    assert last.startswith(
-        " of the noise. Error bound: where the numbers of people who count are, with probability 99%"
-    )
+    _, found, last = " ".join(shown.out.split()).rpartition("Between, by this model: ")
+    assert found and last.startswith("where the numbers of people who count are, with probability 95%, each by itself")
     assert "each person counts with at most 10 contributions in the whole run (max_contributions), those of" in last
     assert "\nWARNING: limits have left out" in shown.err
 

@@ -19,7 +19,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines.sinks.window_files import WriteWindowFiles
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.transforms import Alert, AlertRule, DeadLetter, HeavyHitter, ShiftingHeavyHitters, SparseVectorAlerts
+from privstream.transforms import (
+    Alert,
+    AlertRule,
+    DeadLetter,
+    HeavyHitter,
+    KeyCount,
+    KeyedCounts,
+    ShiftingHeavyHitters,
+    SparseVectorAlerts,
+)
 from privstream.transforms.events.private_transform import PrivateTransform
 
 START = 1_700_000_000  # event time in seconds
@@ -29,7 +38,11 @@ USERS = 3000
 PEOPLE = 375  # of a batch
 MAX_HITS = 3
 METHODS = ("clock", "status", "counts")
-ALERTS, LASTING = "alerts", "lasting"
+ALERTS, LASTING, FOUND = "alerts", "lasting", "found"
+KINDS = {ALERTS: Alert, FOUND: KeyCount}
+"""What rows of some monitors are; those of the others are heavy hitters."""
+
+FOUND_PERIOD = 10  # windows
 REGULARS = 75  # in each batch
 POLL_SECONDS = 0.1
 
@@ -58,10 +71,13 @@ class Stream:
     @property
     def names(self) -> tuple[str, ...]:
         """What the monitors are called."""
-        return (*METHODS[:2], LASTING) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
+        return (*METHODS[:2], LASTING, FOUND) if self.renewal else (*METHODS, ALERTS) if self.more else METHODS
 
     def monitors(self) -> dict[str, PrivateTransform]:
-        """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it."""
+        """Return what watches the events, by name: heavy hitters and alerts; with renewal, also one without it.
+
+        Items that stay found have longer periods: rare ones are found late in them, over several windows.
+        """
         common = {
             "epsilon": 8, "delta": 1e-4, "max_hits": MAX_HITS, "window": WINDOW, "start": START,
             "noise": KeyedNoise(b"a key for tests, known to all...", "faults"),
@@ -70,7 +86,12 @@ class Stream:
         if self.renewal is not None:
             every = self.renewal * WINDOW
             renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
-            return renewed | {LASTING: hitters(method="status")}
+            found = KeyedCounts(
+                **{name: common[name] for name in ("delta", "window", "start", "noise")},
+                epsilon=1, max_contributions=FOUND_PERIOD, renew_every=FOUND_PERIOD * WINDOW, rising=2,
+                end=START + self.windows * WINDOW,
+            )  # fmt: skip
+            return renewed | {LASTING: hitters(method="status"), FOUND: found}
         made = {method: hitters(method=method) for method in METHODS}
         if not self.more:
             return made
@@ -207,7 +228,7 @@ def window_files(folder: Path) -> dict[str, bytes]:
 def _kept(folder: Path, kind: type) -> list[tuple[str, Any]]:
     files = [file for file in folder.iterdir() if file.stat().st_size]
     named = ((file.name.split()[0], _row(file)) for file in files)
-    return sorted((name, (Alert if name == ALERTS and kind is HeavyHitter else kind)(*row)) for name, row in named)
+    return sorted((name, (KINDS.get(name, kind) if kind is HeavyHitter else kind)(*row)) for name, row in named)
 
 
 @cache

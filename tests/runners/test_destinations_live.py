@@ -42,7 +42,7 @@ def password(monkeypatch):
 
 def hitter(item, hour=0, count=5):
     start = Timestamp(3600 * hour)
-    return HeavyHitter("no", start, start + 3600, item, count, 1.5, start, "started")
+    return HeavyHitter.in_time("no", start, start + 3600, item, count, 1.5, start, "started")
 
 
 ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]

@@ -1,4 +1,8 @@
-"""Ten renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one."""
+"""Ten renewal periods on a cluster: the state stops growing, and nothing of a period is in the next one.
+
+Beside them two longer periods of items that stay found, in the middle of which the job is suspended: the last windows,
+what smoothing remembers, and the names go through the savepoint, and are carried into the next period.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import LASTING, PARTS, START, WINDOW, Stream, dead, kept, run_locally
+from paced_stream import FOUND, FOUND_PERIOD, LASTING, PARTS, START, WINDOW, Stream, dead, kept, run_locally
 from privstream.transforms import DeadLetter
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -18,7 +22,8 @@ EARLY, LATE = 2, 9
 """Periods after which the state is measured; the next one has begun then."""
 
 SUSPENDED = 5.5
-"""Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period."""
+"""Windows after which the job is suspended, with a savepoint: in the middle of the last window of a period, and in the
+middle of a period of items that stay found."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,20 @@ def run_with_savepoint(cluster: Cluster, stream: Stream) -> Run:
 
 def test_rows_are_those_of_one_machine_across_a_savepoint(on_cluster, expected):
     assert on_cluster.rows == expected
+
+
+def test_what_is_compared_depends_on_what_the_savepoint_remembers(expected):
+    """Items are found after it over windows before it, which have rows then; others rose against such windows."""
+    rows = [row for name, row in expected if name == FOUND]
+    savepoint, period_end = (f"Timestamp({round(START + number)})" for number in (int(SUSPENDED), FOUND_PERIOD))
+    late = {row.item for row in rows if row.backfilled == "True" and row.window_start < savepoint < row.reported_at}
+    rare = {item for item in late if item.startswith("rare")}
+    assert len(rare) >= 4
+    assert {row.window_start for row in rows if row.item in rare} == {row.window_start for row in rows}
+    risen = [row for row in rows if row.window_start == savepoint and row.item == "favourite"]
+    assert [row.rise != "None" for row in risen] == [True]
+    carried = {row.item for row in rows if row.window_start == period_end and row.backfilled == "False"}
+    assert rare & carried, "too few have them for a single window"
 
 
 def test_each_poisoned_event_is_set_aside_once_by_each_monitor(on_cluster):

@@ -50,6 +50,12 @@ TRACES = {
         f"{FLINK}.runtime.jobmaster.JobMasterException: TaskManager with id task-manager-0(127.0.0.1:33115) is no "
         "longer reachable.",
     ],
+    "the state of PublishFound was written by another version or with other options": [
+        "java.lang.RuntimeException: Error received from SDK harness for instruction 7: Traceback (most recent call "
+        "last):\nprivstream.mechanisms.errors.SnapshotError: snapshot version of found keys of streams must be 1, got 2"
+        "\nThe above exception was the direct cause of the following exception:\nprivstream.mechanisms.errors."
+        "SnapshotError: state of PublishFound cannot be used: snapshot version of found keys of streams must be 1",
+    ],
     "too few free slots": [
         f"{FLINK}.runtime.jobmanager.scheduler.NoResourceAvailableException: Could not acquire the minimum required "
         "resources."

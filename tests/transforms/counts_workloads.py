@@ -37,8 +37,16 @@ CONFIGURATIONS = {
     "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0},
     "window, public": {"domain": LISTED},
     "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
-    "trailing": {"over": 30, "epsilon": 2.0},
-    "trailing, people": {"over": 20, "min_people": 2, "streams": STREAMS[:2], "max_contributions": 3, "epsilon": 40.0},
+    "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
+    "trailing": {"over": 30, "epsilon": 2.0, "forget": True},
+    "trailing, people": {
+        "over": 20,
+        "min_people": 2,
+        "streams": STREAMS[:2],
+        "max_contributions": 3,
+        "epsilon": 40.0,
+        "forget": True,
+    },
     "trailing, public": {"over": 50, "domain": LISTED, "neighbouring": "replace_one", "epsilon": 2.0},
     "start": {"over": "start", "epsilon": 4.0},
     "start, people": {"over": "start", "min_people": 5, "neighbouring": "replace_one"},
@@ -147,8 +155,8 @@ def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list
     """Yield the rows that are published at a step about the one so many steps before."""
     end = Timestamp(micros=(step + 1) * made.steps.size)
     start = Timestamp(micros=(step - back) * made.steps.size)
-    for place, (item, count) in enumerate(zip(texts, found.counts.tolist(), strict=True)):
-        spread = found.count_spread
+    errors = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
+    for place, (item, count, stddev, bound, spread) in enumerate(zip(texts, *errors, strict=True)):
         smoothed = [None] * 3 if found.smoothed is None else [float(ends[place]) for ends in found.smoothed]
         if made.at_least is not None and (count if found.smoothed is None else smoothed[0]) < made.at_least:
             continue
@@ -157,7 +165,7 @@ def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list
             columns = (found.rises.differences, *found.rises.interval, found.rises.probabilities)
             risen = [float(column[place]) for column in columns]
         window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
-        noise = (count, found.count_stddev, found.count_bound, max(0, count - spread), max(0, count + spread))
+        noise = (count, stddev, bound, max(0, count - spread), max(0, count + spread))
         yield KeyCount(*window, item, *noise, *smoothed, end, back > 0, *risen)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.monitor.threshold_monitor import Holdings
+from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 Event = tuple[str, str, int, str]  # user, item, microseconds, stream
@@ -56,6 +57,8 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
                 kept.setdefault(step, {}).setdefault(stream, {})
     if transform.method == "status":
         return sorted(follow(transform, kept, names))
+    if transform.method == "counts" and transform.answer.remembers:
+        return with_streaks(remember(transform, kept, names), transform.steps.period)
     return with_streaks(decide(transform, kept, names), transform.steps.period)
 
 
@@ -119,15 +122,11 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
             counts = hits.counts.tolist() or [None] * len(hits.items)
             start = step * transform.steps.period
             rows += [
-                HeavyHitter(
-                    stream=stream,
-                    window_start=Timestamp(micros=start),
-                    window_end=Timestamp(micros=start + transform.steps.size),
-                    item=names[item],
-                    count=count,
-                    count_stddev=None if count is None else monitor.count_stddev,
-                    since=Timestamp(micros=start),
-                    status="started",
+                in_time(
+                    (stream, Timestamp(micros=start), Timestamp(micros=start + transform.steps.size), names[item]),
+                    count,
+                    monitor.count_stddev,
+                    monitor.count_error(0.05),
                 )
                 for item, count in zip(hits.items.tolist(), counts, strict=True)
             ]
@@ -157,15 +156,13 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
             counts = found.counts.tolist() or [None] * len(found.items)
             columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
             rows += [
-                HeavyHitter(
-                    stream=stream,
-                    window_start=start,
-                    window_end=Timestamp(micros=start.micros + steps.size),
-                    item=names[item],
-                    count=None if status == 1 else count,
-                    count_stddev=None if status == 1 or count is None else monitor.count_stddev,
-                    since=Timestamp(micros=since * steps.period),
-                    status=("started", "continues", "ended")[status],
+                in_time(
+                    (stream, start, Timestamp(micros=start.micros + steps.size), names[item]),
+                    None if status == 1 else count,
+                    monitor.count_stddev,
+                    monitor.count_error(0.05),
+                    Timestamp(micros=since * steps.period),
+                    ("started", "continues", "ended")[status],
                 )
                 for item, count, since, status in zip(*columns, strict=True)
             ]
@@ -192,8 +189,55 @@ def count(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
             begin = step * transform.steps.period
             ends = Timestamp(micros=begin), Timestamp(micros=begin + transform.steps.size)
             rows += [
-                HeavyHitter(stream, *ends, names[key], noisy, found.count_stddev, ends[0], "started")
+                in_time((stream, *ends, names[key]), noisy, found.count_stddev, found.count_spread)
                 for key, noisy in zip(found.keys.tolist(), found.counts.tolist(), strict=True)
                 if noisy >= transform.answer.threshold
             ]
     return rows
+
+
+def in_time(about: tuple, count: int | None, stddev: float, spread: int, since=None, status="started") -> HeavyHitter:
+    """Return a row that is published after its own window."""
+    ends = (None, None) if count is None else (max(0, count - spread), max(0, count + spread))
+    known = (None, None) if count is None else (count, stddev)
+    return HeavyHitter(*about, *known, since or about[1], status, *ends, None, None, None, about[2], False)
+
+
+def remember(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
+    """Count all holders of all items in every window, and report those found where they surely are, in one shard."""
+    counts, steps, rows = transform.answer.counts, transform.steps, []
+    for stream in transform.streams or ("",):
+        noise = transform.answer.noise.derive("stream", stream)
+        state, numbers = counts.initial_state(), []
+        for step in range(steps.first, steps.end):
+            people = kept.get(step, {}).get(stream, {})
+            held = Counter(item for items in people.values() for item in items)
+            numbers += sorted(set(held) - set(numbers))
+            given = KeyedStep(
+                step=step + 1 - steps.first,
+                keys=np.array([numbers.index(key) for key in held], np.uint64),
+                counts=np.array(list(held.values()), np.int64),
+            )
+            drawn = RoutedNoise(
+                SourcesByName(lambda _, noise=noise: noise),
+                [""],
+                np.zeros(len(numbers), np.int64),
+                np.array(numbers, np.uint64),
+            )
+            state, found = counts.step(state, given, drawn)
+            for one in (*found.earlier, found):  # in the order of windows
+                at, back = step - found.step + one.step, found.step - one.step
+                for place, (number, count) in enumerate(zip(one.keys.tolist(), one.counts.tolist(), strict=True)):
+                    about = (stream, *bounds(steps, at), names[numbers[number]])
+                    row = in_time(about, count, one.count_stddev, one.count_spread)
+                    ends = [float(part[place]) for part in one.smoothed]
+                    smoothed = dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), ends, strict=True))
+                    if ends[1] > 0:
+                        rows.append(row._replace(**smoothed, reported_at=bounds(steps, step)[1], backfilled=back > 0))
+    return rows
+
+
+def bounds(steps, step: int) -> tuple[Timestamp, Timestamp]:
+    """Return the start and the end of a window."""
+    begin = step * steps.period
+    return Timestamp(micros=begin), Timestamp(micros=begin + steps.size)

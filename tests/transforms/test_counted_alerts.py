@@ -93,8 +93,11 @@ def test_auto_takes_what_never_stops(changes, taken):
         ({}, "end or renew_every must be given for counts: they pay for every window; delta must be > 0 for status; "),
         ({}, "sparse_vector, which stops when its budget is spent, is taken by its name alone"),
         ({"delta": 1e-6, "rules": FEW}, "with a rule that has at_most, status is taken by its name alone"),
-        ({"end": 5, "rules": UNTIL}, "^delta must be > 0 for status; until of rule 'few' is for the method 'status'"),
-        ({"delta": 1e-6, "rules": LASTING}, "windows of rule 'days' is for the method 'counts', and not for 'status'"),
+        (
+            {"end": 5, "rules": UNTIL},
+            "^delta must be > 0 for status; until of rule 'few' must not be given with",
+        ),
+        ({"delta": 1e-6, "rules": LASTING}, "windows of rule 'days' must be 1 with the method 'status', got"),
     ],
 )
 def test_auto_says_what_to_give_where_nothing_can_last(changes, message):
@@ -269,8 +272,24 @@ def test_a_rule_over_several_windows_is_about_their_mean():
 
 
 def test_a_period_begins_with_no_numbers():
-    windows, _ = days(lasting(renew_every=4), [40] * 12)
+    made = lasting(renew_every=4)
+    windows, _ = days(made, [40] * 12)
     assert windows == [2, 3, 6, 7, 10, 11]
+    told = "A rule about n windows is tested from the n-th of the run{} on: its mean has none before it."
+    assert told.format(" or period") in made.accuracy.sentence
+    assert told.format("") in lasting().accuracy.sentence
+    assert "n-th" not in SparseVectorAlerts(**ONE, end=12, method="counts", renew_every=4).accuracy.sentence
+
+
+def test_a_mean_has_windows_in_which_its_rule_is_quiet_and_a_period_ends_the_quiet():
+    made = lasting(quiet=2)
+    assert days(made, [40, 40, 40, 100, 100, 0, 0, 0, 0, 0, 0, 0])[0] == [2, 5]
+    quiet = "A rule is not tested in the 2 windows after an alert of it in the same stream"
+    assert f"{quiet}; a mean over several windows has their numbers all the same." in made.accuracy.sentence
+    assert days(lasting(quiet=2, renew_every=4), [40] * 12)[0] == [2, 6, 10], "3 windows are quiet in one period"
+    renewed = lasting(quiet=2, renew_every=4).accuracy.sentence
+    assert f"{quiet}, or until everything starts afresh; a mean" in renewed
+    assert "not tested" not in lasting().accuracy.sentence
 
 
 def test_a_state_of_other_rules_is_refused():
@@ -289,8 +308,8 @@ def test_a_state_of_other_rules_is_refused():
     [
         ({"end": 2}, "windows of rule 'days' must be <= the number of windows between start and end, .* 2, got 3"),
         ({"renew_every": 2}, "windows of rule 'days' must be <= .* until everything starts afresh, 2, got 3"),
-        ({"method": "sparse_vector"}, "windows of rule 'days' is for the method 'counts', and not for 'sparse_vector'"),
-        ({"method": "status"}, "windows of rule 'days' is for the method 'counts', and not for 'status'"),
+        ({"method": "sparse_vector"}, "windows of rule 'days' must be 1 with the method 'sparse_vector', got"),
+        ({"method": "status"}, "windows of rule 'days' must be 1 with the method 'status', got"),
     ],
 )
 def test_rules_over_several_windows_that_cannot_be(changes, message):

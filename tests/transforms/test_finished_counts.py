@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.smoothing import LocalLevel
 from privstream.transforms.counts.finished import SECOND, SmoothFinished
 from privstream.transforms.rows import KeyCount
@@ -102,6 +103,46 @@ def test_small_numbers_are_left_out_when_they_are_final():
     shown = SmoothFinished(60 * SECOND, NOISE, at_least=20)(rows_of(counts, 60))
     assert shown == [r for r in everything if r.smoothed >= 20] and 0 < len(shown) < len(everything)
     assert SmoothFinished(60 * SECOND, NOISE, at_least=20)([]) == []
+
+
+def test_counts_of_several_windows_are_sums_and_none_reaches_over_a_gap():
+    mechanism = FoundKeys(epsilon=1.0, delta=1e-3, contributions=9, horizon=20, over=3)
+    chance = np.random.default_rng(2)
+    counts = chance.integers(0, 300, 12)
+    series = [row("a", 60 * t, int(counts[t]), 60) for t in range(5)]
+    late = [row("a", 60 * t, int(counts[t]), 60) for t in range(7, 12)]
+    rows = [*late, *series]
+    order = chance.permutation(len(rows))
+    shuffled = SmoothFinished(60 * SECOND, mechanism.stddev(1), sums=mechanism)([rows[i] for i in order])
+    found = [shuffled[i] for i in np.argsort(order)]
+    for some, of in ((found[:5], slice(7, 12)), (found[5:], slice(5))):
+        ends = LocalLevel(mechanism.stddev(1)).smooth_sums(counts[of, None], 3)[1]
+        for number, r in enumerate(some):
+            windows = min(3, number + 1)
+            assert r.count == counts[of][number + 1 - windows : number + 1].sum()
+            assert r.count_stddev == pytest.approx(mechanism.stddev(1) * windows**0.5)
+            spread = mechanism.law.noises[0].summed(3).exceeded(windows, 0.025)
+            assert (r.lower, r.upper) == (max(0, r.count - spread), r.count + spread)
+            assert (r.smoothed, r.smoothed_lower, r.smoothed_upper) == tuple(part[number, 0] for part in ends)
+    least = round(np.median([r.smoothed for r in found]))
+    hidden = SmoothFinished(60 * SECOND, mechanism.stddev(1), at_least=least, sums=mechanism)(rows)
+    assert hidden == [r for r in found if r.smoothed >= least] and 0 < len(hidden) < len(found)
+
+
+@pytest.mark.parametrize("windows", [7, 14, 10])
+def test_whole_seasons_have_no_error_of_factors_and_the_rest_has(windows):
+    chance = np.random.default_rng(3)
+    factors = np.tile(np.array([1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 1.7]), 6)[:, None] * chance.uniform(0.9, 1.1, (42, 1))
+    exact = 3000 * factors * np.ones(4)
+    mechanism = FoundKeys(epsilon=1.0, delta=1e-3, contributions=9, horizon=42, over=windows)
+    rows = rows_of(np.rint(exact + chance.normal(0, NOISE, exact.shape)), DAY)
+    found = SmoothFinished(DAY * SECOND, NOISE, sums=mechanism)(rows)
+    low, high = (
+        np.array([getattr(r, name) for r in found[4 * windows :]]) for name in ("smoothed_lower", "smoothed_upper")
+    )
+    true = np.array([exact[t - windows + 1 : t + 1].sum(axis=0) for t in range(windows, 42)]).ravel()
+    assert np.mean((low <= true) & (true <= high)) > 0.9
+    assert (np.median(high - low) < 400) == (windows != 10)
 
 
 @pytest.mark.parametrize(("change", "weeks"), [("none", 8), ("a burst", 8), ("too few weeks", 3)])

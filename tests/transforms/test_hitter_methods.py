@@ -18,7 +18,7 @@ def made(**given):
 
 
 @pytest.mark.parametrize(
-    ("max_hits", "before", "after"), [(4, 50, 70), pytest.param(16, 100, 160, marks=pytest.mark.slow)]
+    ("max_hits", "before", "after"), [(4, 100, 400), pytest.param(16, 300, 800, marks=pytest.mark.slow)]
 )
 def test_auto_takes_counts_for_few_windows_of_a_person_and_statuses_for_many(max_hits, before, after):
     few, many = (made(max_hits=max_hits, horizon=windows) for windows in (before, after))
@@ -58,7 +58,7 @@ def test_what_is_said_of_ends_holds():
 
 def test_what_a_person_may_contribute_decides_and_not_how_long_the_run_is():
     assert made(horizon=10_000, start=0, participation_cap=7).method == "counts"
-    assert made(horizon=20, items_per_step=20, max_hits=20).method == "status"
+    assert made(horizon=40, items_per_step=20, max_hits=20).method == "status"
     assert made(start=0, end=7 * 3600).method == "counts"  # the clock does not need the end, nor use it
 
 

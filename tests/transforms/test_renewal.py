@@ -25,13 +25,13 @@ RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(n
 RENEWED = {
     "counts": COUNTS | {"forget": True},
     "counts since the start": COUNTS,
-    "counts of the last windows": COUNTS,
+    "counts of the last windows": COUNTS | {"forget": True},
     "counts of a list": COUNTS,
     "heavy hitters": HITTERS,
     "heavy hitters of a list": HITTERS,
     "heavy hitters by clock": HITTERS,
     "heavy hitters of a list, by clock": HITTERS,
-    "heavy hitters by counts": HITTERS,
+    "heavy hitters by counts": HITTERS | {"forget": True},
     "histogram": {"queries": ("histogram",), "epsilon": 1.0},
     "histogram of people": {"queries": ("histogram", "max"), "max_contributions": 4, "delta": 1e-3},
     "flags": {"thresholds": 60},
@@ -82,9 +82,10 @@ def test_what_a_period_publishes_depends_on_its_own_events_alone(name):
         assert of_periods(rows(MADE[name](), events({1, 2})), {1, 2}) == of_periods(whole, {1, 2})
 
 
-def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over():
+@pytest.mark.parametrize(("name", "own"), [("counts", COUNTS), ("heavy hitters by counts", HITTERS)])
+def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over(name, own):
     """Others come in the first period, so that the same items are found: later counts are the same, and at once."""
-    made, rest = functools.partial(example, "counts", **COMMON | COUNTS), events({1, 2})
+    made, rest = functools.partial(example, name, **COMMON | own), events({1, 2})
     first, other = (sorted(rows(made(), events({0}, seed) + rest)) for seed in (1, 2))
     assert of_periods(first, {0}) != of_periods(other, {0})
     items = {row.item for row in of_periods(first, {0})}

@@ -15,7 +15,7 @@ CASES = {
     "clock": {"method": "clock"},
     "status": {"method": "status"},
     "clock with a cap": {"method": "clock", "participation_cap": 1},
-    "counts with a cap": {"method": "counts", "participation_cap": 1},
+    "counts with a cap": {"method": "counts", "participation_cap": 1, "forget": True},
 }
 
 
@@ -46,3 +46,9 @@ def test_state_stops_growing_over_twenty_periods(name):
     # A shard to which nothing has come in a period still has what it wrote in the one before.
     assert max(renewed[1:]) <= renewed[0] + 600
     assert lasting[-1] > 10 * renewed[-1]
+
+
+def test_state_of_items_that_stay_found_stops_growing_too():
+    """Each period has the items that the one before carries, and what came in its own windows."""
+    renewed = sizes(PERIOD_WINDOWS * WINDOW, method="counts")
+    assert len(set(renewed[1:])) == 1 and renewed[-1] <= renewed[0] + 600

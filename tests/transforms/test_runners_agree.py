@@ -34,6 +34,8 @@ FORMS = {
     "status": as_arrow,
     "status, no start": as_rows,
     "status, known domain, streams": as_arrow,
+    "counts": as_arrow,
+    "counts, public streams": as_rows,
 }
 
 
@@ -49,7 +51,7 @@ def test_rows_are_those_of_the_reference(name):
     assert sorted(results.elements("rows")) == expected
     assert results.counters["privstream:events"] == len(events)
     assert results.counters["privstream:hits_published"] == len(expected)
-    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
+    assert all(stamp == row.reported_at.micros - 1 for row, stamp in results.outputs["rows"])
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def test_the_guarantee_says_whom_changes_charge():
         ({"max_hits": 2}, "max_hits must be >= the number of rules, got 2 < 3"),
         ({"max_hits": 0}, "max_hits must be >= 1"),
         ({"quiet": 1}, "quiet must be 0 for status"),
-        ({"method": "counts"}, "until of rule 'many' is for the method 'status', and not for 'counts'"),
+        ({"method": "counts"}, "until of rule 'many' must not be given with the method 'counts'"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):

@@ -285,7 +285,7 @@ class TestGuarantee:
     def test_names_unit_and_limits(self):
         text = self.paragraph("many items")
         assert text.startswith("(epsilon = 20, delta = 0)-differential privacy for one person over the whole run,")
-        assert "It holds for at most 8 steps." in text
+        assert "It holds for at most 8 windows." in text
         assert "Each person counts with at most 3 items in a window, the last ones; each item counts once." in text
 
     def test_names_streams_and_caps(self):

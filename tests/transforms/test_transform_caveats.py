@@ -56,7 +56,7 @@ EXAMPLES = {
         (COUNTS | WINDOWS | {"over": "start"}, (people_hashed, items_hashed, contributions_hashed)),
         (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (people_hashed, items_hashed)),
         (
-            COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9},
+            COUNTS | WINDOWS | {"over": 7200.0, "min_people": 9, "forget": True},
             (people_hashed, items_hashed, contributions_hashed),
         ),
         (COUNTS | WINDOWS | LIST, (people_hashed,)),

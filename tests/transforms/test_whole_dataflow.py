@@ -93,7 +93,7 @@ def test_the_reference_has_rows_of_every_status(name, statuses):
     assert all(bool(row.count_stddev) == (name != "status" or row.status != "continues") for row in rows)
 
 
-@pytest.mark.parametrize("name", ["plain", "counts"])
+@pytest.mark.parametrize("name", ["plain", "counts, forgetting", "counts"])
 def test_a_report_that_was_there_in_the_window_before_goes_on(name):
     """Where nothing says how long an item lasts, what is published does, until there is a gap."""
     made = transform(name)

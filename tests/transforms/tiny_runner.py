@@ -246,6 +246,7 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "DecideStatuses": [],
     "PublishWindows": [lambda element: [count_holders(element)]],
     "PublishCounts": [lambda element: [on_clock(count_holders(element))]],
+    "PublishFound": [lambda element: [on_clock(count_holders(element))]],
     "PublishAtEnds": [],
 }
 
@@ -273,7 +274,9 @@ class Chain:
             self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
         clocks = clock_names(self.transform.streams or ("",), self.transform.shards)
         for stage in self.stages:
-            names = {"PublishCounts": clocks, "PublishAtEnds": [ONE_KEY]}.get(type(stage.fn).__name__, [])
+            names = {"PublishCounts": clocks, "PublishFound": clocks, "PublishAtEnds": [ONE_KEY]}.get(
+                type(stage.fn).__name__, []
+            )
             stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:

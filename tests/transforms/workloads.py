@@ -75,6 +75,8 @@ CONFIGURATIONS = {
     "status, listed domain": {"domain": Domain(ITEMS[:3]), "start": None, "participation_cap": 4, **STATUS},
     "counts": COUNTS,
     "counts, many items": {"items_per_step": 3, "neighbouring": "replace_one", **COUNTS},
+    "counts, forgetting": {"forget": True, **COUNTS},
+    "counts, public streams": {"streams_per_person": 2, "streams": ("s", "t", "never seen"), "shards": 3, **COUNTS},
     "counts, sliding": {"period": 4, "selection": "first", **COUNTS},
     "counts, streams": {"streams_per_person": 2, "participation_cap": 3, **COUNTS},
     "counts, no start": {"start": None, "horizon": 3, "shards": 2, **COUNTS},

@@ -10,6 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.alerts.count_tests import CountedAlerts
+from privstream.transforms.alerts.false_alerts import FalseAlerts, in_words
 from privstream.transforms.alerts.status_tests import StatusAlerts
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.events.private_transform import PrivateTransform
@@ -20,8 +21,11 @@ BUDGETS = ("shared", "per_rule")
 OF_ALL_TESTS = "each test by itself, with an alert or without"
 """The scope of bounds where the noise of a test is that of its number."""
 
-MORE_WRONG = "Alerts of numbers that are near the threshold, or on its other side, mostly have a wrong bound."
-"""What is to be said of them."""
+SURE = (
+    "Act on an alert whose gap lower bound is above 0: it is a false one only where that bound is wrong. Others may be "
+    "noise: look at the next windows first."
+)
+"""What a reader may do with bounds: in a test that should give no alert, one with a bound above 0 has a wrong bound."""
 
 LATER = 1000
 """The number of windows for which the accuracy is stated where there is no end."""
@@ -73,6 +77,11 @@ class AlertTransform(PrivateTransform):
         return self.plan.mechanism.accuracy(tests, self.plan.beta)
 
     @property
+    def false_alerts(self) -> tuple[FalseAlerts, ...]:
+        """The rules that noise alone meets in a run with nobody at all; none for measurements of other things."""
+        return ()
+
+    @property
     def prediction(self) -> Accuracy:
         """By how much a threshold must be passed, in all tests together, and what alerts cost."""
         plan, windows = self.plan, self.windows or LATER
@@ -93,14 +102,20 @@ class AlertTransform(PrivateTransform):
         )
         if self.counted is not None:
             claim = self.counted.claim(tests)
+            if isinstance(self.counted, CountedAlerts):
+                claim += self.counted.not_tested(renewed=self.steps.renewal is not None)
             runs = {"gap_stddevs": self.counted.stddevs, "epsilon_per_alert": 0.0}
         if isinstance(self.counted, CountedAlerts) and any(rule.windows > 1 for rule in plan.rules):
             runs["margins"] = {rule.name: self.margin(windows, rule.name) for rule in plan.rules}
         if isinstance(self.counted, StatusAlerts):
             runs |= {"end_margin": margin, "max_hits": self.counted.monitor.max_hits}
+        if false := self.false_alerts:
+            runs["false_alerts"] = {each.rule.name: each.expected for each in false}
         return Accuracy(
             error=margin,
             failure_probability=plan.beta,
-            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together, {claim}",
+            claim=f"With probability {1 - plan.beta:g}, in all {tests:,} tests of a run{span} together (a test is "
+            f"that of one rule in one window), {claim}"
+            f"{in_words(false)}",
             numbers={"margin": margin, "tests": tests, **runs},
         )

@@ -69,6 +69,10 @@ class CountedAlerts:
         """Numbers of windows that rules are about."""
         return sorted({rule.windows for rule in self.plan.rules})
 
+    def enough(self, tail: float, windows: int) -> int:
+        """Return the least threshold that a mean of noise over so many windows meets with such a probability."""
+        return -(-(self._exceeded(tail, windows) + 1) // windows)
+
     def claim(self, tests: int) -> str:
         """Say what is true of so many tests together, but with the plan's beta."""
         parts = []
@@ -80,6 +84,20 @@ class CountedAlerts:
                 "none that misses it by more does"
             )
         return f"{'; '.join(parts)}."
+
+    def not_tested(self, *, renewed: bool) -> str:
+        """Say in which windows rules are not tested, as sentences; `renewed`: whether everything starts afresh."""
+        told, quiet = "", self.plan.quiet
+        if self._lengths[-1] > 1:
+            period = "run or period" if renewed else "run"
+            told = f" A rule about n windows is tested from the n-th of the {period} on: its mean has none before it."
+        if quiet:
+            until = ", or until everything starts afresh" if renewed else ""
+            told += (
+                f" A rule is not tested in the {quiet:,} windows after an alert of it in the same stream{until}; a "
+                "mean over several windows has their numbers all the same."
+            )
+        return told
 
     def lower_bound(self, windows: int) -> int:
         """Return by how much, with the plan's beta in one test, noise makes a gap summed over them too large."""

@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.transforms.alerts.alert_transform import BUDGETS, MORE_WRONG, OF_ALL_TESTS, AlertTransform
+from privstream.transforms.alerts.alert_transform import BUDGETS, OF_ALL_TESTS, SURE, AlertTransform
 from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.threshold_tests import AlertPlan
@@ -157,7 +157,7 @@ class MeasurementAlerts(AlertTransform):
     @property
     def coverage(self) -> Coverage:
         """All measurements count."""
-        return Coverage(holds="the measurements", scope=OF_ALL_TESTS, note=MORE_WRONG)
+        return Coverage(holds="the measurements", scope=OF_ALL_TESTS, note=SURE)
 
     def build(self, measurements: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages."""

@@ -21,13 +21,14 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.alerts.alert_transform import (
     BUDGETS,
     LATER,
-    MORE_WRONG,
     OF_ALL_TESTS,
+    SURE,
     AlertTransform,
 )
 from privstream.transforms.alerts.choice import choose_lasting
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
 from privstream.transforms.alerts.counts import CountMeeting, MeetRules
+from privstream.transforms.alerts.false_alerts import FalseAlerts, advice_on, false_alerts
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.alerts.status_tests import DecideRules, StatusAlerts, rank_rules
 from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
@@ -235,13 +236,20 @@ class SparseVectorAlerts(AlertTransform):
         """Refuse rules with an end of their own."""
         for rule in self.plan.rules:
             if rule.until is not None:
-                raise ValueError(f"until of rule {rule.name!r} is for the method 'status', and not for {method!r}")
+                raise ValueError(
+                    f"until of rule {rule.name!r} must not be given with the method {method!r}: only 'status' has ends "
+                    "of alerts"
+                )
 
     def _check_single_windows(self, method: str) -> None:
         """Refuse rules about several windows."""
         for rule in self.plan.rules:
             if rule.windows > 1:
-                raise ValueError(f"windows of rule {rule.name!r} is for the method 'counts', and not for {method!r}")
+                raise ValueError(
+                    f"windows of rule {rule.name!r} must be 1 with the method {method!r}, got {rule.windows}: only "
+                    f"'counts' has means over several windows; put rules with windows into a run of their own, and "
+                    f"the other rules can have {method!r}"
+                )
 
     def _counted(self) -> CountedAlerts:
         """Return the method that adds noise to all counts."""
@@ -288,6 +296,23 @@ class SparseVectorAlerts(AlertTransform):
             beta=plan.beta,
         )
         return StatusAlerts(plan=plan, monitor=monitor, windows=self.windows)
+
+    @property
+    def false_alerts(self) -> tuple[FalseAlerts, ...]:
+        """The rules with at_least that noise alone meets in a run with nobody at all."""
+        plan = self.plan
+        enough = plan.enough if self.counted is None else self.counted.enough
+        return false_alerts(plan.rules, enough, self._tests_of, plan.quiet)
+
+    def _tests_of(self, rule: AlertRule) -> int:
+        """Return in how many windows a rule is tested, in all streams of a run or of a period."""
+        return len(self.plan.streams) * max(1, (self.windows or LATER) + 1 - rule.windows)
+
+    @property
+    def advice(self) -> str:
+        """What would help where noise alone meets rules."""
+        several = all(rule.until is None for rule in self.plan.rules)
+        return advice_on(self.false_alerts, several)
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -344,7 +369,7 @@ class SparseVectorAlerts(AlertTransform):
         more += "; alerts of at_most rules may be false" * (-1 in signs)
         if isinstance(self.counted, StatusAlerts):
             return people_who_count([*limits, *self.counted.charges], EACH, self.counted.note, more)
-        return people_who_count(limits, OF_ALL_TESTS, MORE_WRONG, more)
+        return people_who_count(limits, OF_ALL_TESTS, SURE, more)
 
     @property
     def event_fields(self) -> EventFields:

@@ -98,6 +98,10 @@ class StatusAlerts:
         """
         return self.monitor.distance(tests, first=duration // 2 + 1)
 
+    def enough(self, tail: float, windows: int) -> int:
+        """Return the least threshold at which an alert starts with such a probability in a window with nobody."""
+        return self.monitor.start_beyond(tail)
+
     @property
     def stddev(self) -> float:
         """Standard deviation of the noise on counts of changes."""

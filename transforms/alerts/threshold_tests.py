@@ -93,6 +93,10 @@ class AlertPlan:
         """The keys, as text."""
         return self.streams if self.by_stream else ("",)
 
+    def enough(self, tail: float, windows: int) -> int:
+        """Return the least threshold that sparse vector meets with such a probability in a test with nobody."""
+        return self.mechanism.least_threshold(tail)
+
     def tests(self, windows: int) -> int:
         """Return how many tests one run makes in so many windows at most."""
         return windows * (1 if self.by_rule else len(self.rules)) * (1 if self.by_stream else len(self.streams))

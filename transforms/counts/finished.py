@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.smoothing import LEAST_STDDEV, LocalLevel, Rises
+from privstream.transforms.timing.steps import Steps
 
 SECOND = 1_000_000
 SEASONS = {86_400 * SECOND: 7, 3_600 * SECOND: 24}
@@ -28,6 +30,9 @@ class SmoothFinished:
     Windows of an item that follow each other without a gap are smoothed together. Where they are days or hours, and
     there are weeks or days enough, what all items have in common by weekday, or by hour of the day, is kept.
 
+    Where counts are to be about several windows, the rows that are given are about one each, and become sums of theirs
+    and of those before, with the errors of sums.
+
     Privacy: post-processing of what is published.
 
     Attributes:
@@ -35,12 +40,17 @@ class SmoothFinished:
         stddev: standard deviation of the noise of a count.
         rising: number of windows to look back for what rose; 0 for none.
         at_least: rows with a smaller smoothed number are left out; None for none.
+        sums: what knows of how many windows counts are the sum, and their errors; None where they are of one.
+        steps: the windows, if everything starts afresh now and then: limits begin anew with a period, so that its
+            windows are not compared with those before it.
     """
 
     length: int
     stddev: float
     rising: int = 0
     at_least: int | None = None
+    sums: FoundKeys | None = None
+    steps: Steps | None = None
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order, but for those that are left out."""
@@ -55,14 +65,14 @@ class SmoothFinished:
             return []
         numbers: dict[tuple[str, str], int] = {}
         item = np.array([numbers.setdefault((row.stream, row.item), len(numbers)) for row in rows])
-        window = np.array([row.window_start.micros for row in rows]) // self.length
+        starts = np.array([row.window_start.micros for row in rows])
+        window = starts // self.length
         order = np.lexsort((window, item))
         follows = (np.diff(item[order]) == 0) & (np.diff(window[order]) == 1)
         series = np.concatenate([[0], np.cumsum(~follows)])
         counts = np.array([row.count for row in rows], np.float64)[order]
         factors, unsure = self._season(window[order], counts)
-        smooth = LocalLevel(max(LEAST_STDDEV, self.stddev)).smooth_rises
-        ends = np.empty((5, len(rows)))
+        ends = np.empty((5 if self.sums is None else 6, len(rows)))
         for some in _alike(series):  # of nearly the same length
             last = np.flatnonzero(np.concatenate([np.diff(series[some]) > 0, [True]]))
             number = np.unique(series[some], return_inverse=True)[1]
@@ -71,18 +81,43 @@ class SmoothFinished:
             place = longest - 1 - back, number  # all series end in the last row
             noisy, times = np.full((longest, len(last)), np.nan), np.ones((longest, len(last)))
             noisy[place], times[place] = counts[some], factors[some]
-            smoothed, rises = smooth(noisy, self.rising, times)
-            ends[:, some] = [part[place] for part in (*smoothed, *rises)]
+            ends[:, some] = [part[place] for part in self._ends(noisy, times)]
+        if self.rising and self.steps is not None:
+            period = self.steps.renewals((starts[order] - self.steps.origin) // self.steps.period)
+            ends[3:5, period != np.roll(period, self.rising)] = np.nan
+        columns: dict[str, Any] = {}
+        shown, off = ends[:3], unsure * ends[0]
+        if self.sums is not None:
+            known = np.minimum(1 + np.arange(len(rows)) - np.searchsorted(series, series), self.sums.windows)
+            shown, off = ends[3:], self._unsure_sums(off, known)
+            columns |= _added_up(self.sums, rows, order, known)
         found = np.empty((3, len(rows)))
-        found[:, order] = ends[0], *_widened(ends[0], ends[1], ends[2], NORMAL * unsure * ends[0])
-        columns: dict[str, Any] = dict(
-            zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True)
-        )
+        found[:, order] = shown[0], *_widened(shown[0], shown[1], shown[2], NORMAL * off)
+        columns |= dict(zip(("smoothed", "smoothed_lower", "smoothed_upper"), found.tolist(), strict=True))
         if self.rising:
             risen = rise_columns(self._unsure_rises(ends, unsure), np.argsort(order))
             columns |= dict(zip(("rise", "rise_lower", "rise_upper", "rise_probability"), risen, strict=True))
         changed = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [row._replace(**new) for row, new in zip(rows, changed, strict=True)]
+
+    def _ends(self, noisy: np.ndarray, factors: np.ndarray) -> list[np.ndarray]:
+        """Return estimates and the ends of their intervals, and then rises, or the same of sums."""
+        level = LocalLevel(max(LEAST_STDDEV, self.stddev))
+        if self.sums is not None:
+            return [part for ends in level.smooth_sums(noisy, self.sums.windows, factors) for part in ends]
+        smoothed, rises = level.smooth_rises(noisy, self.rising, factors)
+        return [*smoothed, *rises]
+
+    def _unsure_sums(self, unsure: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return what is not known of the season in sums over so many windows.
+
+        The mean of all factors is 1, so it is nothing in whole seasons. The rest has each factor at most once.
+        """
+        squares = np.concatenate([[0.0], np.cumsum(np.square(unsure))])
+        end = 1 + np.arange(len(unsure))
+        rest = known % SEASONS.get(self.length, 1)
+        off: np.ndarray = np.sqrt(np.maximum(squares[end] - squares[end - rest], 0.0))
+        return off
 
     def _unsure_rises(self, ends: np.ndarray, unsure: np.ndarray) -> Rises:
         """Return rises with what is not known of the season; where both windows have the same factor it cancels."""
@@ -126,6 +161,36 @@ def rise_columns(rises: Rises, order: np.ndarray | slice = slice(None)) -> list[
     """Return the columns of rises: differences, the ends of their intervals, and probabilities; None for nan."""
     columns = (rises.differences, *rises.interval, rises.probabilities)
     return [[None if np.isnan(number) else float(number) for number in column[order]] for column in columns]
+
+
+def _added_up(sums: FoundKeys, rows: Sequence[Any], order: np.ndarray, known: np.ndarray) -> dict[str, list[Any]]:
+    """Return the columns of sums over several windows.
+
+    Args:
+        sums: what knows their errors.
+        rows: each about one window; in this order those of an item follow each other.
+        order: places of the rows.
+        known: how many windows the sum has of which each row is the last one, in this order.
+    """
+    names = ("count", "sum")[: len(sums.law.noises)]
+    published = np.array([[getattr(row, name) for row in rows] for name in names], np.int64)[:, order]
+    totals = np.concatenate([np.zeros((len(names), 1), np.int64), np.cumsum(published, axis=1)], axis=1)
+    end, place = 1 + np.arange(len(rows)), np.argsort(order)
+    added = (totals[:, end] - totals[:, end - known])[:, place]
+    found = sums.summed(0, place.astype(np.uint64), added, known[place])
+    ends = (np.maximum(found.counts + side * found.count_spread, 0).tolist() for side in (-1, 1))
+    columns = dict(zip(("lower", "upper"), ends, strict=True))
+    columns |= dict(
+        zip(
+            ("count", "count_stddev", "error_bound"),
+            found.of_each("counts", "count_stddev", "count_bound"),
+            strict=True,
+        )
+    )
+    if found.sums is not None:
+        of_values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
+        columns |= dict(zip(("sum", "sum_stddev", "mean", "mean_error_bound"), of_values, strict=True))
+    return columns
 
 
 def _alike(series: np.ndarray) -> Iterator[np.ndarray]:

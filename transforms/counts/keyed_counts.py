@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -17,16 +17,16 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mecha
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.smoothing import MOST_RISING
+from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.events import CountEvents
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
 from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, WHOLE_RUN
+from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -37,11 +37,8 @@ from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeM
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 
 MOST_IN_WINDOW = 65_535
-JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
-FORGETS = (
-    "Every window forgets which items were found before. If `start` is given, and `end` or `renew_every`, they stay "
-    "found, and items that are too small for one window are found in several."
-)
+UNTIL = "start, and end or renew_every"
+"""What items need to stay found."""
 MANY = 10_000
 """Error bounds hold for so many items that nobody knew before."""
 
@@ -78,7 +75,8 @@ class KeyedCounts(PrivateTransform):
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
             user is read.
         over: what a count is about: a "window", all windows since the "start", or so many seconds before the end of
-            each window.
+            each window. Where items stay found the last is a sum of their counts in these windows, at most 1,024, at no
+            cost: a person who has an item in three of them counts three times.
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. It must be given
             with a `domain`, and where counts are about more than one window.
         end: end of the last window that is published, in seconds since 1970 UTC.
@@ -89,9 +87,9 @@ class KeyedCounts(PrivateTransform):
             period.
         allowed_lateness: number of seconds that a window stays open after its end.
         domain: a public list of items. Only these are counted, and all of them have a row in every window.
-        min_people: number of people without whom an item is never found or published: in one window if `over` is
-            "window", else since the start. Other windows of an item that was found may have fewer, unless windows
-            forget. With the unit "event" it is a number of events.
+        min_people: number of people without whom an item is never found or published: in one window where items stay
+            found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
+            unless windows forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
             counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
@@ -101,12 +99,14 @@ class KeyedCounts(PrivateTransform):
         rising: number of windows to look back for what rose: rows say how many more people have an item than so many
             windows before, and how probable it is that there are more. Not where windows forget or counts span windows.
         at_least: rows whose number with noise, smoothed where it can be, is below this whole number are not published.
-            It does not mean that nobody has the item. Not where windows forget or counts span windows.
+            It does not mean that nobody has the item. Only where items stay found, or counts are those of windows of a
+            list.
         value_share: share of the budget that pays for sums, in (0, 1). Without it, half of the budget.
         streams: public names of the streams to count; they must be given if events have a stream.
-        forget: whether every window forgets which items were found before. Otherwise, where counts are those of windows
-            and items are not on a list, an item stays found: it has a row in every window from then on, and also in
-            those before. That needs `start`, and `end` or `renew_every`; without them every window forgets.
+        forget: whether every window forgets which items were found before. Otherwise, where counts are not since the
+            start and items are not on a list, an item stays found: it has a row in every window from then on, and also
+            in those before. That needs `start`, and `end` or `renew_every`; without them every window forgets. Counts
+            of several windows that forget have noise, and a threshold, of their own.
         neighbouring: what makes two inputs neighbours: one person or event is added or removed ("add_remove"), or
             replaced by another one ("replace_one").
         beta: probability with which some error bound may be wrong, or an item that enough people have is not published.
@@ -167,12 +167,12 @@ class KeyedCounts(PrivateTransform):
             window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
         )
         span = windows_in(over, self.steps)
-        by_itself = domain is None and span == "window"
+        by_itself, may_be_found = domain is None and span == "window", domain is None and span != "start"
         if not isinstance(forget, bool):
             raise TypeError(f"forget must be true or false, got {type(forget).__name__}")
-        if forget and not by_itself:
-            raise ValueError("forget must not be given with a domain, or where counts are about more than one window")
-        self.remembers = by_itself and not forget and self.steps.count is not None
+        if forget and not may_be_found:
+            raise ValueError("forget must not be given with a domain, or where counts are since the start")
+        self.remembers = may_be_found and not forget and self.steps.count is not None
         self._clocked, self._forget = self.remembers or not by_itself, forget
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
@@ -181,6 +181,11 @@ class KeyedCounts(PrivateTransform):
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")
+        if self.remembers and isinstance(span, int) and span > MOST_SUMMED:
+            raise ValueError(
+                f"over must be at most {MOST_SUMMED:,} windows where items stay found, got {span:,}: give a longer "
+                "window, or forget"
+            )
         mechanism = FoundKeys if self.remembers else Mechanism
         self.mechanism: Mechanism = mechanism(
             epsilon=epsilon,
@@ -198,12 +203,13 @@ class KeyedCounts(PrivateTransform):
             neighbouring=neighbouring,
             beta=beta,
             bounded_keys=MANY if domain is None else len(domain) * len(self.streams or ("",)),
-            **({"rising": 0 if rising is None else rising} if self.remembers else {}),
+            **({"rising": 0 if rising is None else rising} if self.remembers and span == "window" else {}),
         )
-        _check_views(self.mechanism, rising, at_least, forgets=not self._clocked)
+        lasting = self.remembers or (self._clocked and span == "window")
+        _check_views(self.mechanism, rising, at_least, lasting=lasting, windows=self.steps.count)
         if rises and domain is not None and top is not None:
             raise ValueError("rising must not be given with domain and top: counts of a list are smoothed at the end")
-        self.rising, self.at_least, self._hides = rising, at_least, at_least is not None
+        self.rising, self.at_least, self._to_finish = rising, at_least, False
         self.row_type = KeyCount if max_value is None else KeySum
 
     @property
@@ -223,18 +229,28 @@ class KeyedCounts(PrivateTransform):
 
     @property
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """Smooth counts of windows that follow each other."""
-        if self.mechanism.over != "window" or not self._clocked or self._choose is not None:
+        """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
+        of_windows = self.remembers or (self.mechanism.over == "window" and self._clocked)
+        if not of_windows or self._choose is not None:
             return None
-        return SmoothFinished(self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least)
+        several = isinstance(self.mechanism, FoundKeys) and self.mechanism.windows > 1
+        sums = cast(FoundKeys, self.mechanism) if several else None
+        return SmoothFinished(
+            self.steps.size, self.mechanism.stddev(1), self.rising or 0, self.at_least, sums, self.steps
+        )
 
     def to_finish(self) -> Self:
-        """Return this transform with all rows where `finish` hides small ones: it knows their final numbers."""
-        if self.finish is None or self.at_least is None:
+        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums."""
+        if self.finish is None:
             return self
         made = copy.copy(self)
-        made._hides = False
+        made._to_finish = True
         return made
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """Which rows are shown; and, where items stay found, how many windows are added up: each has its own counts."""
+        return {"top": None} | ({"over": "window"} if self.remembers else {})
 
     @property
     def prediction(self) -> Accuracy:
@@ -244,7 +260,7 @@ class KeyedCounts(PrivateTransform):
     @property
     def advice(self) -> str:
         """That items could stay found, where windows forget though nobody asked for it."""
-        return "" if self.remembers or self._forget or self._clocked else FORGETS
+        return "" if self.remembers or self._forget or self._clocked else forgets(UNTIL)
 
     @property
     def coverage(self) -> Coverage:
@@ -368,13 +384,14 @@ class KeyedCounts(PrivateTransform):
 
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the last stage of each shard of items."""
+        views = self._to_finish and isinstance(self.mechanism, FoundKeys)
         publisher = KeyPublisher(
             steps=self.steps,
-            mechanism=self.mechanism,
+            mechanism=replace(self.mechanism, over="window") if views else self.mechanism,
             noise=self._counting_noise,
             domain=self.domain,
             choose=self._choose,
-            at_least=self.at_least if self._hides else None,
+            at_least=None if self._to_finish else self.at_least,
         )
         return publish_counts(
             counted,
@@ -405,21 +422,35 @@ def _contributions(limit: int | None, unit: str) -> int:
     return checks.integer("max_contributions", limit, minimum=1)
 
 
-def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, *, forgets: bool) -> None:
+def _check_views(
+    mechanism: Mechanism, rising: int | None, at_least: int | None, *, lasting: bool, windows: int | None
+) -> None:
     """Check what is made of published counts.
+
+    `lasting`: items have one in every window; `windows`: of the run, or of a period that is renewed.
 
     Raises:
         ValueError, TypeError: one of them is out of range, or these counts do not have it.
     """
-    for name, given in {"rising": rising, "at_least": at_least}.items():
-        if given is not None and (forgets or mechanism.over != "window"):
-            raise ValueError(
-                f"{name} must not be given where windows forget or counts span windows: give start, and end or "
-                "renew_every, without forget or over"
-            )
+    if rising is not None and not (lasting and mechanism.over == "window"):
+        raise ValueError(
+            "rising must not be given where windows forget or counts span windows: give start, and end or "
+            "renew_every, without forget or over"
+        )
+    if at_least is not None and not lasting:
+        raise ValueError(
+            "at_least must not be given where windows forget, or counts span windows since the start or of a domain: "
+            "give start, and end or renew_every, without forget"
+        )
     if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:
         raise ValueError(f"rising must be <= {MOST_RISING}, got {rising}")
-    if at_least is not None and checks.integer("at_least", at_least, minimum=1) < (noise := mechanism.stddev(1)):
+    if rising is not None and windows is not None and rising >= windows:
+        raise ValueError(
+            f"rising must be < {windows}, the number of windows of the run or of a period that is renewed, got "
+            f"{rising}: no window would have one to be compared with"
+        )
+    noise = mechanism.stddev(mechanism.horizon or 1)
+    if at_least is not None and checks.integer("at_least", at_least, minimum=1) < noise:
         raise ValueError(
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"

@@ -122,11 +122,12 @@ class KeyPublisher:
         They are published at a step, and are about the one so many steps before.
         """
         start, end = self.steps.bounds(step - back)
-        reported, spread = self.steps.bounds(step)[1], found.count_spread
+        reported = self.steps.bounds(step)[1]
         nothing = [None] * len(found.keys)
         smoothed = [nothing] * 3 if found.smoothed is None else [ends.tolist() for ends in found.smoothed]
         risen = [nothing] * 4 if found.rises is None else rise_columns(found.rises)
         texts = self.texts(held, found.keys, names)
+        numbers = found.of_each("counts", "count_stddev", "count_bound", "count_spread")
         counts = (
             KeyCount(
                 stream=stream,
@@ -134,8 +135,8 @@ class KeyPublisher:
                 window_end=end,
                 item=item,
                 count=count,
-                count_stddev=found.count_stddev,
-                error_bound=found.count_bound,
+                count_stddev=stddev,
+                error_bound=bound,
                 lower=max(0, count - spread),
                 upper=max(0, count + spread),
                 smoothed=estimate,
@@ -148,16 +149,20 @@ class KeyPublisher:
                 rise_upper=most,
                 rise_probability=probability,
             )
-            for stream, item, count, estimate, lower, upper, rise, least, most, probability in zip(
-                *texts, found.counts.tolist(), *smoothed, *risen, strict=True
+            for stream, item, (
+                count,
+                stddev,
+                bound,
+                spread,
+            ), estimate, lower, upper, rise, least, most, probability in zip(
+                *texts, zip(*numbers, strict=True), *smoothed, *risen, strict=True
             )
         )
         if found.sums is None or found.means is None or found.mean_bounds is None:
             yield from counts
             return
-        values = (column.tolist() for column in (found.sums, found.means, found.mean_bounds))
-        for row, added, mean, bound in zip(counts, *values, strict=True):
-            yield KeySum._make((*row, added, found.sum_stddev, mean, bound))
+        values = found.of_each("sums", "sum_stddev", "means", "mean_bounds")
+        yield from (KeySum._make((*row, *of_values)) for row, *of_values in zip(counts, *values, strict=True))
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""
@@ -172,6 +177,14 @@ class KeyPublisher:
         keys = held.pairs.keys[numbers]
         texts = names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
         return streams, texts.to_pylist()
+
+
+def forgets(missing: str) -> str:
+    """Say that windows forget, and what is missing that they would not."""
+    return (
+        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
+        "are too small for one window could be found in several."
+    )
 
 
 class KeysOfStreams(NamedTuple):
@@ -263,18 +276,21 @@ class CountsOnClock(SingleSteps):
         """Encode all parts."""
         pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
-        return pack(self.kind, 1, {"streams": self.of_streams, "counts": counts} | pairs | state.columns)
+        of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
+        return pack(self.kind, 1, of | {"counts": counts} | pairs | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
 
         Raises:
             SnapshotError: it was written by a version that kept each stream under keys of its own, or by a run with
-                other streams: numbers stand for them.
+                other streams, which numbers stand for, or with other shards, in which other keys are.
         """
         found: dict[str, Any] = unpack(self.kind, 1, data)
         if found.pop("streams") != self.of_streams:
             raise SnapshotError("state must be of a run with the same streams")
+        if (shards := found.pop("shards", self.key_shards)) != self.key_shards:  # earlier versions do not tell
+            raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
         return self.remembered(counts, pairs, found)

@@ -21,6 +21,7 @@ FOR_OTHERS = ", and an item may seem to fall only because its people have more o
 POINTS = "the numbers of points after all events that are usable and in time"
 """What is counted where points come and go."""
 
+JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
 TOO_LARGE = "A number that is published near the threshold is mostly too large: it may be there for its noise."
 """What is to be said of numbers that are published because they are large with their noise."""
 

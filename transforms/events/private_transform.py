@@ -75,8 +75,18 @@ class PrivateTransform(beam.PTransform[Any, Any]):
         return None
 
     def to_finish(self) -> Self:
-        """Return this transform for a run whose rows `finish` gets: rows that it leaves out must come to it."""
+        """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
         return self
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Names of arguments that shape neither what counts nor noise, for the method taken does not use them."""
+        return frozenset()
+
+    @property
+    def views(self) -> Mapping[str, Any]:
+        """Arguments that, in this run, only say what is shown of published numbers, as these are published."""
+        return {}
 
     @property
     @abstractmethod
@@ -87,7 +97,7 @@ class PrivateTransform(beam.PTransform[Any, Any]):
     def guarantee(self) -> PrivacyGuarantee:
         """What is promised: over the whole run and all streams, or to what a person does until all starts afresh."""
         steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
-        return self.promise if steps is None else of_period(self.promise, steps)
+        return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
     @property
     @abstractmethod

@@ -1,31 +1,37 @@
-"""Heavy hitters by noisy counts of all items, of which those that reach a threshold are published."""
+"""Heavy hitters by noisy counts of all items: of those that stay found, or of those that reach a threshold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import TOGETHER, Limit
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
-from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
+from privstream.transforms.counts.finished import SmoothFinished
+from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
-from privstream.transforms.events.coverage import TOO_LARGE
+from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.streaks import with_streaks
-from privstream.transforms.rows import STARTED, HeavyHitter
+from privstream.transforms.methods import chance_of_half
+from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter, KeyCount
 from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import Follow
+from scipy import special
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,8 @@ class ByCounts:
     """A method of `ShiftingHeavyHitters`: it charges nobody, but pays for every window that a person may take part in.
 
     Attributes:
-        counts: of one window each, of all streams together; keys are public if `domain` is given.
+        counts: of one window each, of all streams together; keys are public if `domain` is given. `FoundKeys` where
+            items stay found.
         tests: of one item in one window, in one stream, for which the accuracy is stated.
         limits: sentences that say what a person may contribute.
         steps: the windows.
@@ -41,6 +48,8 @@ class ByCounts:
         domain: the list of items if each of them is counted in every window, else None.
         streams: public names of the streams, if they are known.
         shards: of items.
+        missing: what must be given that items stay found; empty if they do, or are not to.
+        to_finish: whether `finish` gets the rows: then all of those of items that stay found are published.
     """
 
     counts: KeyedCounts
@@ -51,6 +60,13 @@ class ByCounts:
     domain: Domain | None
     streams: tuple[str, ...] | None
     shards: int
+    missing: str = ""
+    to_finish: bool = False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether items that are found stay found."""
+        return isinstance(self.counts, FoundKeys)
 
     @cached_property
     def error(self) -> int:
@@ -59,7 +75,7 @@ class ByCounts:
 
     @property
     def threshold(self) -> int:
-        """The least noisy count that is published.
+        """The least noisy count of one window that is published, or with which an item is found.
 
         Items that are not on a list need it for privacy. Of a list it is what no item that nobody has reaches: in all
         tests together, but with probability beta / 2.
@@ -73,13 +89,18 @@ class ByCounts:
 
     @property
     def remarks(self) -> str:
-        """What a reader of rows must know beside the detection threshold: nothing."""
-        return ""
+        """What a reader of rows must know beside the detection threshold: how else an item is found."""
+        return f" {self.counts.found_claim} {REPORTED}" if isinstance(self.counts, FoundKeys) else ""
+
+    @property
+    def advice(self) -> str:
+        """That items could stay found, where windows forget though nobody asked for it."""
+        return forgets(self.missing) if self.missing else ""
 
     @property
     def scope(self) -> tuple[str, str]:
         """Which counts are right at once, and a note on it: what is published is chosen by the same numbers."""
-        return TOGETHER, TOO_LARGE
+        return TOGETHER, JUST_FOUND if self.remembers else TOO_LARGE
 
     @property
     def charges(self) -> tuple[Limit, ...]:
@@ -92,6 +113,26 @@ class ByCounts:
         As with monitors, an item is missed with probability beta / 2 in all tests together.
         """
         return self.threshold + self.error
+
+    @property
+    def counts_every_row(self) -> bool:
+        """Each row has a count."""
+        return True
+
+    @property
+    def may_stop(self) -> bool:
+        """Nobody is charged, so nothing fades."""
+        return False
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows to be reported in at least half of them.
+
+        An item that is found has rows of all of them; where windows forget, each count must reach the threshold.
+        """
+        if isinstance(self.counts, FoundKeys):
+            return self.counts.people_needed(windows, probability)
+        margin = float(special.ndtri(chance_of_half(windows, probability)))  # of normal noise: bounds are for tails
+        return self.threshold + margin * self.counts.stddev(1)
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -107,24 +148,78 @@ class ByCounts:
         public = ("all parameters", "the windows", *(("the list of items",) if self.domain else ()))
         return replace(found, limits=(*self.limits, *found.limits), public=public)
 
+    @property
+    def finish(self) -> FinishedHitters | None:
+        """Smooth counts of windows that follow each other, where items have one in each of them, and say since when."""
+        if not self.remembers:
+            return None
+        return FinishedHitters(SmoothFinished(self.steps.size, self.counts.stddev(1)), self.steps)
+
     def with_empty_steps(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Add nothing: where each item of a list is counted in every window, a clock does it."""
+        """Add nothing: where items are counted in every window, a clock does it."""
         return batches
 
     def publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int) -> PCollection[Any]:
         """Add the last stages: from who has what, by shard of items, to rows."""
         publisher = HitterPublisher(
-            steps=self.steps, mechanism=self.counts, noise=self.noise, domain=self.domain, threshold=self.threshold
+            steps=self.steps,
+            mechanism=self.counts,
+            noise=self.noise,
+            domain=self.domain,
+            threshold=self.threshold,
+            everything=self.to_finish,
         )
         return publish_counts(
             held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed),
             apply_dofn,
             publisher,
-            clocked=self.domain is not None,
+            clocked=self.remembers or self.domain is not None,
             streams=self.streams,
             key_shards=self.shards,
             timer_offset=timer_offset,
         )
+
+
+REPORTED = "They are reported in each window in which their smoothed count is surely above 0."
+
+
+@dataclass(frozen=True)
+class FinishedHitters:
+    """Makes the reports of a finished run from the rows of items that stay found, of all windows.
+
+    Those stay whose smoothed count is surely above 0, with the windows before and after it known.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        smooth: smooths the counts.
+        steps: the windows.
+    """
+
+    smooth: SmoothFinished
+    steps: Steps
+
+    def __call__(self, rows: Sequence[HeavyHitter]) -> list[HeavyHitter]:
+        """Return the reports, in the order of the rows."""
+        smoothed: list[HeavyHitter] = self.smooth(rows)
+        since: dict[tuple[str, str], tuple[int, Timestamp]] = {}
+        found: dict[int, HeavyHitter] = {}
+        for place in sorted(range(len(smoothed)), key=lambda place: smoothed[place].window_start):
+            row = smoothed[place]
+            step = self.steps.ending(row.window_end)
+            last, first = since.get((row.stream, row.item), (step, row.window_start))
+            if not row.smoothed_lower:
+                continue
+            goes_on = last == step - 1 and not self.steps.starts_afresh(last, step)
+            first = first if goes_on else row.window_start
+            since[row.stream, row.item] = step, first
+            found[place] = row._replace(since=first, status=CONTINUES if goes_on else STARTED)
+        Metrics.counter("privstream", HitterPublisher.counter).dec(len(smoothed) - len(found))
+        return [found[place] for place in sorted(found)]
+
+
+# What rows of both kinds say of a number. Their error bound is of other tests, and a rise is no column of hitters.
+DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
 
 
 def count_holders(element: Keyed) -> Keyed:
@@ -136,13 +231,15 @@ def count_holders(element: Keyed) -> Keyed:
 
 @dataclass(frozen=True, kw_only=True)
 class HitterPublisher(KeyPublisher):
-    """Writes the counts that reach a threshold as heavy hitters.
+    """Writes as heavy hitters the counts of items that stay found, or else those that reach a threshold.
 
     Attributes:
-        threshold: the least noisy count that is published.
+        threshold: the least noisy count that is published, unless items stay found.
+        everything: whether all rows of items that stay found are published, and not only those that are surely above 0.
     """
 
     threshold: int
+    everything: bool = False
 
     counter: ClassVar[str] = "hits_published"
 
@@ -152,16 +249,22 @@ class HitterPublisher(KeyPublisher):
         return HeavyHitter
 
     @property
-    def follow(self) -> Follow:
-        """A report goes on that was there in the window before."""
-        return with_streaks
+    def follow(self) -> Follow | None:
+        """A report goes on that was there in the window before; items that stay found know since when."""
+        return None if isinstance(self.mechanism, FoundKeys) else with_streaks
 
     def rows(
         self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0
     ) -> Iterator[HeavyHitter]:
         """Write the heavy hitters of one step."""
-        start, end = self.steps.bounds(step)
-        heavy = np.flatnonzero(found.counts >= self.threshold)
-        texts = zip(*self.texts(held, found.keys[heavy], names), found.counts[heavy].tolist(), strict=True)
-        for stream, item, count in texts:
-            yield HeavyHitter(stream, start, end, item, count, found.count_stddev, start, STARTED)
+        if found.since is None:
+            found = found.where(found.counts >= self.threshold)
+        elif not self.everything:
+            found = found.where(found.since > 0)
+        ago = np.zeros(len(found.keys), np.int64)
+        if found.since is not None:
+            ago = np.where(found.since > 0, found.step - found.since, 0)
+        counted = super().rows(step, held, found, names, back=back)
+        for row, windows in zip(counted, ago.tolist(), strict=True):
+            since, status = self.steps.bounds(step - back - windows)[0], CONTINUES if windows else STARTED
+            yield HeavyHitter._make((*row[:6], since, status, *row[DESCRIBED]))

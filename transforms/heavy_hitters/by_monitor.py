@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -20,6 +21,7 @@ from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
 from privstream.transforms.heavy_hitters.item_pruning import PruneItems
 from privstream.transforms.heavy_hitters.monitoring import MonitorStream
 from privstream.transforms.heavy_hitters.streaks import with_streaks
+from privstream.transforms.methods import chance_of_half, least_people
 from privstream.transforms.rows import HeavyHitter
 from privstream.transforms.timing.on_time_markers import KeyedBatch
 from privstream.transforms.timing.steps import Steps
@@ -100,6 +102,33 @@ class ByMonitor:
         if self.windows is not None and most >= self.windows * items:
             return ()
         return (charged_out(most, self.charged_for),)
+
+    @property
+    def counts_every_row(self) -> bool:
+        """Whether counts are paid for."""
+        return self.monitor.count_share > 0
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether items fade when the same people have them."""
+        return self.lasting is not None
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows to be reported in at least half of them.
+
+        Tests are independent, and each that it passes charges all of its people.
+        """
+        if self.monitor.max_hits < -(-windows // 2):
+            return math.inf
+        return self._people(chance_of_half(windows, probability))
+
+    def _people(self, chance: float) -> float:
+        """Return how many people pass a test with this chance."""
+        return least_people(self.monitor.calibrated.hit_probability, chance)
+
+    @property
+    def finish(self) -> None:
+        """None: nothing is done to the rows of a run that has ended."""
 
     def detection_threshold(self, window: int) -> int:
         """Return how many people must have an item for a report in window 1, 2, .."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -32,6 +33,22 @@ class ByStatus(ByMonitor):
     @property
     def lasting(self) -> None:
         """None: an item that lasts charges people only once."""
+
+    @property
+    def counts_every_row(self) -> bool:
+        """There is none while an item continues."""
+        return False
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        """Return how many people an item needs in each of so many windows to be up in at least half of them.
+
+        It must pass one of the tests until then. That one with so many people ends by itself is far less likely, and is
+        left out. Who was charged for the last time at its start no longer counts, and it ends.
+        """
+        half = -(-windows // 2)
+        if half > 1 and self.monitor.max_hits == 1:
+            return math.inf
+        return self._people(-math.expm1(math.log1p(-probability) / (windows - half + 1)))
 
     @property
     def ends_with(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
@@ -21,24 +22,23 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         """Run one step of the mechanism."""
         held = HolderBatch.join([batch for _, batch in batches])
-        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        alike, source = self.steps.alike(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
         stream = key.decode()
         self.count_charged(step, holdings.active(state, self.monitor.max_hits))
-        hits, charges = self.monitor.decide(state, holdings, noise.derive("stream", stream))
+        hits, charges = self.monitor.decide(state, holdings, source.derive("stream", stream))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
         rows = [
-            HeavyHitter(
-                stream=stream,
-                window_start=start,
-                window_end=end,
+            HeavyHitter.in_time(
+                *(stream, start, end),
                 item=held.names[item] if self.domain is None else self.domain[item],
                 count=count,
-                count_stddev=None if count is None else self.monitor.count_stddev,
+                count_stddev=self.monitor.count_stddev,
                 since=start,
                 status=STARTED,
+                spread=self.monitor.count_error(OUTSIDE),
             )
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]

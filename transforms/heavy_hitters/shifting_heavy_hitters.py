@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS
+from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -37,7 +39,7 @@ from privstream.transforms.events.shards import check_shards
 from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
-from privstream.transforms.methods import choose_method
+from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
 from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
@@ -77,12 +79,13 @@ class ShiftingHeavyHitters(PrivateTransform):
             more noise.
         delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
             (number of people).
+        window: length of a window in seconds.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_hits: number of times that one person is charged in one stream, 1 to 65,535. With the method "status" an
             item charges the people who have it when it starts and when it ends; with other methods that charge people,
             in every window in which it is reported. After the last charge a person no longer counts. It must not be
-            less than `items_per_step`. The method "counts" charges nobody.
-        window: length of a window in seconds.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+            less than `items_per_step`. The method "counts" charges nobody, and does not use it. Without it, 4, or
+            `items_per_step` if that is more.
         horizon: number of windows that one person may take part in: with `start`, the first windows of the run;
             otherwise they are counted for each person. With `start` and `end` it is known. Without, thresholds rise
             slowly with time, and `start` or `participation_cap` must be given.
@@ -101,13 +104,20 @@ class ShiftingHeavyHitters(PrivateTransform):
             tested in every window, whether anybody has it or not.
         streams: public names of the streams to monitor. Without them all streams are monitored.
         streams_per_person: number of streams in which one person may appear, if events have a stream.
+        forget: whether every window forgets which items were found before. Otherwise, with the method "counts", an item
+            stays found, and is reported in each window in which its smoothed count is surely above 0, by the lower end
+            of its interval, from then on and before. That needs `start`, and `end`,
+            `horizon` or `renew_every`, windows that do not overlap, and with `streams_per_person` also `streams`;
+            without them, and where a known domain is tested, every window forgets.
         method: method that finds the items. "status" reports an item from the window in which it starts to the one in
             which it ends, and spends budget on these two. "clock" and "target_charging" spend budget on every report,
             so that an item fades that the same people have in more than `max_hits` windows; "paper" is
-            the algorithm of Kaplan, Mansour and Stemmer as published. "counts" publishes the noisy counts that reach a
-            threshold: it needs `horizon`, `end` or `participation_cap`, since the budget pays for every window that a
-            person may take part in. It is best where these are few. "auto" takes the method with the smallest
-            `detection_threshold`, in the last window if thresholds rise, of those with which no item fades.
+            the algorithm of Kaplan, Mansour and Stemmer as published. "counts" publishes the noisy counts of items that
+            were found, or, where windows forget, those that reach a threshold: it needs `horizon`, `end` or
+            `participation_cap`, since the budget pays for every window that a person may take part in. "auto" takes
+            the method with which items that last 1, 4, 16, 64 or 256 windows need fewest people to be reported in at
+            least half of them, by the mean logarithm; a method without a count in every row must need a fifth fewer.
+            One with which items fade is taken only if no other can answer.
         neighbouring: what makes two inputs neighbours: one person is added or removed ("add_remove"), or replaced by
             another one ("replace_one").
         beta: probability with which the accuracy statement may be wrong.
@@ -121,7 +131,7 @@ class ShiftingHeavyHitters(PrivateTransform):
             this type cannot be used, or the runner cannot keep time.
 
     Example:
-        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, max_hits=4, window=3600, horizon=1000,
+        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, horizon=1000,
         ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: Kaplan, Mansour, Stemmer (2020), Theorem 4.7; docs/proofs/; for "status", docs/proofs/status_monitor.md; for
@@ -133,9 +143,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         *,
         epsilon: float,
         delta: float,
-        max_hits: int,
         window: Seconds,
         noise: NoiseSource,
+        max_hits: int | None = None,
         horizon: int | None = None,
         period: Seconds | None = None,
         start: Moment | None = None,
@@ -148,6 +158,7 @@ class ShiftingHeavyHitters(PrivateTransform):
         domain: Domain | None = None,
         streams: tuple[str, ...] | None = None,
         streams_per_person: int | None = None,
+        forget: bool = False,
         method: Literal["auto", "status", "clock", "target_charging", "paper", "counts"] = "auto",
         neighbouring: Literal["add_remove", "replace_one"] = "add_remove",
         beta: float = 0.05,
@@ -159,6 +170,11 @@ class ShiftingHeavyHitters(PrivateTransform):
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"domain must be a Domain, got {type(domain).__name__}")
         check_streams(streams)
+        limits = {"horizon": horizon, "participation_cap": participation_cap}
+        _check_limits(limits, no_limit=start is None)
+        if max_hits is None:
+            items = checks.integer("items_per_step", items_per_step, minimum=1)
+            max_hits = min(max(FEW_HITS, items), LARGEST_UINT16)  # counts use neither
         self.noise = noise
         self.selection = selection
         self.domain = domain
@@ -173,19 +189,15 @@ class ShiftingHeavyHitters(PrivateTransform):
             renew_every=renew_every,
             allowed_lateness=allowed_lateness,
         )
-        for name, value in {"horizon": horizon, "participation_cap": participation_cap}.items():
-            if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
-                raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
         if horizon is not None and steps.first is not None:
             ends = steps.first + horizon
             steps = replace(steps, end=ends if steps.end is None else min(steps.end, ends))
         self.steps = steps
         capped = participation_cap is not None or steps.first is None
         known = self._tested_domain is not None
+        self.forget = _checked_forget(forget, useless=known or method not in (AUTO, "counts"))
         if known and streams_per_person is not None and streams is None:
             raise ValueError("streams must be given when a known domain is tested in every window of every stream")
-        if horizon is None and participation_cap is None and steps.first is None:
-            raise ValueError("horizon, start or participation_cap must be given")
         bound = participation_cap if participation_cap is not None else horizon
         if bound is not None and horizon is not None and steps.first is None:
             bound = min(bound, horizon)  # without a start, the horizon is counted per person too
@@ -200,8 +212,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         self.items_per_step = items_per_step
         self.neighbouring = neighbouring
         self.beta = beta
-        self._participations = bound if capped else None
-        self._capped_by = "participation_cap" if participation_cap == bound else "horizon"
+        in_streams = 1 if streams_per_person is None else streams_per_person
+        self._participations = self._enforced(bound, participation_cap, in_streams) if capped else None
+        self._capped_by = "participation_cap" if participation_cap == self._participations else "horizon"
         monitor = ThresholdMonitor(  # checks what all methods are given
             epsilon=epsilon,
             delta=delta,
@@ -211,26 +224,28 @@ class ShiftingHeavyHitters(PrivateTransform):
             horizon=bound,
             first_step=None if capped else steps.first,
             items_per_step=items_per_step,
-            streams_per_person=1 if streams_per_person is None else streams_per_person,
+            streams_per_person=in_streams,
             beta=beta,
             count_share=count_share,
             label=self._label(counted_from=steps.first if capped else None),
         )
         windows = steps.count or horizon
-        in_streams = None if windows is None else windows * monitor.streams_per_person
-        of_stream, of_all = (_least(participation_cap, limit) for limit in (windows, in_streams))
+        of_stream = _least(participation_cap, windows)
+        of_all = _least(self._participations, None if windows is None else windows * in_streams)
         makers: dict[str, Callable[[], ByMonitor | ByCounts]] = {
             "status": partial(self._by_status, monitor, of_stream),
             **{name: partial(self._by_tests, monitor, of_stream, name) for name in CALIBRATIONS},
             "counts": partial(self._by_counts, monitor, of_all),
         }
-        last = steps.count or 1  # thresholds may rise
+        self._lasting = _least(steps.count, bound)
+        self.method, self.answer = choose_method(method, makers, lambda made: worth(made, self._lasting))
 
-        def worse(made: ByMonitor | ByCounts) -> tuple[bool, int]:
-            """Return what "auto" wants little of."""
-            return made.lasting is not None, made.detection_threshold(last)
+    def _enforced(self, bound: int | None, participation_cap: int | None, streams: int) -> int | None:
+        """Return in how many windows a person may take part, in all streams together.
 
-        self.method, self.answer = choose_method(method, makers, worse)
+        In a period that is renewed no stream has more than `bound` windows, so that the limit is of all of them.
+        """
+        return bound if self.steps.renewal is None or bound is None else _least(participation_cap, bound * streams)
 
     def _by_status(self, monitor: ThresholdMonitor, windows: int | None) -> ByMonitor:
         """Return the method that charges people for changes."""
@@ -263,7 +278,9 @@ class ShiftingHeavyHitters(PrivateTransform):
         if windows is None:
             raise ValueError("horizon, end or participation_cap must be given for counts: they pay for every window")
         domain, steps, items = self._tested_domain, self.steps, self.items_per_step
-        counts = KeyedCounts(
+        missing = "" if domain is not None or self.forget else self._missing
+        kind = KeyedCounts if domain is not None or self.forget or missing else FoundKeys
+        counts = kind(
             epsilon=monitor.epsilon,
             delta=monitor.delta,
             horizon=steps.count,
@@ -282,11 +299,39 @@ class ShiftingHeavyHitters(PrivateTransform):
                 f"{windows:,} window{plurals[1]}{stream}.",
             ),
             steps=steps,
-            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, f"{items} {windows}"),
+            noise=self.noise.derive("heavy hitters by counts", monitor.label, steps.label, self._limits_label),
             domain=domain,
             streams=self.streams,
             shards=self.shards,
+            missing=missing,
         )
+
+    @property
+    def _missing(self) -> str:
+        """What must be given that items stay found; empty if nothing is missing."""
+        if self.steps.count is None:
+            return "start, and end, horizon or renew_every"
+        if self.steps.period != self.steps.size:
+            return "windows that do not overlap"
+        return "streams" if self.streams_per_person is not None and self.streams is None else ""
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """Arguments that the method taken does not use."""
+        return frozenset(("max_hits", "count_share") if self.method == "counts" else ("forget",))
+
+    def to_finish(self) -> Self:
+        """Return this transform with all rows of items that stay found: `finish` knows which of them are reports."""
+        if not isinstance(self.answer, ByCounts) or not self.answer.remembers:
+            return self
+        made = copy.copy(self)
+        made.answer = replace(self.answer, to_finish=True)
+        return made
+
+    @property
+    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """Smooth the counts of items that stay found, and leave out those that are not surely above 0."""
+        return self.answer.finish
 
     def _label(self, *, counted_from: int | None) -> str:
         """Return what counts depend on beside the events and the monitor's own parameters: other runs, other noise."""
@@ -296,6 +341,12 @@ class ShiftingHeavyHitters(PrivateTransform):
         if self.streams is not None:
             streams = f" of {sorted(self.streams)}"  # all of them decide who counts where
         return label + streams + ("" if counted_from is None else f" from {counted_from}") + steps.further_label
+
+    @property
+    def _limits_label(self) -> str:
+        """What decides who counts, beside the selection: a run with other limits shares no noise."""
+        limits = (self.items_per_step, self._participations, self.streams_per_person)
+        return " ".join("-" if limit is None else str(limit) for limit in limits)
 
     @property
     def _tested_domain(self) -> Domain | None:
@@ -343,8 +394,18 @@ class ShiftingHeavyHitters(PrivateTransform):
             claim=f"With probability {1 - self.beta:g}, every item that at least {first:,} people have "
             f"in a window{stream}, all of them within their limits, is reported: in {self.tests:,} tests together, "
             f"each of one item in one window.{rising if later > first else ''}{self.answer.remarks}",
-            numbers={"detection_threshold": first, "tests": self.tests, **self.answer.numbers},
+            numbers={
+                "detection_threshold": first,
+                "tests": self.tests,
+                **self.answer.numbers,
+                **needed(self.answer, self._lasting),
+            },
         )
+
+    @property
+    def advice(self) -> str:
+        """That items could stay found, where they are counted and windows forget though nobody asked for it."""
+        return self.answer.advice if isinstance(self.answer, ByCounts) else ""
 
     @property
     def detection_threshold(self) -> int:
@@ -403,6 +464,24 @@ class ShiftingHeavyHitters(PrivateTransform):
             )
             held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
+
+
+def _check_limits(limits: Mapping[str, int | None], *, no_limit: bool) -> None:
+    """Refuse numbers of windows that cannot be, and that there are none where nothing else limits thresholds."""
+    for name, value in limits.items():
+        if value is not None and checks.integer(name, value, minimum=1) > MOST_STEPS:
+            raise ValueError(f"{name} must be <= {MOST_STEPS}, got {value}")
+    if no_limit and not any(value is not None for value in limits.values()):
+        raise ValueError("horizon, start or participation_cap must be given")
+
+
+def _checked_forget(forget: bool, *, useless: bool) -> bool:
+    """Return whether windows forget; refuse it where they do in any case, or where nothing is counted."""
+    if not isinstance(forget, bool):
+        raise TypeError(f"forget must be true or false, got {type(forget).__name__}")
+    if forget and useless:
+        raise ValueError("forget must not be given where a known domain is tested, or with a method but counts")
+    return forget
 
 
 def _least(*limits: int | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows
 from privstream.mechanisms.monitor.up_items import UpItems
@@ -102,15 +103,14 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         for item, count, since, status in zip(*columns, strict=True):
             counted = count is not None and STATUSES[status] != CONTINUES
-            yield HeavyHitter(
-                stream=stream,
-                window_start=start,
-                window_end=end,
+            yield HeavyHitter.in_time(
+                *(stream, start, end),
                 item=names[item] if self.domain is None else self.domain[item],
                 count=count if counted else None,
-                count_stddev=self.monitor.count_stddev if counted else None,
+                count_stddev=self.monitor.count_stddev,
                 since=self.steps.bounds(since + later)[0],
                 status=STATUSES[status],
+                spread=self.monitor.count_error(OUTSIDE),
             )
 
     def _change(self, before: UpItems, after: UpItems, names: Names, charges: Charges) -> Change:

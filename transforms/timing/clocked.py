@@ -158,8 +158,11 @@ class ClockedSteps(beam.DoFn, ABC):
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
+        progress = Progress.from_bytes(cells.progress.read())
+        before = progress.handled
+        if before >= min(self._last, progress.last):
+            return  # it is over: an earlier version cleared the log, and did not write so
         decoded = self.keys.open(key, cells)
-        before = decoded.progress.handled
         if before == NOTHING:
             return
         if self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000:
@@ -190,6 +193,7 @@ class ClockedSteps(beam.DoFn, ABC):
         else:
             decoded.state = None
             cells.log.clear()
+            decoded.progress = replace(decoded.progress, log=0, compacted=0)
         self.keys.close(key, decoded, cells)
 
     def streams_of(self, key: bytes) -> list[bytes]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import inspect
 import secrets
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import chain
@@ -16,6 +18,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
+from privstream.mechanisms.errors import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.runner_check import check_state
@@ -26,6 +29,15 @@ PARTS = 16  # bags in which records wait; the first has the name that the only o
 PART_BYTES = 4 << 20
 NOTHING = -2  # before the step that is before the first one
 NEVER = 1 << 62
+
+NOT_OF_THIS_VERSION = (KeyError, IndexError, TypeError, ValueError, struct.error)
+"""What decoding bytes of another layout may end in."""
+
+WHAT_TO_DO = (
+    "Another version of privstream wrote it, or a run with other options, or it is damaged. Nothing has been published "
+    "from it. Take the version and the options of the run that wrote it, and resume from the same savepoint or "
+    "checkpoint, or an earlier one; or begin a new run, which has a cost of its own"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,10 @@ class Progress:
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Progress:
         """Decode; nothing stored yet is the initial progress."""
-        return cls() if data is None else cls(**unpack("progress", 1, data))  # type: ignore[arg-type]
+        if data is None:
+            return cls()
+        with readable():
+            return cls(**unpack("progress", 1, data))  # type: ignore[arg-type]
 
 
 class Cells(NamedTuple):
@@ -143,15 +158,25 @@ class KeyedState:
             self.cache(key, decoded)
 
     def open(self, key: bytes, cells: Cells) -> Decoded:
-        """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached."""
+        """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
+
+        Raises:
+            SnapshotError: some of it is not there, or it cannot be decoded: a key never begins anew for that.
+        """
         progress = Progress.from_bytes(cells.progress.read())
         cached = self._cached(key, progress)
         if cached is not None:
             return cached
-        decoded = Decoded(progress, self.stage.decode(key, list(cells.log.read())))
-        for record in chain.from_iterable(bag.read() for bag in _used(progress, cells)):
-            if (step := self.stage.step_of(record)) > progress.handled:
-                decoded.add(step, record)
+        segments = list(cells.log.read())
+        records = list(chain.from_iterable(bag.read() for bag in _used(progress, cells)))
+        for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
+            if sum(map(len, found)) != size:
+                raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
+        with readable():
+            decoded = Decoded(progress, self.stage.decode(key, segments))
+            for record in records:
+                if (step := self.stage.step_of(record)) > progress.handled:
+                    decoded.add(step, record)
         return decoded
 
     def append(self, decoded: Decoded, segment: bytes, cells: Cells) -> None:
@@ -226,7 +251,8 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
     ) -> Iterator[Any]:
         """Keep a record until its step is due."""
         check_state(progress)
-        yield from self.keep(element, Cells(waiting, progress, log, due), stamp)
+        with says_what_to_do(type(self).__name__):
+            yield from self.keep(element, Cells(waiting, progress, log, due), stamp)
 
     def on_due(
         self: Any,
@@ -238,13 +264,34 @@ def declare_states(cls: type[beam.DoFn], state: str) -> None:
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Handle the steps that are due; runners may deliver the timers of a key in any order."""
-        yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        with says_what_to_do(type(self).__name__):
+            yield from self.tick(key, time, Cells(waiting, progress, log, due))
 
     methods = {"process": _with_parts(process, parts), "on_due": on_timer(due)(_with_parts(on_due, parts))}
     declared: tuple[StateSpec | TimerSpec, ...] = (*parts, progress, log, due)
     specs = {spec.name.upper(): spec for spec in declared}
     for name, value in {**specs, **methods}.items():
         setattr(cls, name, value)
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise SnapshotError, which quotes nothing, where bytes are not those that this version decodes."""
+    try:
+        yield
+    except SnapshotError:
+        raise
+    except NOT_OF_THIS_VERSION as error:
+        raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
+
+
+@contextmanager
+def says_what_to_do(stage: str) -> Iterator[None]:
+    """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing."""
+    try:
+        yield
+    except SnapshotError as error:
+        raise SnapshotError(f"state of {stage} cannot be used: {error}. {WHAT_TO_DO}") from error
 
 
 def _with_parts(method: Callable[..., Iterator[Any]], parts: list[BagStateSpec]) -> Callable[..., Iterator[Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.keyed_counts.found_keys import LASTING, FoundKeys
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, Names
@@ -64,6 +64,11 @@ class FoundItems:
         """What is to be said of estimates."""
         return BY_ESTIMATES
 
+    @property
+    def scope(self) -> str:
+        """Which estimates are within their error bounds at once."""
+        return f"up to {MOST_ITEMS:,} items of a window together"
+
     def calibrate(self) -> None:
         """Find noise and thresholds once, at launch; workers receive them."""
         _ = self.mechanism.law
@@ -77,11 +82,11 @@ class FoundItems:
     def prediction(self) -> Accuracy:
         """How many people must have an item for it to be found, and how far noisy counts are off."""
         counts, found = self.mechanism, self.mechanism.accuracy.numbers
-        durations = [windows for windows in (1, *LASTING) if windows <= (counts.horizon or windows)]
-        needed = {f"needed_in_{windows}": round(counts.people_needed(windows)) for windows in durations}
+        durations = [int(name.removeprefix("needed_in_")) for name in counts.needed if name.startswith("needed")]
         told = ", or by ".join(
-            f"{people:,} people in each of {windows} windows" if windows > 1 else f"{people:,} people in one window"
-            for windows, people in zip(durations, needed.values(), strict=True)
+            f"{people:,} people in each of {windows:,} windows" if windows > 1 else f"{people:,} people in one window"
+            for windows in durations
+            for people in [counts.needed[f"needed_in_{windows}"]]
         )
         surely, confidence = found["detection_threshold"], f"With probability {1 - counts.beta:g}"
         return Accuracy(
@@ -89,12 +94,12 @@ class FoundItems:
             failure_probability=counts.beta,
             claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
             f"{told}. {confidence}, each of {counts.bounded_keys:,} items is found that at least {surely:,} people "
-            f"have in a window. {confidence}, all estimates of a window are within their error bounds, which are at "
-            f"least {self.reach:,} people. The noise of a count has a standard deviation of {found['stddev']:.3g}; "
-            "estimates are smoothed over windows, and mostly closer.",
+            f"have in a window. {confidence}, estimates are within their error bounds of at least "
+            f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
+            f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
             numbers={
                 **{name: found[name] for name in ("stddev", "threshold", "detection_threshold")},
-                **needed,
+                **counts.needed,
                 "least_error_bound": self.reach,
             },
         )

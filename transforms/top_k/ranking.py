@@ -10,12 +10,13 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import EACH, Accuracy
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey
+from privstream.transforms.events.coverage import together
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
@@ -27,7 +28,7 @@ from privstream.transforms.timing.steps import Steps
 
 SAME_NOISE = (
     "Ranks and estimates have the same noise: items on top are more often too high than too low, and of intervals of "
-    "95% of a row by itself fewer hold there. Error bounds hold all the same."
+    "95% of a row by itself fewer hold there. Error bounds are for all of a window together, and hold all the same."
 )
 """What is to be said of estimates by the method "counts"."""
 
@@ -57,6 +58,11 @@ class RankedList:
         """What is to be said of estimates: where the noise of a measure does not know the ranks, nothing."""
         return SAME_NOISE if isinstance(self.mechanism, CountedTopK) else ""
 
+    @property
+    def scope(self) -> str:
+        """Which estimates are within their error bounds at once: those with the noise of the whole list, all."""
+        return together(self.streams, each_window=True) if isinstance(self.mechanism, CountedTopK) else EACH
+
     def calibrate(self) -> None:
         """Find the noise once, at launch; workers receive it."""
         _ = self.mechanism.estimate_variance
@@ -71,8 +77,8 @@ class RankedList:
             error=error,
             failure_probability=self.beta,
             claim=f"{confidence}, no item that is left out of a window belongs to over {error:,.0f} more people than "
-            f"an item that is published. {confidence}, an estimate is within its error bound, which is at least "
-            f"{least_bound:,.0f} people, of the number of people.",
+            f"an item that is published. {confidence}, estimates are within their error bounds of at least "
+            f"{least_bound:,.0f} people, {self.scope}.",
             numbers={
                 "selection_error": error,
                 "least_error_bound": least_bound,

@@ -297,6 +297,7 @@ class TopKWithGap(PrivateTransform):
                 *windows_of_person(self._participations, "participation_cap", None, streams=bool(stream)),
                 *streams_of_person(self._streams_limit, self.streams),
             ],
+            scope=self.answer.scope,
             note=self.answer.note,
             more=f"; their order and gaps may be others{FOR_OTHERS if items else ''}",
         )

@@ -26,6 +26,7 @@ from privstream.pipelines.plot.chart import (
     short,
     style_axes,
     told,
+    window_of,
 )
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
@@ -109,8 +110,8 @@ def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
         if not picture.rows:
             axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
         _stop(axes, picture.rows, span)
-        title = picture.title
-        style_axes(figure, axes, span=span, values=picture.values, title=title, caption=_caption(picture))
+        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
+        style_axes(figure, axes, span=span, window=window_of(picture.rows), **words)
         marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
         names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
         key_above(axes, marks, names)

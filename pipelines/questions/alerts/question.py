@@ -11,7 +11,8 @@ rules, one JSON object on each line:
 A rule is about the number of different people who have, within a window, an event of one of its items; without items,
 any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. With
 --method counts, "windows" is the number of windows in a row over which the mean of the numbers is compared: so many on
-average, not in each of them. Rules, and the file with them, are public.
+average, not in each of them. One rule with "windows" leaves counts as the only method of its run: put such rules into
+a run of their own, and the others can have status. Rules, and the file with them, are public.
 """
 
 NUMBERS = """\
@@ -32,6 +33,17 @@ with the square root of their number (with delta above 0). Status and counts hav
 and --method auto takes one of them.
 The margins of status are for people who have been charged fewer than --max_hits times.
 """
+
+MET = "Reports the windows in which numbers of people pass the thresholds of public rules, and by how much."
+BY_METHOD = {
+    "status": f"{MET} An alert starts, continues and ends: people are charged, and counted, only where it starts and "
+    "ends. Who has been charged as often as the run allows no longer counts. No run stops.",
+    "sparse_vector": f"{MET} Tests without an alert cost nothing. Alerts spend the budget; when it is spent, the run "
+    "stops, and its last row says so.",
+    "counts": f"{MET} Every number gets noise in every window, which is paid for before the run, and is compared with "
+    "its threshold. No alert costs anything, and no run stops.",
+}
+"""What a page says, of the method that ran."""
 
 SPEC = QuestionSpec(
     word="alerts",
@@ -56,7 +68,10 @@ SPEC = QuestionSpec(
         CHARGES,
     ),
     beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
+    only_by={"runs_stopped": "sparse_vector"},
+    by_method=BY_METHOD,
     files=("rules",),
+    by_name=("sparse_vector",),
     epilog=RULES,
     plan_epilog=f"{RULES}\n{NUMBERS}",
     sizes={

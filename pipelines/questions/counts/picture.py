@@ -10,24 +10,33 @@ import numpy as np
 from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise, held, without_limits
-from privstream.pipelines.plot.truth import share_of_truth
-from privstream.pipelines.questions.counts.risers import before, cells, newest, risers
+from privstream.pipelines.plot.truth import found_and_missed, share_of_truth
+from privstream.pipelines.questions.counts.risers import before, cells, newest, none_rose, risers, window_of
 from privstream.pipelines.simulate.event_writers import ItemHolders
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.rows import HeavyHitter, KeyCount
 
 NOTHING = "There are no rows."
+Counted = KeyCount | HeavyHitter
+"""Rows that can be drawn; heavy hitters only if they are smoothed."""
+
 MOST_LINES = 30
 """Items that are drawn, those with the largest counts: of more, nobody sees the lines."""
 
 
 def prepare(given: Given) -> Drawing:
     """Return what draws the items."""
-    risen = risen_most(given) if given.options.get("rising") else None
+    last = newest_rises(given) if given.rows and given.options.get("rising") else None
+    risen = None if last is None else risers(last, given.top)
     names = None if risen is None else [row.item for row in risen]
     found = bands(given.rows, given.truth or [], each=given.of_windows, names=names)
     means = by_model(given.promise) if is_smoothed(given.rows) else given.sure("Bands")
     text = caption(given.rows, found, means) if given.rows else given.empty(NOTHING)
-    text = (text if risen is None else f"{rises_in_words(risen, given.promise)} {text}") + given.when
+    text += judged(given)
+    if last is not None and risen is not None:
+        text = f"{rises_in_words(last, risen, given.promise)} {text}"
+    elif (counted := newest(given.rows)) and not risers(counted, given.top):
+        text += f" {rises_in_words(counted, [], given.promise)}"
+    text += given.when
     if any(np.isnan(band.estimates).any() for band in found):
         text += _gaps(given.promise)
     over = None if given.promise is None else given.promise.maybe("parameters", "over")
@@ -38,31 +47,45 @@ def prepare(given: Given) -> Drawing:
     return partial(draw_bands, found, values=values, title=title, caption=text, top=given.top)
 
 
-def risen_most(given: Given) -> list[KeyCount]:
-    """Return the rows of the last window whose items rose most.
+def judged(given: Given) -> str:
+    """Say what was found and what was missed, where the truth and what is enough to be found are known."""
+    sure = None if given.promise is None else given.promise.maybe("accuracy", "detection_threshold")
+    if not given.truth or not given.of_windows or not isinstance(sure, int):
+        return ""
+    return f" {found_and_missed((row.item for row in given.rows), given.truth, sure)}"
+
+
+def newest_rises(given: Given) -> list[KeyCount]:
+    """Return the rows of the last window in which rows say how much their items rose.
 
     Raises:
-        ValueError: no row says how much its item rose.
+        ValueError: no row does; the message says why.
     """
-    last = newest(given.rows)
-    if not last:
+    if last := newest(given.rows):
+        return last
+    back = None if given.promise is None else given.promise.maybe("parameters", "rising")
+    if given.promise is not None and back is None:
         raise ValueError("rising must be given to the run of the rows: these have no rises")
-    return risers(last, given.top)
-
-
-def rises_in_words(risen: Sequence[KeyCount], promise: Promise | None) -> str:
-    """Say what rose, between what, and how likely it is."""
-    against = before(None if promise is None else promise.maybe("parameters", "rising"))
-    if not risen:
-        return f"No item rose in the last window, against {against}."
-    told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
-    return (
-        f"Rises in the last window, against {against}, with intervals of 95% and the probability that more people have "
-        f"the item: {'; '.join(told)}."
+    either = "" if back is not None else "the run was not given it, or "
+    raise ValueError(
+        f"rising must not be given for these rows, which have no rises: {either}there is no count to compare with, of "
+        f"{before(back)}"
     )
 
 
-def is_smoothed(rows: Sequence[KeyCount]) -> bool:
+def rises_in_words(last: Sequence[KeyCount], risen: Sequence[KeyCount], promise: Promise | None) -> str:
+    """Say what surely rose in a window, of all whose rows are given, between what, and how likely it is."""
+    back = None if promise is None else promise.maybe("parameters", "rising")
+    if not risen:
+        return none_rose(last, back)
+    told = [f"{row.item} {rise} ({between}; {likely})" for row in risen for rise, between, likely in [cells(row)]]
+    return (
+        f"Rises {window_of(last)}, against {before(back)}, with intervals of 95% and the probability that more people "
+        f"have the item: {'; '.join(told)}."
+    )
+
+
+def is_smoothed(rows: Sequence[Counted]) -> bool:
     """Tell whether all rows have smoothed counts, which are drawn as lines then."""
     return bool(rows) and all(row.smoothed is not None for row in rows)
 
@@ -89,7 +112,7 @@ def _gaps(promise: Promise | None) -> str:
 
 
 def bands(
-    rows: Sequence[KeyCount], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
+    rows: Sequence[Counted], truth: Iterable[ItemHolders], *, each: bool, names: Sequence[str] | None = None
 ) -> list[Band]:
     """Return one band for each of the items with the largest counts, with gaps where it is not published.
 
@@ -99,28 +122,28 @@ def bands(
         each: whether counts are those of each window by itself.
         names: the items to draw, if not the largest.
     """
-    published: dict[str, dict[int, KeyCount]] = defaultdict(dict)
+    published: dict[str, dict[int, Counted]] = defaultdict(dict)
     smoothed = is_smoothed(rows)
     window = 0
     for row in rows:
         window = int(row.window_end.micros - row.window_start.micros)
         published[row.item][int(row.window_end.micros)] = row
     moments = np.array(sorted({moment for points in published.values() for moment in points}), np.int64)
-    ranked = sorted(published, key=lambda item: (-max(row.count for row in published[item].values()), item))
+    ranked = sorted(published, key=lambda item: (-max(row.count or 0 for row in published[item].values()), item))
     true: dict[str, dict[int, int]] = defaultdict(dict)
     for known in truth:
         true[known.item][int(known.window_end.micros)] = known.holders
 
     def band(item: str) -> Band:
         points = [published[item].get(moment) for moment in moments.tolist()]
-        counts = np.array([np.nan if point is None else point.count for point in points], np.float64)
-        bounds = np.array([np.nan if point is None else point.error_bound for point in points], np.float64)
-        dots = None
+
+        def column(name: str) -> np.ndarray:
+            return np.array([np.nan if point is None else getattr(point, name) for point in points], np.float64)
+
+        counts, dots = column("count"), None
         if smoothed:
-            dots = counts
-            counts = np.array([np.nan if point is None else point.smoothed for point in points], np.float64)
-            upper = np.array([np.nan if point is None else point.smoothed_upper for point in points], np.float64)
-            bounds = upper - counts
+            counts, dots = column("smoothed"), counts
+        bounds = column("smoothed_upper") - counts if smoothed else column("error_bound")
         holders = np.array([true[item].get(moment, np.nan) for moment in moments.tolist()], np.float64)
         true_counts = holders if np.isfinite(holders).any() else None
         return Band(item, moments, counts, bounds, true_counts, dots, window=window if each else 0)
@@ -128,7 +151,7 @@ def bands(
     return [band(item) for item in (ranked[:MOST_LINES] if names is None else names)]
 
 
-def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
+def caption(rows: Sequence[Counted], found: list[Band], meaning: str) -> str:
     """Say what is seen."""
     if not rows:
         return NOTHING
@@ -155,7 +178,7 @@ def caption(rows: Sequence[KeyCount], found: list[Band], meaning: str) -> str:
 
 PICTURE = PictureSpec(
     description="Draws how many people have the items over time, with bands for the error and, given the truth, the "
-    "true numbers; with --rising, of the items that rose most in the last window.",
+    "true numbers; with --rising, of the items that rose most in the last window with rises.",
     truth=ItemHolders,
     shows="draws true counts, dashed",
     prepare=prepare,

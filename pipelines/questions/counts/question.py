@@ -28,7 +28,7 @@ SPEC = QuestionSpec(
         Excess(
             "items_over_limit",
             "items_before_limit",
-            "times an item of a person was left out, because --max_contributions others count in its window",
+            "times an item of a person was left out, whose --max_contributions are used up",
             ("max_contributions",),
         ),
         Excess(
@@ -61,11 +61,8 @@ SPEC = QuestionSpec(
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
     planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
     columns={
-        "detection_threshold": "needed to be published",
+        "detection_threshold": "surely found in one window",
         "threshold": "threshold",
-        "needed_in_4": "needed in each of 4 windows, even chance",
-        "needed_in_16": "in each of 16",
-        "needed_in_64": "in each of 64",
         "stddev": "standard deviation of counts",
         "sum_stddev": "of sums",
         "error_bound": "error bound",

@@ -12,7 +12,9 @@ from privstream.transforms.rows import KeyCount
 from rich.table import Table
 from rich.text import Text
 
-EVEN = 0.5
+LIKELY = 0.9
+"""Probability from which an item is said to have risen: of those told with less, too many have not."""
+
 SHOWN = 10
 """Items of a stream in a terminal."""
 
@@ -20,11 +22,11 @@ MODEL = "between: 95%, each by itself, if counts stay near levels that move; lik
 
 
 def risers(rows: Sequence[KeyCount], most: int) -> list[KeyCount]:
-    """Return, of each item that more likely rose than not, the row with its largest rise; the largest rise first."""
+    """Return, of each item that very likely rose, the row with its largest rise; the largest rise first."""
     largest: dict[tuple[str, str], KeyCount] = {}
     for row in rows:
         name = row.stream, row.item
-        likely = row.rise is not None and row.rise > 0 and (row.rise_probability or 0) > EVEN
+        likely = row.rise is not None and row.rise > 0 and (row.rise_probability or 0) >= LIKELY
         if likely and (name not in largest or _rise(row) > _rise(largest[name])):
             largest[name] = row
     return sorted(largest.values(), key=lambda row: (-_rise(row), row.stream, row.item))[:most]
@@ -32,23 +34,39 @@ def risers(rows: Sequence[KeyCount], most: int) -> list[KeyCount]:
 
 def newest(rows: Sequence[KeyCount]) -> list[KeyCount]:
     """Return the rows of the last window that has rows with a rise."""
-    ends = [row.window_end.micros for row in rows if row.rise is not None]
-    return [row for row in rows if ends and row.window_end.micros == max(ends)]
+    risen = [row for row in rows if getattr(row, "rise", None) is not None]  # heavy hitters have no such column
+    last = max((row.window_end.micros for row in risen), default=None)
+    return [row for row in rows if row.window_end.micros == last]
 
 
 def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
-    """Yield what a terminal shows below the rows: for each stream, what rose most in the last window."""
+    """Yield what a terminal shows below the rows: for each stream, what surely rose most in the last window."""
     back = promise.maybe("parameters", "rising")
     for stream in sorted({row.stream for row in rows if row.rise is not None}):
         last = newest([row for row in rows if row.stream == stream])
         of = f" of {stream}" if stream else ""
-        title = f"what rose most{of} in the window until {iso_8601(last[0].window_end.micros)}, against {before(back)}"
+        if not risers(last, SHOWN):
+            yield Text(printable(none_rose(last, back, of)))
+            continue
+        title = f"what rose most{of} {window_of(last)}, against {before(back)}"
         table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
         for name in ("item", "now", "rise", "between", "likely"):
             table.add_column(name, justify="left" if name == "item" else "right")
         for row in risers(last, SHOWN):
             table.add_row(Text(printable(row.item)), f"{row.smoothed:,.0f}", *cells(row))
         yield table
+
+
+def none_rose(last: Sequence[KeyCount], back: Any, of: str = "") -> str:
+    """Say that no item surely rose in a window, and how many perhaps did."""
+    perhaps = sum((row.rise or 0) > 0 and (row.rise_probability or 0) > 0.5 for row in last)
+    likely = f"{perhaps:,} more likely rose than not" if perhaps else "none more likely rose than not"
+    return f"No item{of} surely rose {window_of(last)}, against {before(back)}, with a probability of 90%; {likely}."
+
+
+def window_of(rows: Sequence[KeyCount]) -> str:
+    """Say in which window rows are."""
+    return f"in the window until {iso_8601(rows[0].window_end.micros)}"
 
 
 def before(back: Any) -> str:

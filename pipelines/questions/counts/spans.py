@@ -21,8 +21,7 @@ def prepare(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def settle(given: Mapping[str, Any]) -> dict[str, Any]:
     """Say of a run that could remember items whether it forgets them: it was once another run, with other noise."""
-    alone = given.get("over") in (None, "window", given.get("window"))
     until = any(given.get(name) is not None for name in ("end", "horizon", "renew_every"))
-    if given.get("domain") is not None or not alone or given.get("start") is None or not until:
+    if given.get("domain") is not None or given.get("over") == "start" or given.get("start") is None or not until:
         return {}
     return {"forget": bool(given.get("forget"))}

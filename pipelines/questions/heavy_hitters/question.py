@@ -15,6 +15,7 @@ SPEC = QuestionSpec(
     title="heavy hitters",
     published="hits_published",
     limits=(ITEMS, WINDOWS, CHARGES),
+    settle="heavy_hitters.spans.settle",
     all_streams=True,
     one_stream=True,
     sizes={
@@ -22,13 +23,14 @@ SPEC = QuestionSpec(
         "streams": Option("streams", "int", "number of streams, if events have one"),
     },
     columns={
-        "detection_threshold": "people needed for a report",
+        "detection_threshold": "enough people in a window, in all tests",
         "lasting_windows": "windows until the same people fade",
         "threshold": "threshold",
         "noise_scale": "noise scale",
         "count_stddev": "standard deviation of counts",
         "ends_with": "people with whom an item ends",
     },
+    error_means="how many people are enough for a report in the window itself, in all tests together",
     picture="the items of each window, and those that were missed",
     simulation="searches of a city, with trends that rise and fall",
     audit="reports that one person more makes likelier, items that nobody else has",

@@ -23,6 +23,7 @@ from privstream.pipelines.plot.chart import (
     short,
     style_axes,
     told,
+    window_of,
 )
 from privstream.pipelines.plot.labels import Label, place
 from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
@@ -69,7 +70,8 @@ def draw(given: Given, stream: BinaryIO, format: str) -> None:
     windows = sorted({int(row.window_start.micros) for row in rows})
     span = (windows[0], max(int(row.window_end.micros) for row in rows)) if rows else None
     with chart(stream, format) as (figure, axes):
-        style_axes(figure, axes, span=span, values=given.counted("people in a window"), title=title, caption=text)
+        values, window = given.counted("people in a window"), window_of(rows)
+        style_axes(figure, axes, span=span, values=values, title=title, caption=text, window=window)
         if not rows or drowned(rows, bar):
             words = "Nothing can be told apart: noise dominates" if rows else "no rows"
             axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", fontsize=13, color=INK)

@@ -1,0 +1,255 @@
+"""Rows as a table on a terminal: the numbers that a reader needs, rounded by their noise; files have all columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.durations import in_words
+from privstream.pipelines.sinks.row_files import field_types, iso_8601
+from privstream.pipelines.terminal import printable
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+SPREAD = {"count": "count_stddev", "gap": "gap_stddev", "sum": "sum_stddev"}
+"""Numbers and their standard deviations, which share a column."""
+
+ROUNDED_BY = {
+    **SPREAD,
+    "estimate": "gap_stddev",
+    "gap_lower_bound": "gap_stddev",
+    "mean": "mean_error_bound",
+}
+"""Numbers and what says how many of their digits are noise."""
+
+WIDEST, LEAST_TEXT = 1000, 12
+"""Of a table, which is not cut where it is wider than the terminal, and of a column of texts."""
+
+COSTS = ("epsilon_spent", "epsilon_left", "stopped")
+"""What rows say of a budget, if they cost any."""
+
+SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
+IN_FILES = ("reported_at", "backfilled", "rise_probability", "mean_error_bound")
+"""What only files tell."""
+
+IF_ROOM = (RISE_BETWEEN, "since")
+"""Columns that only files have where the terminal has no room for them."""
+
+MINUTE, DAY = 60_000_000, 86_400_000_000
+
+
+@dataclass(frozen=True)
+class View:
+    """Which columns a terminal shows of rows of one type.
+
+    Attributes:
+        names: of the columns, in order; `between` and `rise_between` stand for both ends of an interval.
+        number: the field that is shown as the number of a row; empty if rows show all of theirs.
+        ends: fields with the ends of its interval.
+        days: whether all windows are of whole days.
+    """
+
+    names: tuple[str, ...]
+    number: str = ""
+    ends: tuple[str, str] = ("lower", "upper")
+    days: bool = False
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], row_type: type) -> View:
+        """Return what is shown: of numbers with several intervals one, and nothing that all rows lack or share."""
+        types = field_types(row_type)
+        hidden = {*SPREAD.values(), *IN_FILES}
+        if not any(getattr(row, COSTS[0], True) for row in rows):
+            hidden |= {*COSTS}
+        if len({row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}) == 1:
+            hidden |= {"window_end"}
+        if not any(getattr(row, "stream", "") for row in rows):
+            hidden |= {"stream"}  # a run without streams has one, without a name
+        view = cls._number(rows, types)
+        names = [name for name in view.names if name not in hidden]
+        if any(getattr(row, RISE, None) is not None for row in rows):
+            names += [RISE, RISE_BETWEEN]
+        moments = [time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)]
+        return cls(tuple(names), view.number, view.ends, bool(moments) and not any(time % DAY for time in moments))
+
+    @classmethod
+    def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
+        """Choose the number of a row and its interval."""
+        names = [name for name in types if not name.startswith((SMOOTHED, RISE))]
+        if any(getattr(row, SMOOTHED, None) is not None for row in rows):
+            number, ends = SMOOTHED, ("smoothed_lower", "smoothed_upper")
+        elif {"error_bound", "lower", "upper"} <= {*types}:
+            number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
+        else:  # intervals of counts alone say no more than ±
+            return cls(tuple(name for name in names if "count" not in types or name not in ("lower", "upper")))
+        known = "count" if "count" in types else "estimate"
+        names = [name for name in names if name not in ("error_bound", "lower", "upper")]
+        place = names.index(known)
+        return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number, ends)
+
+    def number_of(self, row: Any) -> float | None:
+        """Return the number that is shown of a row: where it is not smoothed, its count."""
+        value: float | None = getattr(row, self.number)
+        return row.count if value is None and self.number == SMOOTHED else value
+
+    def sorted(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Sort rows of a window by the number that is shown; those with a rank have it by theirs."""
+        if self.number != SMOOTHED:
+            return rows
+        places = {key: place for place, key in enumerate(dict.fromkeys(map(_WINDOW, rows)))}
+        return sorted(rows, key=lambda row: (places[_WINDOW(row)], -(self.number_of(row) or 0.0)))
+
+    def interval(self, row: Any) -> str:
+        """Write the interval of a row."""
+        lower, upper = (getattr(row, end) for end in self.ends)
+        if lower is None or upper is None:
+            lower, upper = row.lower, row.upper
+        return _ends(lower, upper)
+
+
+_WINDOW = attrgetter("stream", "window_start.micros")
+
+
+def print_rows(
+    rows: Sequence[Any],
+    row_type: type,
+    *,
+    title: str = "",
+    note: str | Callable[[Sequence[str]], str] = "",
+    limit: int | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print rows as a table that fits a terminal, if names are not too long; files have all columns.
+
+    A number that is missing is shown as `-`. The length of windows is shown once; a budget that no row costs is
+    left out.
+
+    Args:
+        rows: what to print, in order.
+        row_type: the NamedTuple that they are.
+        title: printed above.
+        note: printed below, or what makes it of the names of the columns.
+        limit: print so many rows at most, and say how many were left out.
+        console: where to print; the standard output if None.
+    """
+    console = console or Console()
+    view, types = View.of(rows, row_type), field_types(row_type)
+    shown = view.sorted(rows)[:limit]
+    columns = {name: _column(shown, name, view) for name in view.names}
+    table, wished, room = _table(console, columns, types)
+    for name in IF_ROOM:
+        if wished > console.width and columns.pop(name, None) is not None:
+            table, wished, room = _table(console, columns, types)
+    if heading := _title(title, rows, view, types):
+        console.print(Text(printable(heading), style="bold"), soft_wrap=True)
+    usual = console.width
+    console.width = max(usual, wished - room)
+    console.print(table, crop=False)
+    console.width = usual
+    if len(rows) > len(shown):
+        console.print(f"and {len(rows) - len(shown):,} more")
+    if told := note(tuple(columns)) if callable(note) else note:
+        console.print(Text(printable(told)))
+
+
+def _title(title: str, rows: Sequence[Any], view: View, types: Collection[str]) -> str:
+    """Return what stands above a table."""
+    parts = [title] if title else []
+    if "window_end" in types and "window_end" not in view.names:
+        parts.append(f"windows of {in_words(rows[0].window_end.micros - rows[0].window_start.micros)}")
+    if any(isinstance(getattr(row, name, None), Timestamp) for row in rows[:1] for name in view.names):
+        parts.append("times in UTC")
+    return ", ".join(parts)
+
+
+def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
+    """Write one column."""
+    if name == BETWEEN:
+        texts = [view.interval(row) for row in rows]
+    elif name == RISE_BETWEEN:
+        texts = [_ends(row.rise_lower, row.rise_upper) for row in rows]
+    elif name == RISE:
+        texts = ["-" if row.rise is None else _rounded(row.rise, (row.rise_upper - row.rise_lower) / 4) for row in rows]
+    elif name == view.number:
+        spreads = [_half(row, view) for row in rows]
+        texts = [_written(view.number_of(row), spread) for row, spread in zip(rows, spreads, strict=True)]
+    else:
+        values = [getattr(row, name) for row in rows]
+        if values and all(isinstance(value, Timestamp) for value in values):
+            texts = _moments(values, days=view.days)
+        else:
+            texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
+    return [Text(printable(text).replace("\n", "\\n")) for text in texts]
+
+
+def _ends(lower: float | None, upper: float | None) -> str:
+    """Write an interval, rounded by about the standard deviation that it stands for."""
+    if lower is None or upper is None:
+        return "-"
+    spread = (upper - lower) / 4
+    return f"{_rounded(lower, spread)} and {_rounded(upper, spread)}"
+
+
+def _half(row: Any, view: View) -> float | None:
+    """Return about a standard deviation of the number of a row, by its interval."""
+    lower, upper = (getattr(row, end) for end in view.ends)
+    return None if lower is None or upper is None else (upper - lower) / 4
+
+
+def _cell(row: Any, name: str, value: Any) -> str:
+    """Write one value, with its standard deviation if it has one."""
+    text = _written(value, getattr(row, ROUNDED_BY.get(name, ""), None))
+    stddev = getattr(row, SPREAD.get(name, ""), None)
+    return f"{text} ± {_rounded(stddev, stddev)}" if stddev and value is not None else text
+
+
+def _written(value: Any, spread: float | None) -> str:
+    """Write a value of a row."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _rounded(value, spread)
+    return iso_8601(value.micros) if isinstance(value, Timestamp) else "-" if value is None else str(value)
+
+
+def _rounded(value: float, spread: float | None) -> str:
+    """Write a number without the digits that are noise; where noise is not known, with four digits."""
+    if isinstance(value, int) or abs(value) >= 1000 or value == round(value):
+        digits = 0
+    elif spread is None:
+        return f"{value:.4g}"
+    else:
+        digits = 0 if spread >= 1 else min(6, 1 - math.floor(math.log10(max(spread, 1e-6))))
+    return f"{value:,.{digits}f}".replace("-0", "0") if round(value, digits) == 0 else f"{value:,.{digits}f}"
+
+
+def _moments(values: Sequence[Timestamp], *, days: bool) -> list[str]:
+    """Write times as days, where all windows are whole ones, or else to the minute, if they are whole ones."""
+    texts = [iso_8601(value.micros) for value in values]
+    if days:
+        return [text[:10] for text in texts]
+    whole = all(value.micros % MINUTE == 0 for value in values)
+    return [text[:16].replace("T", " ") for text in texts] if whole else texts
+
+
+def _table(console: Console, columns: dict[str, list[Text]], types: Any) -> tuple[Table, int, int]:
+    """Return a table, how wide it would be, and by how much texts can be folded."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    room = 0
+    for name, column in columns.items():
+        between = name in (BETWEEN, RISE_BETWEEN)
+        number = between or types[name] in (int, float)
+        whole = number or types[name] is Timestamp  # a number that is broken is another number
+        longest = max((cell.cell_len for cell in column), default=0)
+        room += 0 if whole else max(0, longest - LEAST_TEXT)
+        heading = name.replace("_", "\n" if number else " ")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=whole)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    wished = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
+    return table, wished, room

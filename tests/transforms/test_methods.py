@@ -1,0 +1,156 @@
+"""The rule by which methods are chosen: what items need, by the windows that they last."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from privstream.mechanisms.keyed_counts.key_table import KeyedStep
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.transforms import Domain, ShiftingHeavyHitters
+from privstream.transforms.methods import AUTO, chance_of_half, choose_method, durations, least_people, needed, worth
+
+RUN = {"epsilon": 1.0, "delta": 1e-6, "window": 3600, "noise": KeyedNoise(b"a key for tests, no secret")}
+MANY = 2000
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A method that needs so many people in each of 1, 4, 16 .. windows."""
+
+    people: tuple[float, ...]
+    counts_every_row: bool = True
+    may_stop: bool = False
+
+    def people_needed(self, windows: int, probability: float) -> float:
+        return self.people[durations(None).index(windows)] * (1 if probability == 0.5 else 2)
+
+
+def chosen(windows: int | None, **methods: Plain) -> str:
+    makers = {name: lambda one=one: one for name, one in methods.items()}
+    return choose_method(AUTO, makers, lambda made: worth(made, windows))[0]
+
+
+def test_items_last_as_long_as_the_run_at_most():
+    assert durations(None) == (1, 4, 16, 64, 256)
+    assert (durations(1), durations(15), durations(16)) == ((1,), (1, 4), (1, 4, 16))
+
+
+def test_the_mean_logarithm_over_durations_decides():
+    short, lasting = Plain((100, 90, 80, 70, 60)), Plain((300, 150, 75, 37, 18))
+    assert chosen(3, short=short, lasting=lasting) == "short"
+    assert chosen(256, short=short, lasting=lasting) == "lasting"
+    assert worth(short, 4)[1] == pytest.approx(math.log(9000) / 2)
+
+
+def test_a_method_without_counts_must_need_a_fifth_fewer():
+    counts = Plain((100,) * 5)
+    assert chosen(None, counts=counts, blind=Plain((81,) * 5, counts_every_row=False)) == "counts"
+    assert chosen(None, counts=counts, blind=Plain((79,) * 5, counts_every_row=False)) == "blind"
+
+
+def test_a_method_that_may_stop_is_taken_only_if_nothing_else_can_answer():
+    stops, never = Plain((10,) * 5, may_stop=True), Plain((1000,) * 5)
+    assert chosen(None, stops=stops, never=never) == "never"
+    assert chosen(None, stops=stops) == "stops"
+
+
+def test_a_method_that_the_same_people_cannot_carry_is_not_taken_but_for_short_runs():
+    fades, counts = Plain((10, 10, math.inf, math.inf, math.inf)), Plain((1000,) * 5)
+    assert chosen(15, fades=fades, counts=counts) == "fades"
+    assert chosen(16, fades=fades, counts=counts) == "counts"
+    assert needed(fades, 16) == {
+        **{"needed_in_1": 10, "needed_in_4": 10, "needed_in_16": None},
+        **{"likely_in_1": 20, "likely_in_4": 20, "likely_in_16": None},
+    }
+
+
+@pytest.mark.parametrize(("windows", "probability"), list(itertools.product((1, 4, 5, 16), (0.5, 0.95))))
+def test_the_chance_of_a_test_with_which_half_of_them_pass(windows, probability):
+    chance = chance_of_half(windows, probability)
+    masses = [
+        math.comb(windows, passed) * chance**passed * (1 - chance) ** (windows - passed)
+        for passed in range(windows + 1)
+    ]
+    assert math.fsum(masses[math.ceil(windows / 2) :]) == pytest.approx(probability)
+
+
+def test_the_least_people_have_the_chance():
+    def chance(people):
+        return -np.expm1(-people / 300)
+
+    assert chance(np.array(least_people(chance, 0.5))) == pytest.approx(0.5, rel=2e-3)
+    assert least_people(chance, 1e-9) <= 1e-3
+
+
+def reported(transform, people: int, windows: int) -> float:
+    """Return how many of many items are up or counted in at least half of so many windows, with so many people each."""
+    keys, noise, answer = np.arange(MANY, dtype=np.uint64), SeededNoise(5), transform.answer
+    times, up = np.zeros(MANY), np.zeros(MANY, bool)
+    state = answer.counts.initial_state(keys if answer.domain else None) if transform.method == "counts" else None
+    for window in range(1, windows + 1):
+        if state is not None:
+            given = KeyedStep(step=window, keys=keys, counts=np.full(MANY, people))
+            state, rows = answer.counts.step(state, given, noise)
+            up = np.isin(keys, rows.keys[rows.counts >= answer.threshold])
+        else:
+            calibrated = answer.monitor.calibrated
+            hit = calibrated.draw_thresholds(noise.derive("start", window), keys) <= people
+            if transform.method == "status":
+                stays = calibrated.draw_end_thresholds(noise.derive("end", window), keys) <= people
+                up = np.where(up, stays, hit)
+            else:
+                up = hit
+        times += up
+    return float(np.mean(times >= math.ceil(windows / 2)))
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("clock", {"max_hits": 16}),
+        ("status", {}),
+        ("counts", {"forget": True}),
+        ("counts", {"domain": Domain(f"item {number}" for number in range(MANY))}),
+    ],
+)
+@pytest.mark.parametrize(("windows", "probability"), [(1, 0.5), (16, 0.95)])
+def test_so_many_people_are_reported_so_often_as_is_said(method, given, windows, probability):
+    """With 2,000 items the share is off by 0.08 or more with a probability below 1e-9; noise is of whole people."""
+    transform = ShiftingHeavyHitters(**RUN, start=0, horizon=32, method=method, **given)
+    people = transform.answer.people_needed(windows, probability)
+    assert reported(transform, math.floor(people), windows) <= probability + 0.08
+    assert reported(transform, math.ceil(people), windows) >= probability - 0.08
+    assert reported(transform, math.ceil(0.8 * people), windows) < probability - 0.08
+
+
+def test_items_that_stay_found_need_as_many_as_is_said_or_fewer():
+    """One block is enough; several, and each window of the item's end, can find it too."""
+    transform = ShiftingHeavyHitters(**RUN, start=0, horizon=16, method="counts")
+    mechanism, keys = transform.answer.counts, np.arange(MANY, dtype=np.uint64)
+    for windows, probability in ((1, 0.5), (16, 0.5), (16, 0.95)):
+        people = math.ceil(transform.answer.people_needed(windows, probability))
+        state = mechanism.initial_state()
+        for window in range(1, 17):
+            given = KeyedStep(step=window, keys=keys, counts=np.full(MANY, people if window <= windows else 0))
+            state, _ = mechanism.step(state, given, SeededNoise(6))
+        assert len(state.found) / MANY >= probability - 0.08
+
+
+def test_a_person_with_one_charge_carries_a_status_for_one_window():
+    status = ShiftingHeavyHitters(**RUN, start=0, horizon=16, method="status", max_hits=1).answer
+    assert status.people_needed(1, 0.5) < math.inf and status.people_needed(4, 0.5) == math.inf
+
+
+def test_charges_have_a_default_that_holds_all_items_of_a_window():
+    for items, hits in ((1, 4), (9, 9)):
+        made = ShiftingHeavyHitters(**RUN, start=0, items_per_step=items, method="status")
+        assert made.answer.monitor.max_hits == hits
+    with pytest.raises(TypeError, match="items_per_step must be an integer"):
+        ShiftingHeavyHitters(**RUN, start=0, items_per_step="many")
+
+
+@pytest.mark.parametrize(("method", "unused"), [("counts", {"max_hits", "count_share"}), ("status", {"forget"})])
+def test_a_method_says_what_it_does_not_use(method, unused):
+    assert ShiftingHeavyHitters(**RUN, start=0, horizon=16, method=method).unused == unused

@@ -1,0 +1,244 @@
+"""State that another version or run wrote, or that is damaged: refused in words; nothing is lost or repeated."""
+
+import copy
+import pickle
+import random
+import traceback
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from counts_chain import Chain
+from counts_workloads import WINDOWS, random_events, transform
+from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.pipelines.runners.restart_causes import restart_cause
+from privstream.transforms.counts.publishing import PublishFound
+from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress
+from tiny_runner import END, dofns_of
+from workloads import SECOND, START
+
+NAME = "found, rising"
+EVENTS = random_events(NAME, random.Random(1), 900)
+STOPPED = START + 10 * (WINDOWS // 2) + 5
+STAGE, COUNTS = PublishFound.kind, "FoundKeys state, with since, rising 2"
+
+
+@cache
+def in_the_middle():
+    """Return a run that stands in the middle, where all has arrived."""
+    chain = Chain(transform(NAME), random.Random(2))
+    chain.arrive(EVENTS)
+    chain.advance(STOPPED * SECOND)
+    return chain
+
+
+def begun():
+    """Return a copy of such a run."""
+    return copy.deepcopy(in_the_middle())
+
+
+def resumed(chain, **options):
+    """Give the last stage what is left of a job that was stopped: its state, and no cache; perhaps other options."""
+    publish = chain.stages[-1]
+    publish.workers = [pickle.loads(pickle.dumps(dofns_of(transform(NAME, **options))["PublishFound"]))]
+    publish.workers[0].setup()
+
+
+def log_of(chain):
+    """Return a place of the last stage whose log has a state and what came since, and the log."""
+    states = chain.stages[-1].cells.states
+    return next(
+        (place, log) for place, log in sorted(states.items()) if place[1] == "publish_found_log" and len(log) > 2
+    )
+
+
+def written_as(cells, key):
+    """Let the progress of a key tell of the log that there is."""
+    place, size = (key, "publish_found_progress"), sum(map(len, cells.states[key, "publish_found_log"]))
+    (written,) = cells.states[place]
+    cells.states[place] = [replace(Progress.from_bytes(written), log=size).to_bytes()]
+
+
+def rewritten(data, kind, version=1, change=lambda fields: fields):
+    """Return a snapshot of another version, or with other fields: its checksum is right."""
+    return pack(kind, version, change(unpack(kind, 1, data)))
+
+
+def with_counts(data, version=1, change=lambda fields: fields):
+    """Return a snapshot of the stage with another one of the mechanism."""
+    return rewritten(
+        data, STAGE, change=lambda fields: fields | {"counts": rewritten(fields["counts"], COUNTS, version, change)}
+    )
+
+
+def fewer_models(fields):
+    return fields | {name: fields[name][:12] for name in ("levels_levels", "levels_variances", "levels_weights")}
+
+
+def without_recent(fields):
+    return {name: column for name, column in fields.items() if name != "recent"}
+
+
+def other_answers(fields):
+    return fields | {"values": np.concatenate([fields["values"]] * 2)}
+
+
+CHANGES = {
+    "a newer stage": (
+        lambda log: [rewritten(log[0], STAGE, 2), *log[1:]],
+        f"snapshot version of {STAGE} must be 1, got 2",
+    ),
+    "a newer mechanism": (
+        lambda log: [with_counts(log[0], 2), *log[1:]],
+        f"snapshot version of {COUNTS} must be 1, got 2",
+    ),
+    "other models of smoothing": (
+        lambda log: [with_counts(log[0], change=fewer_models), *log[1:]],
+        "must have the columns of this version, but levels_levels, levels_variances, levels_weights are others",
+    ),
+    "a column less": (
+        lambda log: [with_counts(log[0], change=without_recent), *log[1:]],
+        "must have the columns of this version, but recent are others",
+    ),
+    "other sums": (
+        lambda log: [with_counts(log[0], change=other_answers), *log[1:]],
+        "must have the columns of this version, but values are others",
+    ),
+    "other columns of the stage": (
+        lambda log: [rewritten(log[0], STAGE, change=lambda fields: {"streams": fields["streams"]}), *log[1:]],
+        r"it cannot be decoded \(KeyError\)",
+    ),
+    "another order": (lambda log: [log[0], *log[:0:-1]], r"it cannot be decoded \(ValueError\)"),
+    "a step twice": (lambda log: [*log, log[-1]], r"it cannot be decoded \(ValueError\)"),
+}
+
+
+def refused(chain, match):
+    """Check that the run goes no step on, says what is wrong and what to do, and quotes nobody."""
+    with pytest.raises(SnapshotError, match=match) as caught:
+        chain.advance(END)
+    told = "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).startswith("state of PublishFound cannot be used: ")
+    assert "resume from the same savepoint or checkpoint" in str(caught.value)
+    assert restart_cause(told).startswith("the state of PublishFound was written by another version or with other opt")
+    assert not any(private in told for private in ("seldom", "eee", "ä", "user "))
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_state_of_another_version_is_refused_and_the_right_one_goes_on(case):
+    undisturbed = begun()
+    undisturbed.advance(END)
+    assert any(row.backfilled for row in undisturbed.rows)
+    chain = begun()
+    place, good = log_of(chain)
+    change, match = CHANGES[case]
+    cells = chain.stages[-1].cells
+    cells.states[place] = change(good)
+    written_as(cells, place[0])
+    resumed(chain)
+    refused(chain, match)
+    cells = chain.stages[-1].cells
+    assert cells.states[place] == change(good), "a bundle that fails leaves the state as it was"
+    cells.states[place] = good
+    written_as(cells, place[0])
+    resumed(chain)
+    chain.advance(END)
+    assert sorted(chain.rows) == sorted(undisturbed.rows), "nothing is lost, and nothing is published twice"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"rising": 3}, "snapshot kind must be 'FoundKeys state, with since, rising 3', got"),
+        ({"rising": None}, "snapshot kind must be 'FoundKeys state, with since', got"),
+        ({"end": START + 10 * 4 * WINDOWS}, "snapshot must be made by a mechanism with equal parameters"),
+        ({"epsilon": 4.1}, "snapshot must be made by a mechanism with equal parameters"),
+        ({"streams": ("s", "t", "another one")}, "state must be of a run with the same streams|kept by groups"),
+        ({"shards": 4}, "state must be of a run with as many shards, 4, got 3"),
+    ],
+)
+def test_state_of_a_run_with_other_options_is_refused(options, match):
+    """The end decides over how many windows items are found."""
+    chain = begun()
+    resumed(chain, **options)
+    refused(chain, match)
+
+
+@pytest.mark.parametrize("lost", ["the last segment", "the log", "waiting records", "a byte", "the progress"])
+def test_what_is_missing_is_noticed(lost):
+    """An empty log is that of a key that has not begun: it would begin anew, with limits and noise of before."""
+    chain = begun()
+    place, good = log_of(chain)
+    cells = chain.stages[-1].cells
+    if lost == "waiting records":
+        publish, publish.advance = chain.stages[-1], lambda _: None
+        chain.advance(END)
+        del publish.advance
+        cells = publish.cells
+        key = next(place[0] for place, found in cells.states.items() if place[1] == "publish_found_waiting" and found)
+        cells.states[key, "publish_found_waiting"].pop()
+    elif lost == "the progress":
+        del cells.states[place[0], "publish_found_progress"]
+    else:
+        cut = {"the last segment": good[:-1], "the log": [], "a byte": [*good[:-1], good[-1][:-1]]}
+        cells.states[place] = cut[lost]
+    resumed(chain)
+    what = "waiting records" if lost == "waiting records" else "log"
+    refused(chain, f"{what} must have [0-9,]+ bytes, got [0-9,]+")
+
+
+class Bag:
+    """A bag of bytes that only gives what it has."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def read(self):
+        return list(self.values)
+
+
+class Cell(Bag):
+    def read(self):
+        return self.values[0]
+
+
+def test_bytes_cut_anywhere_are_refused():
+    chain = begun()
+    place, good = log_of(chain)
+    stage = KeyedState(dofns_of(transform(NAME))["PublishFound"].keys.stage)
+
+    def opened(log):
+        progress = Progress(log=sum(map(len, log)), handled=1)
+        return stage.open(place[0], Cells((Bag(),), Cell(progress.to_bytes()), Bag(*log), None))
+
+    assert opened(good).state
+    for number, segment in enumerate(good):
+        for size in {*range(0, len(segment), 1 + len(segment) // 40), *range(30), len(segment) - 1}:
+            with pytest.raises(SnapshotError):
+                opened([*good[:number], segment[:size], *good[number + 1 :]])
+
+
+def test_progress_of_another_version_is_refused():
+    fields = vars(Progress(log=3))
+    with pytest.raises(SnapshotError, match="snapshot version of progress must be 1, got 2"):
+        Progress.from_bytes(pack("progress", 2, fields))
+    with pytest.raises(SnapshotError, match=r"it cannot be decoded \(TypeError\)"):
+        Progress.from_bytes(pack("progress", 1, fields | {"later": 1}))
+
+
+def test_a_clock_that_is_over_needs_no_log():
+    """An earlier version cleared it without writing so."""
+    chain = begun()
+    publish = chain.stages[-1]
+    chain.advance(END)
+    publish.take()
+    place = next(place for place in publish.cells.states if place[1] == "publish_found_progress")
+    (written,) = publish.cells.states[place]
+    assert Progress.from_bytes(written).log == 0
+    publish.cells.states[place] = [replace(Progress.from_bytes(written), log=9).to_bytes()]
+    publish.cells.timers[place[0], *publish.callbacks, "0"] = END - 10**6
+    resumed(chain)
+    publish.advance(END)
+    assert publish.take() == []
