@@ -23,7 +23,7 @@ from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKe
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, TrackMembers
 from privstream.transforms.cardinality.presence_rules import SplitPresence, last_presence
-from privstream.transforms.events.record_batches import read_batch
+from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.timing.public_clock import STEP, parts_of
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3

@@ -20,8 +20,8 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
-from privstream.transforms.events.event_rows import Event, ReadRows
 from privstream.transforms.events.set_aside_log import LogSetAside
+from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.streams import check_texts
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.renewal import of_period

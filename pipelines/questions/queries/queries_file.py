@@ -14,7 +14,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.whole_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
 from privstream.pipelines.sources.found_files import EventFile, as_found, check_unchanged
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.events.dead_letters import DEAD_LETTERS
