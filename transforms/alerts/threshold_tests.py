@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.counts import decode_counts

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.cardinality.algorithms import CardinalityState
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.cardinality.state import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.cardinality.members import CHANGE
 from privstream.transforms.events.late import late_letter

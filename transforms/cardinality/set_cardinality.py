@@ -11,8 +11,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, events_hashed, people_hashed, streams_hashed
 from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import TrackMembers
 from privstream.transforms.cardinality.presence_rules import FOR_EVER, LastPresence, PresenceRules, SplitPresence

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.noise.routed import SourcesByName
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, StepKey, seal_encoded, totals
 from privstream.transforms.events.domain import Domain

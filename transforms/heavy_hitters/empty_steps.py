@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-from privstream.mechanisms.monitor.item_monitor import ItemMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, StepKey
 from privstream.transforms.stream_groups import InStreams, group_of

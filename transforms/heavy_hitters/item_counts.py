@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.monitor.item_monitor import ItemMonitor
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor
+from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import HolderBatch
 from privstream.transforms.events.bounding import first_of_run

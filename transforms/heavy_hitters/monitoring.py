@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.transforms.batches import HolderBatch, StepKey
 from privstream.transforms.heavy_hitters.monitor_stage import MonitorStage
 from privstream.transforms.rows import STARTED, HeavyHitter

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows
-from privstream.mechanisms.monitor.up_items import UpItems
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import HolderBatch, Names, StepKey

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,

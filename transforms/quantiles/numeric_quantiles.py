@@ -11,9 +11,8 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.mechanisms.privacy.caveats import people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
+from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.transforms.histograms.events import Categories
 from privstream.transforms.histograms.publishing import CountedSteps
 from privstream.transforms.rows import QuantileEstimate

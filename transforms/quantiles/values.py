@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.numeric_quantiles.bins import Bins
+from privstream.mechanisms.numeric_quantiles import Bins
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
 from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.domain import Domain

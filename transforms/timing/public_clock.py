@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.durations import in_words
+from privstream.mechanisms.privacy.units import in_words
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.steps import Steps
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from privstream.mechanisms.durations import in_words
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
 from privstream.transforms.timing.steps import Steps
 
 

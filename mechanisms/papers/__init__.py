@@ -1,0 +1,1 @@
+"""Reference implementations from papers: mechanisms that no transform uses, and a calibration to compare with."""
