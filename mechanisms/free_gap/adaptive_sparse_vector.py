@@ -13,6 +13,7 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.gaps import (
     GapLaw,
+    IntegersOrReals,
     difference_tail,
     excess_quantile,
     lower_deviation,
@@ -26,7 +27,6 @@ from privstream.mechanisms.snapshots import pack
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
-    IntegersOrReals,
     QueryMechanism,
     query_labels,
 )

@@ -9,13 +9,12 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.continuous import Exponential
 from privstream.mechanisms.noise.discrete import Geometric
-from privstream.mechanisms.noise.gaps import GapLaw, make_law, noisy
+from privstream.mechanisms.noise.gaps import GapLaw, IntegersOrReals, make_law, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     ONE_RELEASE,
     ONE_SELECTION,
     PUBLIC_ORDER,
-    IntegersOrReals,
     QueryMechanism,
 )
 

@@ -13,12 +13,11 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor import clock, target_charging
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.papers import kaplan_mansour_stemmer
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
 State = TypeVar("State")

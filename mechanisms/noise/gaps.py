@@ -3,13 +3,14 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.continuous import Exponential, Gumbel, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import smallest
-from privstream.mechanisms.sparse_vector.query_mechanism import IntegersOrReals
 
+IntegersOrReals = NDArray[np.int64] | NDArray[np.float64]
 GapLaw = Exponential | Laplace | Geometric | DiscreteLaplace
 
 

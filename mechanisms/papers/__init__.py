@@ -1,1 +1,1 @@
-"""Reference implementations from papers: mechanisms that no transform uses, and a calibration to compare with."""
+"""Mechanisms from papers that no transform uses: for reference, and to compare with."""

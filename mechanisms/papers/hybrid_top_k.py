@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.free_gap.noisy_top_k import Indices, TopKMechanism, gaps_between, leaders, spread
 from privstream.mechanisms.mechanism import packed_parameters
-from privstream.mechanisms.noise.gaps import noisy
+from privstream.mechanisms.noise.gaps import IntegersOrReals, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER, IntegersOrReals
+from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER
 
 
 class HybridSelection(NamedTuple):

@@ -13,6 +13,7 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.guarantee import (
@@ -23,8 +24,6 @@ from privstream.mechanisms.privacy.guarantee import (
     noise_caveats,
 )
 from privstream.mechanisms.privacy.units import PrivacyUnit
-
-IntegersOrReals = NDArray[np.int64] | NDArray[np.float64]
 
 LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
 _CHUNK = 2**16  # queries whose noise is drawn at once

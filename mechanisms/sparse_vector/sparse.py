@@ -12,13 +12,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import Mechanism, packed_parameters
 from privstream.mechanisms.noise.continuous import Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon
 from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     HiddenThreshold,
     HitMechanism,
-    IntegersOrReals,
     Progress,
     QueryMechanism,
     query_labels,

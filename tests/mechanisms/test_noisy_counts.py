@@ -2,10 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor import clock, target_charging
+from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.noise import discrete
-from privstream.mechanisms.papers import kaplan_mansour_stemmer
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.noisy_counts import CountCurve

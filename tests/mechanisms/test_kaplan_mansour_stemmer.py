@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from privstream.mechanisms.monitor import kaplan_mansour_stemmer
 from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.kaplan_mansour_stemmer import KaplanMansourStemmerCalibration
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers import kaplan_mansour_stemmer
-from privstream.mechanisms.papers.kaplan_mansour_stemmer import KaplanMansourStemmerCalibration
 
 MILLION, BILLION = 10**6, 10**9
 # 10 Delta of Theorem 3.2, and detection thresholds at 1e6 and 1e9 tests; epsilon 1, delta 1e-6, beta 0.01.
