@@ -15,8 +15,7 @@ from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.events.coverage import POINTS, together
-from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.window_answers import AnswerWindows
+from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import NearestPoints
 from privstream.transforms.timing.steps import Moment, Seconds
 
