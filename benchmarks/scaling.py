@@ -26,7 +26,7 @@ from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, Names, StepKey
-from privstream.transforms.heavy_hitters.monitoring import MonitorStream
+from privstream.transforms.heavy_hitters.by_monitor import MonitorStream
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
 

@@ -22,8 +22,7 @@ from privstream.mechanisms.papers.above_threshold import AboveThreshold
 from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.sparse_vector.sparse import Sparse
 from privstream.transforms import AlertRule, SparseVectorAlerts
-from privstream.transforms.alerts.counts import ONE_RUN, encode_counts
-from privstream.transforms.alerts.threshold_tests import TestCounts
+from privstream.transforms.alerts.threshold_tests import ONE_RUN, TestCounts, encode_counts
 
 BATCHES = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 THRESHOLD = 10**6

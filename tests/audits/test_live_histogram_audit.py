@@ -10,7 +10,7 @@ from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.monitor.holdings import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import ContinualHistogram, Domain
-from privstream.transforms.histograms.people import LimitRows
+from privstream.transforms.histograms.categories import LimitRows
 
 pytestmark = pytest.mark.slow
 

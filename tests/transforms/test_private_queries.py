@@ -17,8 +17,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.queries.answering import LATE, QUERY, AnswerQueries, SparseQuery
-from privstream.transforms.queries.counting import ONE_KEY, encode_counts
+from privstream.transforms.queries.answering import LATE, ONE_KEY, QUERY, AnswerQueries, SparseQuery, encode_counts
 from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"
