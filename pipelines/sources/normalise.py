@@ -70,7 +70,8 @@ class Normaliser:
         """Read the time."""
         unit = self.fields.time_unit
         column = _of_one_kind(values)
-        if column is None or (unit is None and pa.types.is_integer(column.type)):
+        number = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+        if column is None or (number and unit is None):
             return _one_by_one(values, TIME, lambda value: read_micros("time", _text(value), unit))
         times, marks = read_times(unchecked_text(column), unit)
         return pa.array(times).cast(TIME), marks

@@ -13,7 +13,7 @@ import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError, broken_by
-from privstream.transforms.events.dead_letters import set_aside, text_of
+from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
@@ -26,7 +26,6 @@ from privstream.transforms.events.event_columns import (
     wrong_type,
 )
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.set_aside_log import LOG
 from privstream.transforms.events.times import micros_of, micros_of_stamp, read_micros
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
