@@ -1,6 +1,7 @@
 """From the rows of a file to the batches that the transforms take: what a value is, is decided by their own rules."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from privstream.transforms.events.single_events import read_text
 from privstream.transforms.events.times import SYNTAX, TIME_TEXT, UNIT, Marks, read_micros, read_times
 
 TIME = pa.timestamp("us", "UTC")
+ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
+"""Kinds of Python values that may stand together in a column."""
 
 
 class Refusal(NamedTuple):
@@ -62,7 +65,7 @@ class Normaliser:
         if name == "value":
             return self._values(values)
         column = _of_one_kind(values)
-        if column is None:
+        if column is None or pa.types.is_floating(column.type):
             return _one_by_one(values, pa.string(), self._text_reader(name))
         return text_column(name, unchecked_text(column), self.longest)
 
@@ -128,17 +131,10 @@ def _of_one_kind(values: pa.Array | list[Any]) -> pa.Array | None:
     if isinstance(values, pa.Array):
         return values
     kinds = set(map(type, values)) - {type(None)}
-    try:
-        if kinds <= {str}:
-            return pa.array(values, pa.string())
-        if kinds == {int}:
-            return pa.array(values, pa.int64())
-        if kinds == {bytes}:
-            return pa.array(values, pa.binary())
-        if kinds == {float}:
-            return pa.array(values, pa.float64(), from_pandas=False)
-    except (UnicodeEncodeError, OverflowError):
-        pass
+    with suppress(UnicodeEncodeError, OverflowError):
+        for kind, stored in ARROW.items():
+            if kinds <= {kind}:
+                return pa.array(values, stored)
     return None
 
 

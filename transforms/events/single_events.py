@@ -6,6 +6,7 @@ import dataclasses
 import json
 import numbers
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -108,13 +109,13 @@ def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_T
     if value is None:
         raise missing(name)
     if is_integer(value):
-        number = int(value)
-        if number.bit_length() > LONGEST_TEXT // 1000:  # Python refuses to write very long numbers
-            raise too_long(name, longest)
-        return str(number)
+        with suppress(ValueError):  # Python refuses to write very long numbers
+            if len(text := str(int(value))) <= longest:
+                return text
+        raise too_long(name, longest)
     if not isinstance(value, str):
         raise wrong_type(name, type(value).__name__)
-    text: str = str.__str__(value)  # itself, whatever a subclass says of it
+    text = str.__str__(value)  # itself, whatever a subclass says of it
     if len(text) < least:
         raise empty(name)
     try:
