@@ -13,8 +13,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.mechanisms.points.dyadic_ranges import widest_range
-from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
+from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE, widest_range
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_lines import REASON, parse_line

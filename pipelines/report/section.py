@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.durations import in_words as in_units
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.ledger import Entry
 from privstream.pipelines.plot.chart import PAGE, in_both, moment
 from privstream.pipelines.plot.promise import in_words

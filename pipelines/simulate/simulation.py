@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.durations import SECOND, in_words
+from privstream.mechanisms.privacy.units import SECOND, in_words
 from privstream.pipelines.command import RunError, UsageError, parsed
 from privstream.pipelines.questions.option_types import seconds
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA
