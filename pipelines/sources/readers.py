@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.runners.watermarks import moves_watermarks
+from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, match_files, timed_parts
 from privstream.pipelines.sources.ordered_parts import ReadInOrder
