@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of
-from privstream.pipelines.file_formats import TIME_UNITS
+from privstream.pipelines.locations import TIME_UNITS
 from pyarrow import types
 
 DEFAULT_STREAM = "stream"

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
-from privstream.pipelines.kafka_url import SCHEME, parse_url
+from privstream.pipelines.locations import SCHEME, parse_url
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.found_files import EventFile

@@ -20,7 +20,7 @@ from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.runners.watermarks import moves_watermarks
+from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import (

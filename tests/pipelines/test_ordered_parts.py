@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from lying_statistics import lie
-from privstream.pipelines.runners.watermarks import moves_watermarks
+from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
