@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import AlertRule
 
