@@ -25,7 +25,7 @@ from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE, WARNING
 
-ENDLESS = ("input", "input_format", "watch", "watermark", "output_format")
+ENDLESS = ("input", "input_format", "delimiter", "encoding", "watch", "watermark", "output_format")
 """Options about files that are read, or come without an end: a frame is neither."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")

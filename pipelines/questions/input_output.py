@@ -49,8 +49,20 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         stream=stream,
         value=_value_field(spec, arguments),
         whole=spec.whole_values,
+        optional_value=spec.whole_values,
+        value_unit=getattr(arguments, "value_unit", None) or 1.0,
         time_unit=arguments.time_unit,
+        time_format=arguments.time_format,
+        time_zone=arguments.time_zone,
+        decimal=getattr(arguments, "decimal", None),
+        null=tuple(arguments.null or ()),
+        trim=arguments.trim,
+        encoding=arguments.encoding or "utf-8",
+        delimiter=TAB if arguments.delimiter == "tab" else arguments.delimiter,
     )
+
+
+TAB = "\t"
 
 
 def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
@@ -174,6 +186,9 @@ def is_endless(arguments: argparse.Namespace) -> bool:
     kafka = arguments.input.startswith(KAFKA)
     if kafka and (arguments.watermark, arguments.input_format) not in KAFKA_ONLY:
         raise ValueError("--input of Kafka has JSON objects in order of arrival: leave out watermark and input_format")
+    for option in ("delimiter", "encoding"):
+        if kafka and getattr(arguments, option) is not None:
+            raise ValueError(f"{option} must not be given with Kafka, whose records are JSON in UTF-8")
     if kafka or arguments.watch is not None:
         return True
     for option in ("watermark", "output_format"):

@@ -200,17 +200,21 @@ def add_files(
     user: str = "person",
     item: str = "item",
     value: str = "",
+    whole: bool = False,
     watched: str = "input",
 ) -> None:
     """Add: where events come from, and where rows go.
 
-    `user`, `item` and `value` say what these fields are, the last two if they are read; `watched` which option it is
-    whose files may come without an end.
+    `user`, `item` and `value` say what these fields are, the last two if they are read; `whole` whether values are
+    rounded to whole numbers; `watched` which option it is whose files may come without an end.
     """
     files = parser.add_argument_group("input and output")
     kafka = ", or kafka://host:port/topic" if watched == "input" else ""
     files.add_argument(
-        "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
+        "--input",
+        required=True,
+        metavar="PATH",
+        help=f"events: a path, a folder or a glob, .avro .parquet .jsonl .csv{kafka}",
     )
     files.add_argument(
         "--output",
@@ -257,8 +261,72 @@ def add_files(
         help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
         "times",
     )
-    files.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
+    _add_forms(parser, values=bool(value), whole=whole)
     _add_endless(parser, watched)
+
+
+def _add_forms(parser: argparse.ArgumentParser, *, values: bool, whole: bool) -> None:
+    """Add: how files are written, and the times and numbers in them."""
+    forms = parser.add_argument_group(
+        "how the input is written",
+        "Nothing of this is guessed from records: a record of another form is set aside (--dead_letter), and the run "
+        "says how many there are.",
+    )
+    forms.add_argument(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="what separates the fields of CSV, one character or `tab` (default: what separates their names in the "
+        "first line: a comma, a semicolon, a tab or a vertical bar)",
+    )
+    forms.add_argument(
+        "--encoding", metavar="NAME", help="of CSV and JSON lines, such as windows-1252 or utf-16 (default: utf-8)"
+    )
+    forms.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
+    forms.add_argument(
+        "--time_format",
+        metavar="FORMAT",
+        help="of times that are text, as Python's strptime reads it, such as '%%d.%%m.%%Y %%H:%%M' (default: ISO 8601, "
+        "such as 2030-01-31T12:00:00Z)",
+    )
+    forms.add_argument(
+        "--time_zone",
+        metavar="ZONE",
+        help="where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin; --start and "
+        "--end without an offset are by them, too. Such times are refused without it",
+    )
+    if values:
+        forms.add_argument(
+            "--decimal",
+            choices=(".", ","),
+            help="what stands before decimals in numbers that are text; the other one, a space or an apostrophe may "
+            "stand between thousands (default: a point, and nothing between thousands)",
+        )
+    if whole:
+        forms.add_argument(
+            "--value_unit",
+            type=positive_number,
+            metavar="NUMBER",
+            help="values are rounded to whole numbers of this unit, and limits and sums are in it: 0.01 makes cents of "
+            "euros (default: 1)",
+        )
+    forms.add_argument(
+        "--null",
+        action="append",
+        metavar="TEXT",
+        help="text that stands for no value, such as NA, beside the empty one; may be given several times",
+    )
+    forms.add_argument("--trim", action="store_true", help="leave out white space around texts")
+
+
+def positive_number(text: str) -> float:
+    """Return a finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number > 0, got {text!r}")
+    return number
 
 
 def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:

@@ -15,7 +15,7 @@ from privstream.pipelines.questions.options import STREAMS, options_of, span
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec, loaded
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.times import TIME_TEXT, read_micros
+from privstream.transforms.events.times import TIME_TEXT, TimeForm, read_micros
 from privstream.transforms.timing.steps import MICROS
 
 NOTHING: Mapping[str, Any] = {}
@@ -57,12 +57,12 @@ def duration(name: str, value: Any) -> Any:
         raise ValueError(f"{name} {error}, got {value!r}") from None
 
 
-def moment(name: str, value: Any) -> float:
-    """Return seconds since 1970 UTC."""
+def moment(name: str, value: Any, zone: str = "UTC") -> float:
+    """Return seconds since 1970 UTC; a time that does not say how far it is from UTC is by the clocks of a zone."""
     if isinstance(value, date):
         raise TypeError(f"{name} must be {TIME_TEXT} in quotes, or seconds since 1970, got a {type(value).__name__}")
     try:
-        return read_micros(name, value, "s") / MICROS
+        return read_micros(name, value, TimeForm(unit="s", zone=zone)) / MICROS
     except ValueError as error:
         raise ValueError(f"{error}, got {value!r}") from None  # it is public, as those of events are not
 
@@ -172,8 +172,11 @@ def arguments_of(
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
+    zone = given.get("time_zone") or "UTC"
     found = {
-        name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None
+        name: moment(name, given[name], zone) if kinds[name] == "Moment" else read(kinds[name], name, given[name])
+        for name in own
+        if name in kinds and given.get(name) is not None
     }
     if spec.prepare is not None:
         found |= loaded(spec.prepare)(given)
