@@ -224,7 +224,10 @@ class RunReport:
         if rounded >= MUCH * self.records:
             share = f"{_percent(rounded / max(rounded, self.records))} ({rounded:,} of {self.records:,})"
             unit = self._given.get("value_unit") or 1
-            yield f"{share}: values were rounded to whole numbers of {unit:g}, and sums and their intervals are of these. A smaller --value_unit rounds less."
+            yield (
+                f"{share}: values were rounded to whole numbers of {unit:g}, and sums and intervals are of these. "
+                "A smaller --value_unit rounds less."
+            )
         for limit in self._clipped:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
             if number >= MUCH * came:

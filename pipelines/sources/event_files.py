@@ -66,8 +66,9 @@ class RawEvents:
     record: Callable[[int], str]
 
     def take(self, rows: np.ndarray) -> "RawEvents":
-        """Return some of the rows, by their numbers; all columns must be Arrow arrays."""
-        columns = {name: column.take(pa.array(rows)) for name, column in self.columns.items()}
+        """Return some of the rows, by their numbers, of columns that are Arrow arrays."""
+        columns: dict[str, Any] = self.columns
+        columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
         return RawEvents(columns, lambda row: self.position(int(rows[row])), lambda row: self.record(int(rows[row])))
 
     def slice(self, first: int, last: int) -> "RawEvents":

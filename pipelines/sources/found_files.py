@@ -82,7 +82,9 @@ def _files_in(folder: str, format: str | None) -> list[EventFile]:
     paths = [path for name in names if not os.path.isdir(path := os.path.join(folder, name))]
     if not paths:
         raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
-    found = [FileSystems.get_filesystem(path).metadata(path) for path in paths if check_regular(path) is None]
+    for path in paths:
+        check_regular(path)
+    found = [FileSystems.get_filesystem(path).metadata(path) for path in paths]
     return _checked([as_found(file, format or format_of(file.path)) for file in found])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sources.event_files import UTF_8, RawEvents
+from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping, is_text
 from privstream.transforms.events.broken_rule import ENCODING, FINITE, LONG, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.events.event_columns import (
@@ -75,13 +75,14 @@ class Normaliser:
             for mask, rule in marks:
                 for row in np.flatnonzero(mask).tolist() if mask.any() else ():
                     refusals.setdefault(row, Refusal(row, rule.code, f"{name} {self._wording(rule.code, name)}"))
-        if "value" in columns and self.fields.whole:
-            columns["value"] = self._whole(columns["value"])
         batch = pa.RecordBatch.from_pydict(columns)
         if refusals:
             keep = np.ones(batch.num_rows, bool)
             keep[list(refusals)] = False
             batch = batch.filter(pa.array(keep))
+        if "value" in columns:
+            place = batch.schema.get_field_index("value")
+            batch = batch.set_column(place, "value", self._finished(batch.column(place)))
         return batch, [refusals[row] for row in sorted(refusals)]
 
     def _read(self, name: str, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
@@ -105,7 +106,7 @@ class Normaliser:
         return pa.array(times).cast(TIME), marks
 
     def _values(self, values: pa.Array | list[Any]) -> tuple[pa.Array, Marks]:
-        """Read the value; where an event needs none, it is 0 without one."""
+        """Read the value; it is null where an event has none and needs none."""
         column = _of_one_kind(values)
         if column is None:
             numbers, marks = _one_by_one(values, pa.float64(), self._number)
@@ -117,9 +118,8 @@ class Normaliser:
         missing = np.zeros(len(numbers), np.bool_)
         for mask, rule in marks:
             missing |= mask & (rule.code == "value_missing")
-        self.without_value.inc(int(missing.sum()))
         others = [(mask & ~missing, rule) for mask, rule in marks if rule.code != "value_missing"]
-        return pc.if_else(pa.array(missing), 0.0, numbers), others
+        return pc.if_else(pa.array(missing), None, numbers), others
 
     def _number(self, value: Any) -> float:
         """Read a single value."""
@@ -128,11 +128,18 @@ class Normaliser:
             found = _with_points(pa.array([found], pa.string()), self.fields.decimal)[0].as_py()
         return value_of(found, whole=False)
 
-    def _whole(self, numbers: pa.Array) -> pa.Array:
-        """Round numbers to whole ones of the unit; what binary fractions add to decimals is no part of them."""
-        given = numbers.fill_null(0.0).to_numpy(zero_copy_only=False) / self.fields.value_unit
-        whole = np.rint(given)
-        self.rounded.inc(int(np.count_nonzero(np.abs(given - whole) > EXACT * np.maximum(1.0, np.abs(given)))))
+    def _finished(self, numbers: pa.Array) -> pa.Array:
+        """Return values of events that can be used: 0 for none, and rounded to whole units if they are to be so.
+
+        What binary fractions add to decimals is no part of these.
+        """
+        self.without_value.inc(numbers.null_count)
+        given = numbers.fill_null(0.0)
+        if not self.fields.whole:
+            return given
+        units = given.to_numpy() / self.fields.value_unit
+        whole = np.rint(units)
+        self.rounded.inc(int(np.count_nonzero(np.abs(units - whole) > EXACT * np.maximum(1.0, np.abs(units)))))
         return pa.array(whole)
 
     def _text_reader(self, name: str) -> Callable[[Any], str]:
@@ -144,13 +151,12 @@ class Normaliser:
         zone, text = self.fields.time_zone, self.fields.time_format
         iso = f"a number or {TIME_TEXT}" if self.fields.time_unit else TIME_TEXT
         number = f"a number, with a {'comma' if self.fields.decimal == ',' else 'point'} before decimals"
-        other = " (or --encoding must name another encoding)" if self.encoding == UTF_8 else ""
         return {
             MISSING: "must be present and not empty",
             TYPE: {"time": "must be a number or text", "value": f"must be {number}"}.get(
                 name, "must be text or an integer"
             ),
-            ENCODING: f"must be valid {self.encoding.upper()}{other}",
+            ENCODING: f"must be valid {self.encoding.upper()}",
             LONG: f"must be at most {self.longest} bytes",
             SYNTAX: f"must be {iso}" if text is None else f"must be of the form {text}",
             ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",

@@ -90,10 +90,10 @@ def encoding_of(name: str) -> str:
     """
     try:
         found = codecs.lookup(name)
-        found.incrementaldecoder(NO_TEXT).decode(b"a", False)  # type: ignore[misc]
-    except (LookupError, TypeError, ValueError, UnicodeError):
+    except (LookupError, ValueError):
         found = None
-    if found is None or not getattr(found, "_is_text_encoding", False) or found.name in NOT_OF_FILES:
+    text = found is not None and found._is_text_encoding and found.incrementaldecoder is not None
+    if found is None or not text or found.name in NOT_OF_FILES:
         raise ValueError(f"encoding must be one that Python knows, such as utf-8 or windows-1252, got {name!r}")
     return UTF_8 if found.name == "utf-8-sig" else found.name
 

@@ -15,7 +15,7 @@ SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.ti
 
 def normalise(users, items, times, streams=None, **options):
     columns = {"user": users, "item": items, "time": times} | ({"stream": streams} if streams is not None else {})
-    fields = FieldMapping(stream="stream" if streams is not None else "", **options)
+    fields = FieldMapping(stream="stream" if streams is not None else "", **({"time_zone": "UTC"} | options))
     return Normaliser(fields)(RawEvents(columns, "row {}".format, str))
 
 
