@@ -28,7 +28,7 @@ class Option(NamedTuple):
 
     Attributes:
         name: without dashes.
-        type: as in a signature, such as "int" or "Domain"; see `options.KINDS`.
+        type: as in a signature, such as "int" or "Domain"; see `option_types`.
         text: what it is.
         default: REQUIRED if there is none.
         choices: the values that it may have, if these are listed.
@@ -250,9 +250,9 @@ class QuestionSpec:
         return getattr(transform, "row_type", self.row_type)
 
 
-def loaded(path: str) -> Any:
-    """Import what a path in `privstream.pipelines` names."""
-    return resolve(f"{PIPELINES}.{path}")
+def loaded(named: Any) -> Any:
+    """Import what a path in `privstream.pipelines` names; what is no path is there already."""
+    return resolve(f"{PIPELINES}.{named}") if isinstance(named, str) else named
 
 
 def resolve(path: str) -> Any:
