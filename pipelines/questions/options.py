@@ -13,11 +13,12 @@ from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
+from privstream.pipelines.terminal import NOTE, say
 
 WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text has to name them."""
 
-NOISE, STREAMS = "noise", "streams"
+NOISE, STREAMS, UNIT = "noise", "streams", "unit"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
@@ -65,6 +66,14 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         add_option(groups[GROUP_OF.get(option.name, ANSWERS)], option)
 
 
+def unit_of_privacy(text: str) -> str:
+    """Return a unit of privacy; "user" is an older word for "person"."""
+    if text == "user":
+        say(f"{NOTE}--unit user is called --unit person now; the older word will go")
+        return "person"
+    return text
+
+
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
     kind, text = OPTION_TYPES[option.type], re.sub(r"`([a-z]\w*)`", r"--\1", option.text.removesuffix("."))
@@ -78,7 +87,7 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         return
     group.add_argument(
         f"--{option.name}",
-        type=parsed(kind.parse),
+        type=parsed(unit_of_privacy if option.name == UNIT else kind.parse),
         choices=option.choices or None,
         metavar=None if 0 < len(",".join(option.choices)) <= WIDEST else kind.metavar,
         nargs="?" if option.name in BARE else None,
