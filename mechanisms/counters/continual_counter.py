@@ -26,6 +26,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from typing_extensions import override
 
 Integers = NDArray[np.int64]
 
@@ -125,8 +126,8 @@ class ContinualCounter(Mechanism[CounterState]):
         return f"docs/proofs/counters.md, {self.proved}{several}"
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,
@@ -155,8 +156,8 @@ class ContinualCounter(Mechanism[CounterState]):
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[NDArray[Any], Integers]:
         """Return the next memory and the noise (n, columns) of the steps after `state`, true sums (n, columns)."""
 
+    @override
     def initial_state(self) -> CounterState:
-        """Return the state before the first step."""
         return CounterState(step=0, totals=np.zeros(self.columns, np.int64), memory=self._initial_memory())
 
     def step(self, state: CounterState, vector: ArrayLike, noise: NoiseSource) -> tuple[CounterState, Integers]:

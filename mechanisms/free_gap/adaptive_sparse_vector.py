@@ -30,6 +30,7 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     QueryMechanism,
     query_labels,
 )
+from typing_extensions import override
 
 _CHUNK = 2**16  # queries whose noise is drawn at once
 
@@ -311,8 +312,9 @@ class ThresholdMechanism(QueryMechanism, Mechanism[GapProgress]):
         return answers.gaps - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
 
     @cached_property
+    @override
     def parameters(self) -> bytes:
-        """What a snapshot must agree on: the noise has only the tests in its labels."""
+        # What a snapshot must agree on: the noise has only the tests in its labels.
         shared: dict[str, int | float | bytes] = {"tests": packed_parameters(self.tests)}
         return pack(type(self).__name__, 1, shared | {"threshold": float(self.threshold) + 0.0})
 
@@ -398,8 +400,8 @@ class AdaptiveSparseVector(ThresholdMechanism):
         self._check_budget()
 
     @property
+    @override
     def paid_hits(self) -> int:
-        """Number of hits at the full price that epsilon pays for."""
         return self.min_hits
 
     @property
@@ -408,6 +410,6 @@ class AdaptiveSparseVector(ThresholdMechanism):
         return (self.min_hits - 1) * self.tests.price + 1
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts when hits have cost as much as {self.min_hits} at the full price.",)

@@ -17,6 +17,7 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     PUBLIC_ORDER,
     QueryMechanism,
 )
+from typing_extensions import override
 
 Indices = NDArray[np.int64]
 
@@ -146,8 +147,8 @@ class NoisyTopK(TopKMechanism):
     proof = "docs/proofs/free_gap.md, Theorem 1"
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (ONE_SELECTION,)
 
     def accuracy(self, queries: int, beta: float) -> float:

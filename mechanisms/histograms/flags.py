@@ -15,6 +15,7 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper
 from privstream.mechanisms.histograms.partition import FlagPartition, PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, noise_caveats
+from typing_extensions import override
 
 LARGEST_THRESHOLD = 2**53
 """Larger ones are no numbers that sums can be compared with in floating point."""
@@ -37,8 +38,8 @@ class FlagMechanism(HistogramMechanism):
             if checks.integer("thresholds", threshold, minimum=1) > LARGEST_THRESHOLD:
                 raise ValueError(f"thresholds must be <= 2**53, got {threshold}")
 
+    @override
     def initial_state(self) -> PartitionState:
-        """Return the state before the first step: all flags are down."""
         return self._start(np.array(self.thresholds, dtype=np.float64))
 
     @abstractmethod
@@ -91,13 +92,13 @@ class ColumnFlags(FlagMechanism):
         super().__post_init__()
         paper_delta(self.epsilon, self.delta)
 
+    @override
     def error(self, step: int) -> int:
-        """Return the error of the class docstring, for steps 1 .. `step`."""
         return self.partition.error_at(checks.integer("step", step, minimum=1), self.columns)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         return "docs/proofs/anchored.md, section 5"
 
     @property
@@ -105,8 +106,8 @@ class ColumnFlags(FlagMechanism):
         return noise_caveats(False, COMPARED_FLOATS)
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of the published sums."""
         return self.interval_counter(1 / 3, paper_delta(self.epsilon, self.delta))
 
     @cached_property
@@ -122,10 +123,10 @@ class ColumnFlags(FlagMechanism):
             thresholds=self.thresholds,
         )
 
+    @override
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        """Add many steps at once: int (n, columns) to flags (n, columns), bit for bit what n calls of `step` give."""
         rows = self._checked(state, np.asarray(matrix))
         flags = np.empty(rows.shape, np.bool_)
         flags[:] = np.isinf(state.base)
@@ -179,18 +180,18 @@ class CountedFlags(FlagMechanism):
     noise_label = "counted flags"
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         return self.counter.proof
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of all columns."""
         shape = self._shape | {"epsilon": self.epsilon, "delta": self.delta, "repeatable": self.repeatable}
         return best_counter(self.horizon, **shape)
 
+    @override
     def error(self, step: int) -> int:
-        """Return the error of the class docstring, for steps 1 .. `step`; with a horizon, for all steps."""
         checks.integer("step", step, minimum=1)
         return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
@@ -198,10 +199,10 @@ class CountedFlags(FlagMechanism):
     def _horizon_error(self) -> int:
         return self.counter.error(self.horizon or 1, self.beta)
 
+    @override
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        """Add many steps at once: int (n, columns) to flags (n, columns), bit for bit what n calls of `step` give."""
         rows = self._checked(state, np.asarray(matrix))
         counter, sums = self.counter.run(state.counter, rows, self._source(noise))
         flags = np.empty((len(rows) + 1, self.columns), np.bool_)

@@ -25,6 +25,7 @@ from privstream.mechanisms.histograms.partition import (
 from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
+from typing_extensions import override
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter
@@ -110,8 +111,8 @@ class HistogramQueries(HistogramMechanism):
             paper_delta(self.epsilon, self.delta)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the guarantee is proved."""
         if self.chosen_mode == "direct":
             return self.counter.proof
         return f"docs/proofs/anchored.md, {'Theorem 1' if self.chosen_mode == 'anchored' else 'section 4'}"
@@ -144,14 +145,14 @@ class HistogramQueries(HistogramMechanism):
             return self.partition.error_at(step, interval)
         return counter_error(self.counter, step, self.beta) if self.horizon is None else self._horizon_error
 
+    @override
     def initial_state(self) -> PartitionState:
-        """Return the state before the first step."""
         if self.chosen_mode == "direct":
             return self._start(np.zeros(0))
         return self._start(self.partition.first_base(self._values(np.zeros((1, self.columns), np.int64))[0]))
 
+    @override
     def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
-        """Add many steps at once: int (n, columns) to answers (n, k), bit for bit what n calls of `step` give."""
         rows = self._checked(state, np.asarray(matrix))
         source = self._source(noise)
         if self.chosen_mode == "direct":
@@ -172,8 +173,8 @@ class HistogramQueries(HistogramMechanism):
         return state, published
 
     @cached_property
+    @override
     def counter(self) -> ContinualCounter:
-        """The counter of the published sums."""
         if self.chosen_mode == "direct":
             return self._step_counter
         if self.chosen_mode == "paper":

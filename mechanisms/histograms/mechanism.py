@@ -17,6 +17,7 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from typing_extensions import override
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
@@ -47,8 +48,8 @@ class HistogramMechanism(Mechanism[PartitionState]):
         self.interval_counter(1.0, self.delta)  # checks the rest
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=unit_protected(self.rows_per_unit),
             neighbouring=self.neighbouring,

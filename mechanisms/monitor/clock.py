@@ -25,6 +25,7 @@ from privstream.mechanisms.privacy.accounting import (
     largest,
 )
 from scipy import special, stats
+from typing_extensions import override
 
 LARGEST_ETA = 300.0
 PRECISION = 400  # bits
@@ -46,8 +47,8 @@ class ClockCurve(PairCurve):
         checks.integer("clocks", self.clocks, minimum=1)
         checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
 
+    @override
     def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the divergences (with, without) and (without, with) of one added person."""
         k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
         late = np.maximum(0.0, epsilon + k * self.eta) / growth
         early = np.maximum(0.0, k * self.eta - epsilon) / growth
@@ -55,8 +56,9 @@ class ClockCurve(PairCurve):
         without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
         return within, without
 
+    @override
     def replaced(self, epsilon: float) -> float:
-        """Return the divergence of a replaced person for epsilon >= 0, as a race of two kinds of clocks."""
+        # A race of two kinds of clocks.
         k, rate = self.clocks, math.exp(self.eta)
         s = epsilon / math.expm1(self.eta)
         wins = np.arange(k)
@@ -75,8 +77,9 @@ class ClockCalibration(Calibration):
 
     eta: float
 
+    @override
     def threshold_at(self, step: int) -> float:
-        """Return the threshold at a public step 1, 2, ..: the count at which H is one, or would be."""
+        # The count at which H is one, or would be.
         budget = self.budget
         if budget.domain == "known":
             return -math.log(-math.log1p(-budget.beta / (2 * budget.tests))) / self.eta
@@ -89,16 +92,16 @@ class ClockCalibration(Calibration):
         known = np.exp(exponent)
         return known if self.budget.domain == "known" else known * -np.expm1(-self.eta * np.maximum(count, 0.0))
 
+    @override
     def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T > count] for each count."""
         return np.exp(-self.hazard(counts, step=step))
 
+    @override
     def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> NDArray[np.float64]:
-        """Return Pr[T <= count] for each count."""
         return -np.expm1(-self.hazard(counts, step=step))
 
+    @override
     def absent_hit_probability(self) -> Fraction:
-        """Return Pr[T <= 0] as a multiple of 2^-128; zero for an unknown domain."""
         if self.budget.domain == "unknown":
             return Fraction(0)
         with mpmath.workprec(PRECISION):
@@ -114,20 +117,20 @@ class ClockCalibration(Calibration):
         """Return the law of T given T >= 1, exact to 128 bits."""
         return _law(self, self.budget.octave(step))
 
+    @override
     def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        """Return hidden thresholds T given T >= 1, one per label, int64 (n,)."""
         return self.threshold_law(step=step).draw(noise, labels)
 
     @property
+    @override
     def proof(self) -> str:
-        """Where the curve of hits and misses, with the domain, is proved."""
         if self.budget.neighbouring == "replace_one":
             return "docs/proofs/clock.md, Theorem 4"
         return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
 
     @functools.cached_property
+    @override
     def hits_curve(self) -> PrivacyCurve:
-        """The privacy curve of hits and misses alone."""
         return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
 
 

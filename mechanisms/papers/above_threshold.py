@@ -5,6 +5,7 @@ from functools import cached_property
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, HiddenThreshold, HitMechanism
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,11 @@ class AboveThreshold(HitMechanism):
         return 2 / self.epsilon
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at its first hit.",)
 
     @cached_property
+    @override
     def tests(self) -> HiddenThreshold:
-        """The tests, with their noise."""
         return HiddenThreshold(scale=self.noise_scale, max_hits=1, integer=self.integer)

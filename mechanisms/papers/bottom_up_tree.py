@@ -19,6 +19,7 @@ from privstream.mechanisms.counters.trees import prefix_sums
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import Floats, log_moment, union_quantile
+from typing_extensions import override
 
 FRACTION = 12  # fractional bits of estimates
 _LARGEST_LEVELS = 24
@@ -73,13 +74,14 @@ class BottomUpTreeCounter(ContinualCounter):
         """The noise of a node."""
         return node_law(self.epsilon, self.delta, self.levels * self.touched, self.rows_per_unit)
 
+    @override
     def variance(self, step: int) -> float:
-        """Return the variance of the noise on each column at `step` = 1, 2, ..; up to 1/12 more by rounding."""
+        # Up to 1/12 more by rounding.
         step = self._step_number(step)
         return self.law.variance * sum(1 / (2 - 2.0**-h) for h in range(self.levels) if step >> h & 1)
 
+    @override
     def error(self, step: int, beta: float) -> int:
-        """Return z such that all columns at all of steps 1 .. `step` are within z with probability 1 - beta."""
         step = self._step_number(step)
         bound = union_quantile(self.law, self._moments, 1.0, step, self.columns, beta)
         return math.ceil(bound + 0.5 + self.levels**2 * 2.0**-FRACTION)
@@ -94,8 +96,9 @@ class BottomUpTreeCounter(ContinualCounter):
             moments.append(float(2.0 ** np.arange(height + 1) @ log_moment(self.law, rate, weights)))
         return np.array(moments)
 
+    @override
     def _initial_memory(self) -> Integers:
-        """Rows 0 .. L-1: sums along the path; rows L ..: estimates of complete nodes whose sibling is not complete."""
+        # Rows 0 .. L-1: sums along the path; rows L ..: estimates of complete nodes whose sibling is not complete.
         return np.zeros((2 * self.levels, self.columns), np.int64)
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:

@@ -15,6 +15,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.query_mechanism import ONE_RELEASE, ONE_SELECTION, QueryMechanism
 from scipy import special
+from typing_extensions import override
 
 
 class CandidateSelection(NamedTuple):
@@ -85,13 +86,13 @@ class ExponentialMechanismWithGap(QueryMechanism):
         return (1 if self.monotone else 2) * self.sensitivity / self.epsilon
 
     @property
+    @override
     def unit(self) -> PrivacyUnit:
-        """What the guarantee protects."""
         return PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (ONE_SELECTION,)
 
     def accuracy(self, candidates: int, beta: float) -> float:

@@ -11,6 +11,7 @@ from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import IntegersOrReals, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION, PUBLIC_ORDER
+from typing_extensions import override
 
 
 class HybridSelection(NamedTuple):
@@ -79,8 +80,8 @@ class HybridNoisyTopK(TopKMechanism):
     public = (*PUBLIC_ORDER, "the threshold")
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return ONE_SELECTION, f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon."
 
     def accuracy(self, queries: int, beta: float) -> float:

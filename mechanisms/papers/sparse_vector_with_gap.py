@@ -20,6 +20,7 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     WHOLE_RUN,
     QueryMechanism,
 )
+from typing_extensions import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,8 @@ class SparseVectorWithGap(ThresholdMechanism):
         self._check_budget()
 
     @property
+    @override
     def paid_hits(self) -> int:
-        """Number of hits at the full price that epsilon pays for."""
         return self.max_hits
 
     @property
@@ -90,8 +91,8 @@ class SparseVectorWithGap(ThresholdMechanism):
         return self.tests.variance(0)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at gap number {self.max_hits}.",)
 
 
@@ -192,8 +193,8 @@ class HybridSparseVector(QueryMechanism):
         return self.tests.variance(0)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         used = f"One of m queries has used {self.threshold_epsilon:.4g} + {self.hit_epsilon:.4g} m of epsilon."
         return ONE_SELECTION, used
 

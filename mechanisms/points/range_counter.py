@@ -41,6 +41,7 @@ from privstream.mechanisms.privacy.accounting import (
     sensitivity_sigma,
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from typing_extensions import override
 
 _TREES = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 9))  # (k, h) of epochs, pure
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
@@ -338,8 +339,8 @@ class RangeCounter(PointMechanism[RangeState]):
         return GaussianCurve(shift=largest_shift(self.epsilon, self.delta))
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return PrivacyGuarantee(
             unit=self._unit,
             neighbouring=self.neighbouring,

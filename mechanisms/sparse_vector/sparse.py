@@ -24,6 +24,7 @@ from privstream.mechanisms.sparse_vector.query_mechanism import (
     query_labels,
 )
 from scipy import special, stats
+from typing_extensions import override
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
 
@@ -130,18 +131,18 @@ class Sparse(HitMechanism):
         return noise_scale(self.epsilon, self.delta, self.max_hits)
 
     @property
+    @override
     def curve(self) -> PureComposition:
-        """All (epsilon, delta) of the run."""
         return PureComposition(rounds=self.max_hits, round_epsilon=2 / self.noise_scale)
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at hit number {self.max_hits}.",)
 
     @cached_property
+    @override
     def tests(self) -> HiddenThreshold:
-        """The tests, with their noise."""
         return HiddenThreshold(scale=self.noise_scale, max_hits=self.max_hits, integer=self.integer)
 
 
@@ -264,13 +265,13 @@ class NumericSparse(QueryMechanism, Mechanism[Progress]):
         )
 
     @property
+    @override
     def limits(self) -> tuple[str, ...]:
-        """What the guarantee covers."""
         return (f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",)
 
     @property
+    @override
     def curve(self) -> ComposedCurve:
-        """All (epsilon, delta) of the run."""
         return ComposedCurve(curves=(self.choice.curve, self._values_curve))
 
     def accuracy(self, queries: int, beta: float) -> float:
