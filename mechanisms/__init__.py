@@ -42,6 +42,7 @@ from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "PrivacyUnit",
     "Quantile",
     "QuantileRows",
+    "QueryMechanism",
     "RangeCounter",
     "RangeStep",
     "RuleMonitor",

@@ -43,8 +43,7 @@ class HistogramMechanism(Mechanism[PartitionState]):
         checks.probability("beta", self.beta)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
-        if not isinstance(self.repeatable, bool):
-            raise TypeError(f"repeatable must be true or false, got {type(self.repeatable).__name__}")
+        checks.boolean("repeatable", self.repeatable)
         self.interval_counter(1.0, self.delta)  # checks the rest
 
     @property

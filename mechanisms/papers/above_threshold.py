@@ -21,16 +21,7 @@ class AboveThreshold(HitMechanism):
         Over k queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss has
         value <= threshold + alpha, where alpha = 8 (ln k + ln(2 / beta)) / epsilon, and 1 more on integers.
 
-    Args:
-        epsilon: privacy loss of the whole run, > 0.
-        threshold: threshold of the queries that bring none of their own.
-        integer: whether queries and thresholds are integers. All noise is then discrete Laplace, exactly as analysed;
-            otherwise it is continuous Laplace in floating point, where the guarantee holds up to rounding.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
-
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    Attributes: see `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise

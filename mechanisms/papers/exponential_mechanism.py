@@ -70,6 +70,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
     monotone: bool = False
     neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, section 4"
+    limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")
     adaptivity = ONE_RELEASE
 
@@ -89,11 +90,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
     @override
     def unit(self) -> PrivacyUnit:
         return PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone)
-
-    @property
-    @override
-    def limits(self) -> tuple[str, ...]:
-        return (ONE_SELECTION,)
 
     def accuracy(self, candidates: int, beta: float) -> float:
         """Return how far below the best the selected utility is, at most, with probability 1 - beta."""

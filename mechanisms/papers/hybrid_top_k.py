@@ -43,21 +43,11 @@ class HybridNoisyTopK(TopKMechanism):
         that was reached, by more than `accuracy(queries, beta)`, and no selected one is as much below the threshold.
         The noise of a gap has mean 0 and variance `gap_variance`, as if the selection did not depend on the noise.
 
-    Args:
+    Attributes:
         epsilon: privacy loss of one selection, > 0, used up only if `top` queries are selected.
         top: greatest number of queries to select, >= 1.
-        threshold: public value that selected queries should reach.
-        integer: whether queries and threshold are integers. All noise is then discrete, exactly as analysed. Otherwise
-            noise and gaps are floating-point numbers, whose low bits may betray more than the guarantee says (Mironov
-            2012): use it for quantities that are not counts, and round what you publish.
-        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Halves the noise. Not for "replace_one".
-        noise_law: "exponential" (half the variance) or "laplace"; with `integer` geometric and discrete Laplace.
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
 
-    Raises:
-        ValueError: a parameter is out of range.
-        TypeError: a parameter is of another type.
+    All other attributes are those of `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise

@@ -317,8 +317,7 @@ class RangeCounter(PointMechanism[RangeState]):
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         self._check_points()
-        if not isinstance(self.consistent, bool):
-            raise TypeError(f"consistent must be True or False, got {type(self.consistent).__name__}")
+        checks.boolean("consistent", self.consistent)
         _ = self._noise.epoch(0)  # refuses scales beyond what can be drawn
 
     @property
