@@ -11,6 +11,7 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.histograms.query import (
     Histogram,
     HistogramQuery,
@@ -59,6 +60,7 @@ __all__ = [
     "ExponentialMechanismWithGap",
     "FoundKeys",
     "Histogram",
+    "HistogramMechanism",
     "HistogramQueries",
     "HistogramQuery",
     "Holdings",

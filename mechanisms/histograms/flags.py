@@ -55,9 +55,8 @@ class ColumnFlags(FlagMechanism):
     only when it says that some flag should go up.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. A third of epsilon each for the counter, for the tests
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`. A third of epsilon each for the counter, for the tests
         and for the columns one by one. The noise of tests and columns is floating-point noise that is compared in
         secret, so that the guarantee holds up to rounding.
 
@@ -66,17 +65,9 @@ class ColumnFlags(FlagMechanism):
         threshold less `error(step)`, and one that is down has a sum below its threshold plus `error(step)`.
 
     Attributes:
-        epsilon: finite and > 0; below 3 if delta > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         thresholds: one integer from 1 to 2**53 for each column; public.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability.
-        repeatable: see `HistogramQueries`.
+
+    All other attributes are those of `HistogramMechanism`; epsilon is below 3 if delta > 0.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -127,7 +118,7 @@ class ColumnFlags(FlagMechanism):
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         flags = np.empty(rows.shape, np.bool_)
         flags[:] = np.isinf(state.base)
         state, closed = advance(self.partition, lambda sums: sums, self.counter, state, rows, self._source(noise))
@@ -145,27 +136,17 @@ class CountedFlags(FlagMechanism):
     and is larger from the start.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. With delta = 0 noise does not depend on the data,
-        unless `repeatable`: see `HistogramQueries`.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`.
 
     Accuracy:
         `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum of at least its
         threshold less `error(step)`, and one that is down has a sum below its threshold plus `error(step)`.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         thresholds: one integer from 1 to 2**53 for each column; public.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability.
-        repeatable: see `HistogramQueries`.
+
+    All other attributes are those of `HistogramMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -203,7 +184,7 @@ class CountedFlags(FlagMechanism):
     def run(
         self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
     ) -> tuple[PartitionState, NDArray[np.bool_]]:
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         counter, sums = self.counter.run(state.counter, rows, self._source(noise))
         flags = np.empty((len(rows) + 1, self.columns), np.bool_)
         flags[0] = np.isinf(state.base)

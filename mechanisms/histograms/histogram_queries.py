@@ -44,38 +44,25 @@ class HistogramQueries(HistogramMechanism):
     `anchored` or `direct`, whichever promises the smaller error at `largest`.
 
     Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
-        have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
-        `neighbouring`. Public: all fields, the number of steps. The inputs may depend on all answers. In mode `paper`
-        noise is compared in floating point, and the guarantee holds up to rounding. A query of the caller's
-        (`Monotone`) must keep its promises: in modes other than `direct` the guarantee rests on them. With delta = 0
-        the noise of the counters does not depend on the data, unless `repeatable`: a run that is repeated with other
-        data needs a noise source of its own then, or the difference shows.
+        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
+        `HistogramMechanism`. In mode `paper` noise is compared in floating point, and the guarantee holds up to
+        rounding. A query of the caller's (`Monotone`) must keep its promises: in modes other than `direct` the
+        guarantee rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
         no query exceeds `largest`.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
         queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
             `Monotone(function)`.
         mode: see above.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        neighbouring: "add_remove" or "replace_one" row, or person.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row, and a
-            row that is replaced keeps its step.
-        beta: failure probability of the accuracy.
-        repeatable: whether all noise is bound to the data, so that a run that is repeated with other data does not show
-            by how much they differ (it shows that they do). So it is anyway if delta > 0; with delta = 0 the error is
-            about three times as large.
         largest: largest value of a query that is expected, for `auto`, and for the split of the budget; None for the
             horizon, or 100,000. Not used for privacy or accuracy.
         counter_share: share of epsilon for the counter in mode `anchored`; None for a good one.
         slack: growth that each interval has for certain, in mode `anchored`; None for a good one.
+
+    All other attributes are those of `HistogramMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -153,7 +140,7 @@ class HistogramQueries(HistogramMechanism):
 
     @override
     def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[PartitionState, Integers]:
-        rows = self._checked(state, np.asarray(matrix))
+        rows = self._checked(state, matrix)
         source = self._source(noise)
         if self.chosen_mode == "direct":
             counter, sums = self.counter.run(state.counter, rows, source)

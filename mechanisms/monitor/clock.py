@@ -6,16 +6,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
-from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
+from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
     ROUNDING,
@@ -28,7 +26,6 @@ from scipy import special, stats
 from typing_extensions import override
 
 LARGEST_ETA = 300.0
-PRECISION = 400  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,7 @@ class ClockCurve(PairCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClockCalibration(Calibration):
+class ClockCalibration(TableCalibration):
     """Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)); see `calibrate`.
 
     Known domain: H(c) = e^{eta (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with
@@ -101,25 +98,22 @@ class ClockCalibration(Calibration):
         return -np.expm1(-self.hazard(counts, step=step))
 
     @override
-    def absent_hit_probability(self) -> Fraction:
-        if self.budget.domain == "unknown":
-            return Fraction(0)
-        with mpmath.workprec(PRECISION):
-            hit = -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
-            return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
+    def _absent_hit(self) -> Any:
+        return -mpmath.expm1(-mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold)))
 
     @property
     def reach(self) -> float:
         """About the largest hidden threshold: beyond it a miss is less likely than a table can say."""
         return self.threshold_at(1 << LAST_OCTAVE) + math.log(math.log(2) * WORD_BITS) / self.eta
 
-    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
-        """Return the law of T given T >= 1, exact to 128 bits."""
-        return _law(self, self.budget.octave(step))
-
     @override
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        return self.threshold_law(step=step).draw(noise, labels)
+    def survival(self, octave: int) -> Callable[[int], Any]:
+        step, growth = 1 << octave, mpmath.exp(mpmath.mpf(self.eta))
+        if self.budget.domain == "known":
+            unit = mpmath.exp(-mpmath.mpf(self.eta) * mpmath.mpf(self.threshold_at(step)))
+        else:
+            unit = mpmath.mpf(self.budget.domain_hazard(step)) / (growth - 1)
+        return lambda k: mpmath.exp(-unit * (growth**k - 1))
 
     @property
     @override
@@ -132,23 +126,6 @@ class ClockCalibration(Calibration):
     @override
     def hits_curve(self) -> PrivacyCurve:
         return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
-
-
-@functools.lru_cache(maxsize=64)
-def _law(calibration: ClockCalibration, octave: int) -> IntegerLaw:
-    step = 1 << octave
-    with mpmath.workprec(PRECISION):
-        growth = mpmath.exp(mpmath.mpf(calibration.eta))
-        if calibration.budget.domain == "known":
-            unit = mpmath.exp(-mpmath.mpf(calibration.eta) * mpmath.mpf(calibration.threshold_at(step)))
-        else:
-            unit = mpmath.mpf(calibration.budget.domain_hazard(step)) / (growth - 1)
-    return IntegerLaw.from_survival(1, _survival(unit, growth))
-
-
-def _survival(unit: Any, growth: Any) -> Callable[[int], Any]:
-    """Return k -> exp(-unit (growth^k - 1)), the chance to miss with k people given a miss with none."""
-    return lambda k: mpmath.exp(-unit * (growth**k - 1))
 
 
 def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -> float:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import status
-from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.clock import PRECISION
+from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED

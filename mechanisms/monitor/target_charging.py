@@ -6,23 +6,20 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
-from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
-from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, MonitorBudget, TableCalibration, check_reach
+from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
 from scipy import special, stats
 from typing_extensions import override
 
 LARGEST_EPSILON_PER_TEST = 300.0
 NEGLIGIBLE = 1e-30
-PRECISION = 400  # bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,7 @@ class ResponseCurve(PairCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetChargingCalibration(Calibration):
+class TargetChargingCalibration(TableCalibration):
     """Hit iff count + discrete Laplace noise of scale `noise_scale` >= threshold, an integer; see `calibrate`."""
 
     @override
@@ -91,20 +88,14 @@ class TargetChargingCalibration(Calibration):
         return np.where(least >= 1, above, 1 - np.exp(-rate * np.maximum(1 - least, 0)) / (1 + math.exp(-rate)))
 
     @override
-    def absent_hit_probability(self) -> Fraction:
-        if self.budget.domain == "unknown":
-            return Fraction(0)
-        with mpmath.workprec(PRECISION):
-            hit = 1 - _survival(self.noise_scale, int(self.threshold))(0)
-            return Fraction(int(mpmath.nint(mpmath.ldexp(hit, WORD_BITS))), 1 << WORD_BITS)
-
-    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
-        """Return the law of T given T >= 1 (of max(T, 1) for an unknown domain), exact to 128 bits."""
-        return _law(self, self.budget.octave(step))
+    def _absent_hit(self) -> Any:
+        return 1 - _survival(self.noise_scale, int(self.threshold))(0)
 
     @override
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
-        return self.threshold_law(step=step).draw(noise, labels)
+    def survival(self, octave: int) -> Callable[[int], Any]:
+        survival = _survival(self.noise_scale, _threshold(self, octave))
+        present = survival(0) if self.budget.domain == "known" else mpmath.mpf(1)
+        return lambda k: survival(k) / present
 
     @property
     @override
@@ -129,14 +120,6 @@ def _threshold(calibration: TargetChargingCalibration, octave: int) -> int:
     else:
         shift, allowed = 1, -math.expm1(-budget.domain_hazard(1 << octave)) * (1 - ROUNDING)
     return shift + max(1, math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale)))))
-
-
-@functools.lru_cache(maxsize=64)
-def _law(calibration: TargetChargingCalibration, octave: int) -> IntegerLaw:
-    with mpmath.workprec(PRECISION):
-        survival = _survival(calibration.noise_scale, _threshold(calibration, octave))
-        present = survival(0) if calibration.budget.domain == "known" else mpmath.mpf(1)
-    return IntegerLaw.from_survival(1, lambda k: survival(k) / present)
 
 
 def _survival(scale: float, threshold: int) -> Callable[[int], Any]:
