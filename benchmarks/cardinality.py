@@ -22,7 +22,7 @@ from privstream.mechanisms import SeededNoise, SetCardinality
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, SplitPresence, TrackMembers, last_presence
-from privstream.transforms.events.record_batches import read_batch
+from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.timing.clocked import STEP, parts_of
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
@@ -144,9 +144,9 @@ def membership(updates: int) -> tuple[dict[str, float], int, int]:
         rows = last_presence(events.users, events.items, events.times)
         kinds = (events.items[rows] & np.uint64(1)).astype(np.int64)
         stay = made.rules.stay(made.steps, step, kinds, events.times[rows])
-        said = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
+        holders = HolderBatch(events.users[rows], events.items[rows] >> np.uint64(1), stay, Names.none())
         marks.append(clock())
-        handled = track.handle(b"", step, [(StepKey("", step, 0), said)], ledger)
+        handled = track.handle(b"", step, [(StepKey("", step, 0), holders)], ledger)
         ledger = handled.state
         marks.append(clock())
         parts = [part for _, record in handled.outputs for _, part in parts_of(record[STEP.size :])]

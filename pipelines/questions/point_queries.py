@@ -16,7 +16,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE, widest_range
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import read_micros

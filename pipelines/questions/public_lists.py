@@ -16,7 +16,7 @@ from typing import Any
 from privstream.pipelines.questions.option_types import any_names, texts
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain

@@ -207,27 +207,29 @@ class SetCardinality(PrivateTransform):
         )
         if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
-        unit = privacy_unit(unit, UNITS)
+        protected = privacy_unit(unit, UNITS)
         if streams_per_person is not None:
             if streams is None:
                 raise ValueError("streams must be given with streams_per_person")
-            if unit == "event":
+            if protected == "event":
                 raise ValueError("streams_per_person must not be given with unit event")
             checks.integer("streams_per_person", streams_per_person, minimum=1)
         checks.one_of("method", method, tuple(METHODS))
-        _check_needs(method, unit, has_end=end is not None, limited=visits_per_person is not None)
+        _check_needs(method, protected, has_end=end is not None, limited=visits_per_person is not None)
         self.shards = check_shards(shards)
-        self.streams_per_person = min(streams_per_person or 1, len(self.rules.streams)) if unit == "person" else None
+        self.streams_per_person = (
+            min(streams_per_person or 1, len(self.rules.streams)) if protected == "person" else None
+        )
         self.mechanism = mechanisms.SetCardinality(
             epsilon=epsilon,
             delta=delta,
-            unit="user" if unit == "person" else unit,  # as noise labels have it
+            unit="user" if protected == "person" else protected,  # as noise labels have it
             horizon=self.steps.count,
             max_updates=max_updates,
             visits_per_person=visits_per_person,
             mode=METHODS[method],
             streams_per_person=self.streams_per_person or 1,
-            streams=len(self.rules.streams) if unit == "person" and neighbouring == "replace_one" else None,
+            streams=len(self.rules.streams) if protected == "person" and neighbouring == "replace_one" else None,
             neighbouring=neighbouring,
             beta=beta,
         )
