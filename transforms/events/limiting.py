@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.side_by_side import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import HolderBatch, StepKey, sealed_batch
+from privstream.transforms.batches import HolderBatch, StepKey, seal_encoded, sealed_batch
 from privstream.transforms.events.bounding import first_of_run, place_in_run, split_by_item
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.late import late_in_streams
@@ -45,6 +45,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
     Args:
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
+        by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         participations: int | None = None,
         streams: int | None = None,
         domain: Domain | None = None,
+        by_people: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
         self.noise = noise
         self.item_shards = item_shards
+        self.by_people = by_people
         self.participations = participations
         self.streams = streams
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
@@ -83,7 +86,11 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
-        outputs = list(self._by_group(step, held, kept))
+        if self.by_people:
+            rest = held.take(np.flatnonzero(kept)).to_bytes()
+            outputs = [(key, seal_encoded(StepKey("", step, 0), rest))]
+        else:
+            outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
 

@@ -15,7 +15,13 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
+from privstream.mechanisms.privacy.caveats import (
+    KEYED_NOISE,
+    contributions_hashed,
+    items_hashed,
+    people_hashed,
+    streams_hashed,
+)
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
@@ -194,7 +200,7 @@ class TopKWithGap(PrivateTransform):
                 neighbouring=self.neighbouring,
                 beta=self.beta,
                 bounded_keys=MOST_ITEMS,
-            ),
+            ).with_list(),
             top=top,
             steps=self.steps,
             noise=self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases),
@@ -274,6 +280,8 @@ class TopKWithGap(PrivateTransform):
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]  # numbers of FoundKeys are hashes of items
         if not listed:
             caveats.append(items_hashed(self.neighbouring))
+        if isinstance(self.answer, FoundItems) and self.answer.mechanism.listed:
+            caveats.append(contributions_hashed(self.neighbouring))
         if self._streams_limit is not None:
             caveats.append(streams_hashed(self.neighbouring))
         return replace(
@@ -325,6 +333,7 @@ class TopKWithGap(PrivateTransform):
         self.answer.calibrate()
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
+        lists = isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0
         item_shards = self.shards if self.domain is None else 1
         split = SplitEvents(
             **common,
@@ -340,7 +349,7 @@ class TopKWithGap(PrivateTransform):
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=item_shards,
-            by_people=limits,
+            by_people=limits or lists,
             domain=self.domain,
         )
         keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
@@ -354,6 +363,7 @@ class TopKWithGap(PrivateTransform):
                 participations=self._participations,
                 streams=self._streams_limit,
                 domain=self.domain,
+                by_people=lists,
             )
             held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
