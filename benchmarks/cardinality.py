@@ -21,10 +21,9 @@ from matplotlib.figure import Figure
 from privstream.mechanisms import SeededNoise, SetCardinality
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
-from privstream.transforms.cardinality.members import CHANGE, TrackMembers
-from privstream.transforms.cardinality.presence_rules import SplitPresence, last_presence
+from privstream.transforms.cardinality.members import CHANGE, SplitPresence, TrackMembers, last_presence
 from privstream.transforms.events.record_batches import read_batch
-from privstream.transforms.timing.public_clock import STEP, parts_of
+from privstream.transforms.timing.clocked import STEP, parts_of
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3
 STEPS, UPDATES = 1024, 100_000

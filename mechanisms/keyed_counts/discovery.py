@@ -10,8 +10,7 @@ from functools import cached_property
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
 from privstream.mechanisms.keyed_counts.factors import BandedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
-from privstream.mechanisms.privacy.accounting import SlackCurve
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 
 MOST_SCALES = 9
 """Lengths of blocks: 1, 2, 4, .. up to 256 windows."""

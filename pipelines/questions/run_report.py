@@ -10,7 +10,7 @@ from privstream.mechanisms.accuracy import Coverage
 from privstream.pipelines.questions.spec import MUCH, NOT_ASKED, Excess, QuestionSpec
 from privstream.pipelines.sinks.writers import COMPLETE
 from privstream.pipelines.terminal import NOTE, WARNING
-from privstream.transforms.events.limit_counter import PARTS
+from privstream.transforms.events.bounding import PARTS
 
 OUTSIDE = {
     "events_outside_run": "events outside of the windows of the run",

@@ -36,12 +36,12 @@ from privstream.pipelines.runners.local_runner import (
 )
 from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
-from privstream.transforms.events import set_aside_log
+from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
 GRACE_SECONDS = 5
-RUNNER_LOGGERS = ("apache_beam", "PrismRunner", set_aside_log.__name__)
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")

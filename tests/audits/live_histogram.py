@@ -14,9 +14,9 @@ from apache_beam.transforms.userstate import RuntimeTimer
 from apache_beam.transforms.window import TimestampedValue
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import StepKey
-from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
+from privstream.transforms.histograms.categories import BoundRows, LimitRows, SplitRows
+from privstream.transforms.timing.clocked import SEED, by_clock
 from privstream.transforms.timing.keyed_state import Cells, KeyedState
-from privstream.transforms.timing.public_clock import SEED, by_clock
 
 
 class State(list):

@@ -10,11 +10,9 @@ from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts, SparseVectorAlerts
-from privstream.transforms.alerts.counts import ONE_RUN, CountMeeting, MeetRules
-from privstream.transforms.alerts.measurements import KeyMeasurements, TestMeasurements
-from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.batches import EventBatch, Names, StepKey
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.alerts.measurement_alerts import KeyMeasurements, TestMeasurements
+from privstream.transforms.alerts.threshold_tests import ONE_RUN, CountMeeting, MeetRules, TestCounts
+from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
 
 pytestmark = pytest.mark.slow
 

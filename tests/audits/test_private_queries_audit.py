@@ -6,8 +6,7 @@ from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, PrivateQueries
 from privstream.transforms.batches import EventBatch, Names, encode
-from privstream.transforms.queries.answering import SparseQuery
-from privstream.transforms.queries.counting import CountRecords, decode_counts
+from privstream.transforms.queries.answering import CountRecords, SparseQuery, decode_counts
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,9 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.batches import EventBatch, Names, StepKey
+from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
-from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.public_clock import parts_of
+from privstream.transforms.timing.clocked import parts_of
 from privstream.transforms.top_k.ranking import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow

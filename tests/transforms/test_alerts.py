@@ -27,9 +27,8 @@ from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms import Alert, AlertRule, SparseVectorAlerts
-from privstream.transforms.alerts.counts import ONE_RUN, MeetRules, encode_counts
-from privstream.transforms.alerts.threshold_tests import TestCounts
-from privstream.transforms.timing.public_clock import SEED, stepped
+from privstream.transforms.alerts.threshold_tests import ONE_RUN, MeetRules, TestCounts, encode_counts
+from privstream.transforms.timing.clocked import SEED, stepped
 from tiny_runner import Stage
 
 SEED_OF_EVENTS = 5

@@ -7,7 +7,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from every_runner import one_job
 from examples import example
-from privstream.transforms.timing.on_time_markers import NO_TIME
+from privstream.transforms.timing.on_time import NO_TIME
 from runner_harness import run
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400

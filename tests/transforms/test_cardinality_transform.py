@@ -34,9 +34,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms import SetCardinality
 from privstream.transforms.batches import StepKey
-from privstream.transforms.cardinality.membership_log import MembershipLog, Stays
-from privstream.transforms.cardinality.presence_rules import last_presence
-from privstream.transforms.timing.public_clock import StartClocks, by_clock
+from privstream.transforms.cardinality.members import MembershipLog, Stays, last_presence
+from privstream.transforms.timing.clocked import StartClocks, by_clock
 from tiny_runner import Stage, call_all, dofns_of
 
 EACH = pytest.mark.parametrize("name", CONFIGURATIONS)

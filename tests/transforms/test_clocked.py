@@ -10,20 +10,22 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from every_runner import Streamed, one_job
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing import clocked, keyed_state, public_clock
-from privstream.transforms.timing.clocked import CHUNK, ClockedSteps, SingleSteps
-from privstream.transforms.timing.on_time_markers import NO_TIME
-from privstream.transforms.timing.public_clock import (
+from privstream.transforms.timing import clocked, keyed_state
+from privstream.transforms.timing.clocked import (
+    CHUNK,
     MOST_WINDOWS,
     SEED,
+    ClockedSteps,
+    SingleSteps,
     WithClock,
     by_clock,
     clock_of,
     on_clocks,
     stepped,
 )
+from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND, Steps
 from tiny_runner import Stage
 
@@ -219,7 +221,7 @@ def test_a_batch_outside_of_the_run_is_refused():
 @pytest.mark.parametrize("seed", range(12))
 def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, together, monkeypatch):
     chance = random.Random(seed)
-    monkeypatch.setattr(public_clock, "CLOCKS", 2)
+    monkeypatch.setattr(clocked, "CLOCKS", 2)
     monkeypatch.setattr(clocked, "SEGMENT_BYTES", chance.choice([1, 20, 1000]))
     streams = MANY[: chance.randrange(1, 7)] if together else STREAMS
     monkeypatch.setattr(keyed_state, "PART_BYTES", chance.choice([1, 100, keyed_state.PART_BYTES]))
@@ -261,7 +263,7 @@ def test_a_step_that_was_handled_takes_nothing_more():
 
 
 def test_late_batches_of_streams_that_share_a_clock_are_set_aside_one_by_one(monkeypatch):
-    monkeypatch.setattr(public_clock, "CLOCKS", 1)
+    monkeypatch.setattr(clocked, "CLOCKS", 1)
     steps = steps_of(50)
     stage = Stage(Tell(steps=steps, timer_offset=0, streams=("a", "b")), random.Random(5))
     stage.feed([(clock_of("a").encode(), SEED)])

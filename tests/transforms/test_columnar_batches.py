@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -21,7 +21,7 @@ from privstream.transforms.batches import (
     string_buffers,
     unseal,
 )
-from privstream.transforms.timing.on_time_markers import count_markers, digest, join_markers
+from privstream.transforms.timing.on_time import count_markers, digest, join_markers
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = st.builds(StepKey, TEXT, st.integers(0, 2**62), st.integers(0, 2**32 - 1))

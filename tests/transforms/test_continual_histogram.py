@@ -24,15 +24,13 @@ from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import StepKey
-from privstream.transforms.histograms.events import Categories
-from privstream.transforms.histograms.people import first_rows
-from privstream.transforms.timing.clocked import ClockedSteps
-from privstream.transforms.timing.public_clock import StartClocks, by_clock, clock_of
+from privstream.transforms.histograms.categories import Categories, first_rows
+from privstream.transforms.timing.clocked import ClockedSteps, StartClocks, by_clock, clock_of
 from tiny_runner import Stage, call_all, dofns_of
 
 ALL = [*CONFIGURATIONS, *FLAGS]

@@ -9,15 +9,15 @@ from alert_workloads import COMMON, COUNTED, KEY, RULES, random_events, referenc
 from event_forms import as_arrow, as_rows, run_bounded
 from every_runner import of_elements, one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import ENDED
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
-from privstream.transforms.alerts.counts import ONE_RUN, encode_counts
 from privstream.transforms.alerts.rules import describe
-from privstream.transforms.timing.public_clock import SEED, stepped
+from privstream.transforms.alerts.threshold_tests import ONE_RUN, encode_counts
+from privstream.transforms.timing.clocked import SEED, stepped
 from tiny_runner import Stage
 
 SEED_OF_EVENTS = 5

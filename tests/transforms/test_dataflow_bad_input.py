@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 from every_runner import of_stream, one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
-from privstream.transforms.events import set_aside_log
+from privstream.transforms.events import dead_letters
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY), "count_share": 0.0}
@@ -186,8 +186,8 @@ PRIVATE = [
 @pytest.mark.parametrize("batch", PRIVATE)
 def test_reasons_and_logs_quote_nothing_private(batch, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.DEBUG, set_aside_log.__name__)  # runs that failed in this process have silenced it
-    monkeypatch.setattr(set_aside_log, "SECONDS_BETWEEN_LINES", 0)
+    caplog.set_level(logging.DEBUG, dead_letters.__name__)  # runs that failed in this process have silenced it
+    monkeypatch.setattr(dead_letters, "SECONDS_BETWEEN_LINES", 0)
     (letter,) = run(transform("plain"), [batch]).elements("dead")
     said = caplog.text + letter.reason
     assert f"1 because {letter.reason}" in caplog.text

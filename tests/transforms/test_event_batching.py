@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import EventBatch, StepKey, decode
-from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")

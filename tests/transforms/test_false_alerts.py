@@ -8,7 +8,7 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.transforms import AlertRule, MeasurementAlerts, SparseVectorAlerts
 from privstream.transforms.alerts.count_tests import CompareCounts
-from privstream.transforms.alerts.counts import encode_counts
+from privstream.transforms.alerts.threshold_tests import encode_counts
 
 KEY = bytes(range(32))
 NOBODY = Holdings(step=0, users=np.empty(0, np.uint64), items=np.empty(0, np.uint64))

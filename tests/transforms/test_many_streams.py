@@ -13,14 +13,13 @@ from counts_workloads import ITEMS, WINDOWS, expected
 from event_forms import crowd_at
 from every_runner import of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
-from privstream.transforms import KeyedCounts, ShiftingHeavyHitters, stream_groups
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal
+from privstream.transforms import KeyedCounts, ShiftingHeavyHitters, batches
+from privstream.transforms.batches import GROUPS, CountBatch, HolderBatch, InStreams, Names, StepKey, seal
 from privstream.transforms.counts import publishing
-from privstream.transforms.heavy_hitters.status_pruning import by_shard
-from privstream.transforms.stream_groups import GROUPS, InStreams
+from privstream.transforms.heavy_hitters.by_status import by_shard
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
 from workloads import COMMON, KEY, SECOND, START
@@ -70,7 +69,7 @@ def test_the_order_of_rows_says_nothing_of_who_was_first(name):
         rows = drive_at_once(made, [early, *crowd], random.Random(1)).rows
         assert not [row for row in rows if int(row.window_end) <= START + 30]
         orders.add(tuple((row.stream, row.item) for row in rows if int(row.window_end) == START + 40))
-    streams = {stream_groups.group_of(stream) for stream in ("s", "t")}
+    streams = {batches.group_of(stream) for stream in ("s", "t")}
     assert len(streams) == 1 and len(orders) == 1
     assert len(orders.pop()) == 8
 
@@ -79,8 +78,8 @@ def test_the_order_of_rows_says_nothing_of_who_was_first(name):
 @pytest.mark.parametrize("groups", [1, 64])
 def test_the_number_of_groups_changes_no_count(name, groups, monkeypatch):
     made, given = counts(name), events(2)
-    monkeypatch.setattr(stream_groups, "GROUPS", groups)
-    caches = (stream_groups._short_group, tiny_runner.dofns_of)
+    monkeypatch.setattr(batches, "GROUPS", groups)
+    caches = (batches._short_group, tiny_runner.dofns_of)
     for cache in caches:
         cache.cache_clear()
     try:
@@ -175,7 +174,7 @@ def test_streams_have_no_keys_of_their_own_in_the_last_stage(name):
 def of_group(number, group="3"):
     """Return so many names of streams of a group."""
     names = (f"n{i}" for i in itertools.count())
-    return list(itertools.islice((name for name in names if stream_groups.group_of(name) == group), number))
+    return list(itertools.islice((name for name in names if batches.group_of(name) == group), number))
 
 
 def test_a_step_writes_what_it_changed_and_not_all_streams_of_a_group():
@@ -238,7 +237,7 @@ def test_records_and_state_of_an_earlier_version_are_refused():
 def test_state_that_was_written_for_other_streams_is_refused():
     publish = tiny_runner.dofns_of(counts("start"))["PublishCounts"]
     other = tiny_runner.dofns_of(counts("start", streams=STREAMS[:-2]))["PublishCounts"]
-    key = f"0000{stream_groups.group_of(STREAMS[0])}".encode()
+    key = f"0000{batches.group_of(STREAMS[0])}".encode()
     written = publish.encode(publish.initial(key))
     assert publish.decode(key, written).pairs.keys.tolist() == []
     with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):

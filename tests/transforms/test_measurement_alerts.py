@@ -14,7 +14,7 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.transforms import AlertRule, Measurement, MeasurementAlerts
-from privstream.transforms.alerts.measurements import KeepMeasurements, KeyMeasurements, TestMeasurements
+from privstream.transforms.alerts.measurement_alerts import KeepMeasurements, KeyMeasurements, TestMeasurements
 from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"

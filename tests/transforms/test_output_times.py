@@ -21,9 +21,8 @@ from event_forms import stamped
 from every_runner import Streamed, one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import AlertRule, HeavyHitter, Measurement, MeasurementAlerts, ShiftingHeavyHitters
-from privstream.transforms.timing.holds import set_timer
+from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds
 
 SECOND = 1_000_000
 SEED = 5

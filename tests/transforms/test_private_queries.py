@@ -12,13 +12,12 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from every_runner import one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.queries.answering import LATE, QUERY, AnswerQueries, SparseQuery
-from privstream.transforms.queries.counting import ONE_KEY, encode_counts
+from privstream.transforms.queries.answering import LATE, ONE_KEY, QUERY, AnswerQueries, SparseQuery, encode_counts
 from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"

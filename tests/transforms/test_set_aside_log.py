@@ -8,11 +8,11 @@ import pytest
 import runner_harness
 from apache_beam.transforms.window import TimestampedValue
 from examples import ONE_OF_EACH, example, with_inputs
-from privstream.transforms.events import set_aside_log
-from privstream.transforms.events.set_aside_log import SetAsideLog
+from privstream.transforms.events import dead_letters
+from privstream.transforms.events.dead_letters import SetAsideLog
 
 SECRET = "zaphod"
-LOGGER = set_aside_log.__name__
+LOGGER = dead_letters.__name__
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def test_few_reasons_are_named(caplog):
 @pytest.fixture
 def fresh(monkeypatch):
     """Start with a log that has written nothing."""
-    log = set_aside_log.LOG
+    log = dead_letters.LOG
     log.flush()
     monkeypatch.setattr(log, "_last", None)
     monkeypatch.setattr(log, "_read", 0)

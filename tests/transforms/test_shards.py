@@ -4,7 +4,7 @@ from collections import Counter
 
 import mmh3
 import pytest
-from privstream.transforms.events.shards import EVENLY_SPREAD, MOST_SHARDS, people_key
+from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, people_key
 
 GROUPS = 128  # of keys, in Flink's jobs of up to 85 slots
 

@@ -8,11 +8,10 @@ import tiny_runner
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.batches import HolderBatch, Names, StepKey, seal, seal_encoded
-from privstream.transforms.events.limiting import BoundAcrossWindows
-from privstream.transforms.heavy_hitters.monitoring import MonitorStream
-from privstream.transforms.heavy_hitters.statuses import DecideStatuses
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal, seal_encoded
+from privstream.transforms.events.bounding import BoundAcrossWindows
+from privstream.transforms.heavy_hitters.by_monitor import MonitorStream
+from privstream.transforms.heavy_hitters.by_status import DecideStatuses
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, random_events, transform

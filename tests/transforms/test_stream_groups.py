@@ -10,15 +10,26 @@ import slow_reference
 import tiny_runner
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import SnapshotError
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import ShiftingHeavyHitters, stream_groups
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, seal_encoded, unseal
-from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms import ShiftingHeavyHitters, batches
+from privstream.transforms.batches import (
+    GROUPS,
+    EventBatch,
+    HolderBatch,
+    InStreams,
+    Names,
+    StepKey,
+    encode,
+    group_of,
+    seal_encoded,
+    seal_parts,
+    unseal,
+)
+from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.limiting import BoundAcrossWindows
-from privstream.transforms.stream_groups import GROUPS, InStreams, group_of, seal_parts
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps
 from workloads import COMMON, KEY, SECOND, START, random_events, transform
 
@@ -88,7 +99,7 @@ def test_a_record_of_a_version_with_a_key_for_each_stream_is_refused():
 @given(ROWS, st.integers(1, 5))
 def test_parts_of_a_batch_are_small_and_lose_nothing(rows, most):
     batch = held([row[1:] for row in rows])
-    with mock.patch.object(stream_groups, "MOST_ROWS", most):
+    with mock.patch.object(batches, "MOST_ROWS", most):
         parts = [unseal(HolderBatch, part) for part in seal_parts(StepKey("s", 1, 2), batch)]
     assert len(parts) == max(1, -(-len(batch.users) // most))
     assert all(len(part.users) <= most for part in parts)
@@ -101,7 +112,7 @@ def test_parts_of_a_batch_are_small_and_lose_nothing(rows, most):
 def test_the_size_of_parts_changes_no_row(monkeypatch):
     made, events = transform("public streams"), random_events("public streams", random.Random(5))
     expected = slow_reference.heavy_hitters(made, events)
-    monkeypatch.setattr(stream_groups, "MOST_ROWS", 2)
+    monkeypatch.setattr(batches, "MOST_ROWS", 2)
     chain = tiny_runner.run_chain(made, events, random.Random(1), crashes=0.2)
     assert expected
     assert sorted(chain.rows) == expected
@@ -114,8 +125,8 @@ def test_the_size_of_parts_changes_no_row(monkeypatch):
 def test_the_number_of_groups_changes_no_row(name, groups, monkeypatch):
     made, events = transform(name), random_events(name, random.Random(5))
     expected = slow_reference.heavy_hitters(made, events)
-    monkeypatch.setattr(stream_groups, "GROUPS", groups)
-    caches = (stream_groups._short_group, tiny_runner.dofns_of)
+    monkeypatch.setattr(batches, "GROUPS", groups)
+    caches = (batches._short_group, tiny_runner.dofns_of)
     for cache in caches:
         cache.cache_clear()
     try:
@@ -200,7 +211,7 @@ def test_a_stream_takes_along_the_texts_of_its_own_items_alone():
 
 
 def test_long_names_of_streams_are_not_kept_at_hand():
-    before = stream_groups._short_group.cache_info().currsize
-    long, short = ("x" * (stream_groups.SHORT + extra) for extra in (1, 0))
-    assert [group_of(name) for name in (long, short)] == [stream_groups._group(name) for name in (long, short)]
-    assert stream_groups._short_group.cache_info().currsize <= before + 1
+    before = batches._short_group.cache_info().currsize
+    long, short = ("x" * (batches.SHORT + extra) for extra in (1, 0))
+    assert [group_of(name) for name in (long, short)] == [batches._group(name) for name in (long, short)]
+    assert batches._short_group.cache_info().currsize <= before + 1

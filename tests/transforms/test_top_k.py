@@ -17,7 +17,7 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import Domain, RankedItem, TopKWithGap
-from privstream.transforms.timing.public_clock import StartClocks, clock_of, on_clocks
+from privstream.transforms.timing.clocked import StartClocks, clock_of, on_clocks
 from privstream.transforms.top_k.ranking import RankItems
 from slow_reference import bounded, hashed, limit_people
 from tiny_runner import Stage, call_all

@@ -9,13 +9,12 @@ from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
-from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
+from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, InStreams, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import Contributed, CountContributions
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.stream_counts import joined, unsealed_counts
-from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import added_up
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")

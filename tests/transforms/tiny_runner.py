@@ -29,9 +29,8 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.publishing import clock_names, on_clock
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.heavy_hitters.by_counts import count_holders
-from privstream.transforms.heavy_hitters.status_pruning import by_shard
-from privstream.transforms.timing.public_clock import SEED
-from privstream.transforms.timing.window_ends import ONE_KEY, PublishAtEnds, under_one_key
+from privstream.transforms.heavy_hitters.by_status import by_shard
+from privstream.transforms.timing.clocked import ONE_KEY, SEED, PublishAtEnds, under_one_key
 
 
 class WorkerLost(Exception):  # noqa: N818

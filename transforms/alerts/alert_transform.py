@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.alerts.count_tests import CountedAlerts
-from privstream.transforms.alerts.false_alerts import FalseAlerts, in_words
+from privstream.transforms.alerts.rules import FalseAlerts, in_words
 from privstream.transforms.alerts.status_tests import StatusAlerts
 from privstream.transforms.alerts.threshold_tests import AlertPlan
 from privstream.transforms.events.private_transform import PrivateTransform

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,8 +16,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.alerts.alert_transform import (
     BUDGETS,
@@ -25,26 +25,76 @@ from privstream.transforms.alerts.alert_transform import (
     SURE,
     AlertTransform,
 )
-from privstream.transforms.alerts.choice import choose_lasting
 from privstream.transforms.alerts.count_tests import CompareCounts, CountedAlerts
-from privstream.transforms.alerts.counts import CountMeeting, MeetRules
-from privstream.transforms.alerts.false_alerts import FalseAlerts, advice_on, false_alerts
-from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
+from privstream.transforms.alerts.rules import AlertRule, FalseAlerts, advice_on, check_rules, describe, false_alerts
 from privstream.transforms.alerts.status_tests import DecideRules, StatusAlerts, rank_rules
-from privstream.transforms.alerts.threshold_tests import AlertPlan, TestCounts
+from privstream.transforms.alerts.threshold_tests import AlertPlan, CountMeeting, MeetRules, TestCounts
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import SplitEvents
+from privstream.transforms.events.bounding import BoundAcrossWindows
 from privstream.transforms.events.coverage import people_who_count, streams_of_person
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, check_streams
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import Alert
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.public_clock import WithClock
+from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+
+BETTER = 0.75
+"""A method without a number in each row must need so much less than one that has them."""
+
+BY_NAME = "sparse_vector, which stops when its budget is spent, is taken by its name alone"
+
+
+def choose_lasting(
+    makers: Mapping[str, Callable[[], CountedAlerts | StatusAlerts | None]], plan: AlertPlan
+) -> tuple[str, CountedAlerts | StatusAlerts]:
+    """Return the method that "auto" takes, by its name: "counts" or "status".
+
+    Compared is how far apart two kinds of numbers must be, between which a threshold lies: usual ones, which with
+    probability 1 - beta give no alert in the whole run, and those that last d windows and with probability one half
+    give an alert in at least half of them; as the mean of its logarithm over d = 1, 4, 16, .. up to all windows. Status
+    has numbers only where an alert starts or ends, so it must be a quarter better. Where a rule has at_most, people are
+    charged until nobody is left and the rule is met for good: then status is not taken, unless a rule has `until`,
+    which asks for it. All this depends on public parameters alone.
+
+    Args:
+        makers: what makes each method; raises a ValueError where its parameters do not allow it.
+        plan: what is tested.
+
+    Raises:
+        ValueError: neither can answer.
+    """
+    found: dict[str, CountedAlerts | StatusAlerts] = {}
+    reasons = []
+    ends = any(rule.until is not None for rule in plan.rules)
+    for name in ("status", "counts") if ends else ("counts", "status"):
+        try:
+            method = makers[name]()
+        except ValueError as reason:
+            reasons.append(str(reason))
+            continue
+        if isinstance(method, StatusAlerts) and method.runs_dry and not ends:
+            reasons.append("with a rule that has at_most, status is taken by its name alone")
+        elif method is not None:
+            found[name] = method
+    if not found:
+        raise ValueError("; ".join([*reasons, BY_NAME]))
+    if len(found) == 1:
+        return found.popitem()
+    return min(found.items(), key=lambda item: _needed(item[1], plan))
+
+
+def _needed(method: CountedAlerts | StatusAlerts, plan: AlertPlan) -> float:
+    """Return the mean of logarithms by which methods are compared."""
+    windows = method.windows or 1
+    tests = plan.tests(windows)
+    durations = [4**power for power in range(windows.bit_length()) if 4**power <= windows]
+    logs = [math.log(max(1.0, method.distance(duration, tests))) for duration in durations]
+    return math.fsum(logs) / len(logs) - (math.log(BETTER) if isinstance(method, StatusAlerts) else 0.0)
+
 
 FEW_HITS = 4
 """So often a person is charged for statuses at most, if nobody says how often."""

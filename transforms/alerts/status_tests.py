@@ -10,23 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Limit
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.threshold_tests import AlertPlan
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
-from privstream.transforms.events.bounding import place_in_run
+from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey, decode, encode
+from privstream.transforms.events.bounding import LimitCounter, place_in_run
 from privstream.transforms.events.coverage import charged_out
-from privstream.transforms.events.late import late_letter
-from privstream.transforms.events.limit_counter import LimitCounter
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
-from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.public_clock import on_clocks
+from privstream.transforms.timing.clocked import SingleSteps, on_clocks
 from privstream.transforms.timing.steps import Steps
 
 USED_UP = (

@@ -2,30 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
 import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
+from privstream.mechanisms.cardinality.algorithms import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, events_hashed, people_hashed, streams_hashed
 from privstream.transforms.batches import Keyed
-from privstream.transforms.cardinality.members import TrackMembers
-from privstream.transforms.cardinality.presence_rules import FOR_EVER, LastPresence, PresenceRules, SplitPresence
-from privstream.transforms.cardinality.publishing import PublishCardinality
+from privstream.transforms.cardinality.members import (
+    CHANGE,
+    FOR_EVER,
+    LastPresence,
+    PresenceRules,
+    SplitPresence,
+    TrackMembers,
+)
 from privstream.transforms.events.coverage import FIRST, people_who_count, streams_of_person, together
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import check_shards
 from privstream.transforms.rows import CardinalityEstimate
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.public_clock import WithClock
+from privstream.transforms.timing.clocked import ClockedSteps, Outputs, WithClock
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
+
+NO_BOUND = -1
+
+
+class PublishCardinality(ClockedSteps, state="publish_cardinality"):
+    """Per stream: run the mechanism through every window, and publish its estimates."""
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        timer_offset: int,
+        streams: tuple[str, ...],
+        mechanism: mechanisms.SetCardinality,
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+        self.mechanism = mechanism
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "estimates_published")
+        self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count and describe changes that come too late, which no runner that keeps its watermark lets happen."""
+        self.late.inc()
+        yield late_letter(self.steps, step, "late change", "")
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
+    ) -> tuple[CardinalityState, Outputs]:
+        """Estimate in all windows from `first` to `last`."""
+        stream = key.decode()
+        changes = np.zeros(last - first + 1, np.int64)
+        for step, found in batches.items():
+            if first <= step <= last:
+                changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        state, published = self.mechanism.run(state, changes, noise)
+        outputs: list[tuple[int, CardinalityEstimate]] = []
+        columns = (column.tolist() for column in published)
+        for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
+            start, end = self.steps.bounds(step)
+            row = CardinalityEstimate(stream, start, end, estimate, NO_BOUND if exhausted else bound)
+            outputs.append((step, row))
+        self.published.inc(len(outputs))
+        self.exhausted.inc(int(published.exhausted.sum()))
+        return state, outputs
+
 
 METHODS = {
     "auto": "auto",

@@ -9,19 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SourcesByName
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
+from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, StepKey, sealed_batch
+from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, StepKey, sealed_batch
 from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_group
-from privstream.transforms.events.bounding import first_of_run, place_in_run
+from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
+from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_in_streams
-from privstream.transforms.events.limit_counter import LimitCounter
-from privstream.transforms.stream_groups import InStreams
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 

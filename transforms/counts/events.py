@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from privstream.transforms.batches import CountBatch, EventBatch, Keyed, StepKey
+from privstream.transforms.batches import CountBatch, EventBatch, InStreams, Keyed, StepKey
 from privstream.transforms.counts.stream_counts import add_up, sealed_counts
+from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_in_streams
-from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.step_batches import OnTimeBatches
+from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
 
 

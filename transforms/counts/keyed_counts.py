@@ -15,8 +15,13 @@ from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import (
+    KEYED_NOISE,
+    PrivacyGuarantee,
+    contributions_hashed,
+    items_hashed,
+    people_hashed,
+)
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists
@@ -24,16 +29,15 @@ from privstream.transforms.counts.events import CountEvents
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
-from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
 
 MOST_IN_WINDOW = 65_535

@@ -16,29 +16,36 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import CountBatch, Keyed, Names, StepKey, sealed_batch, sealed_key, string_buffers
+from privstream.transforms.batches import (
+    CountBatch,
+    InStreams,
+    Keyed,
+    Names,
+    StepKey,
+    group_of,
+    sealed_batch,
+    sealed_key,
+    string_buffers,
+)
 from privstream.transforms.counts.finished import rise_columns
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.pairs import Pairs
 from privstream.transforms.counts.stream_counts import StreamCounts, joined, unsealed_counts
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import KeyCount, KeySum
-from privstream.transforms.stream_groups import InStreams, group_of
-from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.on_time_markers import digest
+from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
+from privstream.transforms.timing.on_time import digest
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.public_clock import STEP, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds, Follow
 
 SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from privstream.transforms.batches import CountBatch, Keyed, StepKey, seal_encoded, sealed_batch
+from privstream.transforms.batches import CountBatch, InStreams, Keyed, StepKey, group_of, seal_encoded, sealed_batch
 from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.stream_groups import InStreams, group_of
 
 StreamCounts = InStreams[CountBatch]
 

@@ -1,14 +1,23 @@
-"""What happens to records that cannot be used: they leave the pipeline by an output of their own."""
+"""Records that cannot be used, or come too late: they leave the pipeline by an output of their own, and are logged."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import apache_beam as beam
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
+from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, StepKey
 from privstream.transforms.events.broken_rule import BrokenRuleError
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.steps import Steps
 
 DEAD_LETTERS = "dead_letters"
 """Tag of the output for records that cannot be used."""
@@ -54,3 +63,118 @@ def text_of(element: Any) -> str:
         return repr(element).encode("utf-8", "backslashreplace").decode()
     except Exception:  # it may be anything, and what cannot be shown must not end the run
         return f"a {type(element).__name__} that cannot be shown"
+
+
+REASON = "time must not be later than the end of the window plus the allowed lateness"
+
+
+def late_letter(steps: Steps, step: int, source: str, record: str, stream: str = "") -> Any:
+    """Return a dead letter about what came too late for a window, of a stream if it has a name."""
+    start, end = steps.bounds(step)
+    position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
+    return TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, source, position, record))
+
+
+def late_events(steps: Steps, key: StepKey, batch: EventBatch | HolderBatch, domain: Domain | None) -> Iterator[Any]:
+    """Describe late events by stream, window and item; the person is known only as a keyed hash here, and left out."""
+    for item in batch.items.tolist():
+        record = batch.names[item] if domain is None else domain[item]
+        yield late_letter(steps, key.step, "late event", record, key.stream)
+
+
+def late_in_streams(
+    steps: Steps, key: StepKey, held: InStreams[EventBatch] | InStreams[HolderBatch], domain: Domain | None
+) -> Iterator[Any]:
+    """Describe late events of several streams."""
+    for stream, batch in held.each():
+        yield from late_events(steps, key._replace(stream=stream), batch, domain)
+
+
+SECONDS_BETWEEN_LINES = 60
+REASONS_NAMED = 5
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class SetAsideLog:
+    """Counts the records that a worker process has read and set aside, and logs the first ones and then once a minute.
+
+    *Privacy*: lines say how many records break which rule; they are exact, and for operators alone, like counters.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reasons: Counter[str] = Counter()
+        self._read = 0
+        self._last: float | None = None
+
+    def read(self, records: int) -> None:
+        """Count records that were read, whether they can be used or not."""
+        with self._lock:
+            self._read += records
+
+    def add(self, reasons: Counter[str]) -> None:
+        """Count records that were set aside, and log what has not been logged unless a line came lately."""
+        with self._lock:
+            self._reasons += reasons
+            now = self._clock()
+            if self._last is None or now - self._last >= SECONDS_BETWEEN_LINES:
+                self._write(now)
+
+    def flush(self) -> None:
+        """Log what has not been logged, and forget what was read: the worker ends, and another pipeline may follow."""
+        with self._lock:
+            self._write(self._clock())
+            self._read = 0
+
+    def _write(self, now: float) -> None:
+        """Write a line about all since the last one."""
+        number = self._reasons.total()
+        if not number:
+            return
+        read = f" of {self._read:,}" if self._read >= number else ""
+        named = self._reasons.most_common(REASONS_NAMED)
+        parts = [f"{times:,} because {reason}" for reason, times in named]
+        if rest := number - sum(times for _, times in named):
+            parts.append(f"{rest:,} for other reasons")
+        _LOGGER.warning(
+            "privstream: %s%s records could not be used: %s; with_dead_letters() gives them",
+            f"{number:,}",
+            read,
+            ", ".join(parts),
+        )
+        self._reasons.clear()
+        self._read, self._last = 0, now
+
+
+LOG = SetAsideLog()
+"""That of this process."""
+
+
+class LogSetAside(beam.DoFn):
+    """Tell the log what a stage sets aside."""
+
+    def __init__(self) -> None:
+        self._reasons: Counter[str] = Counter()
+
+    def start_bundle(self) -> None:
+        """Start with nothing."""
+        self._reasons = Counter()
+
+    def process(self, letter: DeadLetter) -> Iterator[None]:
+        """Count a dead letter."""
+        self._reasons[letter.reason] += 1
+        yield from ()
+
+    def finish_bundle(self) -> None:
+        """Pass on what was counted."""
+        if self._reasons:
+            LOG.add(self._reasons)
+
+    def teardown(self) -> None:
+        """Log what is left."""
+        LOG.flush()

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import broken_by
-from privstream.transforms.events.dead_letters import set_aside, text_of
-from privstream.transforms.events.set_aside_log import LOG
+from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.times import read_micros
 
 

@@ -16,17 +16,15 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, LogSetAside
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
 from privstream.transforms.events.event_rows import Event, ReadRows
-from privstream.transforms.events.set_aside_log import LogSetAside
-from privstream.transforms.events.streams import check_texts
+from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.timing.renewal import of_period
-from privstream.transforms.timing.runner_check import check_runner
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.keyed_state import check_runner
+from privstream.transforms.timing.steps import Steps, of_period
 
 ROWS = "rows"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
-from privstream.transforms.timing.on_time_markers import NO_TIME
+from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import MICROS, MILLISECOND
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}

@@ -18,7 +18,7 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.batches import CountBatch, HolderBatch, Keyed, Names, StepKey
+from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed, Names, StepKey
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, forgets, publish_counts
@@ -26,12 +26,11 @@ from privstream.transforms.counts.stream_counts import add_up, sealed_counts
 from privstream.transforms.events.coverage import JUST_FOUND, TOO_LARGE
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.streaks import with_streaks
+from privstream.transforms.heavy_hitters.by_monitor import with_streaks
 from privstream.transforms.methods import chance_of_half
 from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter, KeyCount
-from privstream.transforms.stream_groups import InStreams
+from privstream.transforms.timing.clocked import Follow
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.window_ends import Follow
 from scipy import special
 
 

@@ -2,30 +2,241 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.accuracy import EACH, Limit
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.accuracy import EACH, OUTSIDE, Limit
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
+from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.batches import Keyed
+from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Keyed, StepKey, group_of, seal_parts
+from privstream.transforms.events.bounding import LimitCounter, first_of_run
 from privstream.transforms.events.coverage import charged_out
+from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.empty_steps import EmitEmptySteps
-from privstream.transforms.heavy_hitters.item_pruning import PruneItems
-from privstream.transforms.heavy_hitters.monitoring import MonitorStream
-from privstream.transforms.heavy_hitters.streaks import with_streaks
 from privstream.transforms.methods import chance_of_half, least_people
-from privstream.transforms.rows import HeavyHitter
-from privstream.transforms.timing.on_time_markers import KeyedBatch
+from privstream.transforms.rows import CONTINUES, STARTED, HeavyHitter
+from privstream.transforms.timing.clocked import AtWindowEnds
+from privstream.transforms.timing.on_time import KeyedBatch, StepBatches, digest
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds
+
+
+def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
+    """Let reports go on that were there in the window before.
+
+    Args:
+        rows: those of a window, each as if it were the first of its item.
+        before: those that were published for the window before.
+    """
+    since = {(row.stream, row.item): row.since for row in before}
+    return [_after(row, since) for row in rows]
+
+
+def _after(row: HeavyHitter, since: dict[tuple[str, str], Timestamp]) -> HeavyHitter:
+    """Return a row that continues a report, if it does."""
+    first = since.get((row.stream, row.item))
+    return row if first is None else row._replace(since=first, status=CONTINUES)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemCounts:
+    """The items of each stream, stream after stream, in the order of items.
+
+    Attributes:
+        held: who has what.
+        order: its rows, in the order of streams and items.
+        items: uint64, shape (n,): distinct in each stream.
+        counts: int64, shape (n,): how many rows each of them has.
+        starts: the items of the i-th stream that has any are starts[i] to starts[i + 1].
+        streams: names of these streams.
+    """
+
+    held: InStreams[HolderBatch]
+    order: np.ndarray
+    items: np.ndarray
+    counts: np.ndarray
+    starts: list[int]
+    streams: list[str]
+
+    @classmethod
+    def of(cls, held: InStreams[HolderBatch]) -> ItemCounts:
+        """Count."""
+        codes = held.codes
+        order = np.lexsort((held.batch.items, codes))
+        first = np.flatnonzero(first_of_run(codes[order], held.batch.items[order]))
+        items, codes = held.batch.items[order][first], codes[order][first]
+        starts = np.flatnonzero(first_of_run(codes))
+        streams = [held.streams[code] for code in codes[starts].tolist()]
+        return cls(held, order, items, np.diff(np.append(first, len(order))), [*starts.tolist(), len(items)], streams)
+
+    @property
+    def runs(self) -> list[tuple[str, slice]]:
+        """The streams that have items, and which items are theirs."""
+        return [(name, slice(*ab)) for name, ab in zip(self.streams, itertools.pairwise(self.starts), strict=True)]
+
+    def could_exceed(self, monitor: ItemMonitor[Any], step: int, noise: NoiseSource) -> np.ndarray:
+        """Return which items may be hits, each tested once in each stream; `noise` is that of all streams."""
+        sources = [noise.derive("stream", stream) for stream in self.streams]
+        if monitor.domain_size is None and sources:
+            return monitor.could_exceed(step, self.items, self.counts, SideBySide(sources, self.starts))
+        # Each stream has its own items that are hits although nobody has them.
+        parts = zip(sources, self.runs, strict=True)
+        tested = [monitor.could_exceed(step, self.items[some], self.counts[some], s) for s, (_, some) in parts]
+        return np.concatenate([np.zeros(0, bool), *tested])
+
+    def having(self, kept: np.ndarray) -> InStreams[HolderBatch]:
+        """Return who has some of the items, given by a mask."""
+        return self.held.take(np.sort(self.order[np.repeat(kept, self.counts)]))
+
+
+class EmitEmptySteps(beam.DoFn):
+    """An empty batch for each step of a public stream in which an item is a hit even if nobody has it.
+
+    All of them are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
+    simpler, but not every runner holds the watermark for them.
+
+    Args:
+        shard: a shard that no person has.
+    """
+
+    def __init__(
+        self, *, monitor: ItemMonitor[Any], steps: Steps, noise: NoiseSource, streams: tuple[str, ...], shard: int
+    ) -> None:
+        self.monitor = monitor
+        self.steps = steps
+        self.noise = noise
+        self.streams = streams
+        self.shard = shard
+
+    def process(self, _: bytes) -> Iterator[KeyedBatch]:
+        """Look through all steps of the run, in every stream."""
+        for stream in self.streams:
+            nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
+            for step in self.steps_of(stream):
+                yield StepKey(group_of(stream), step, self.shard).to_bytes(), (digest(nobody), nobody)
+
+    def steps_of(self, stream: str) -> Iterator[int]:
+        """Find these steps."""
+        if self.steps.first is None or self.steps.end is None:
+            raise ValueError("start, and end or horizon, must be given to test a domain in every window")
+        step = self.steps.first
+        while step < self.steps.end:
+            end = min(self.steps.end, self.steps.last_alike(step) + 1)
+            noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+            later = step - self.steps.alike(step)  # than the steps of the mechanism
+            found = self.monitor.next_absent_hit(step - later, end - later, noise)
+            if found is not None:
+                yield found + later
+            step = end if found is None else found + later + 1
+
+
+class MonitorStage(OrderedSteps):
+    """Per stream, or shard of its items: steps of a monitor, in order.
+
+    Args:
+        monitor: the mechanism.
+        steps: the public windows.
+        noise: that of all streams.
+        timer_offset: how many stages have decided a step before this one does.
+        domain: the public list of items, if there is one.
+    """
+
+    def __init__(
+        self, *, monitor: Any, steps: Steps, noise: NoiseSource, timer_offset: int, domain: Domain | None = None
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.monitor = monitor
+        self.noise = noise
+        self.domain = domain
+        self.limited = LimitCounter("charged", steps)
+
+    def count_charged(self, step: int, active: np.ndarray) -> None:
+        """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
+        self.limited.add(step, len(active), len(active) - int(active.sum()))
+
+    def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
+        """Describe late holdings by item."""
+        return late_events(self.steps, key, batch, self.domain)
+
+
+class PruneItems(StepBatches, state="prune_items"):
+    """Per group of streams, step and shard of items: keep the items that may still be hits.
+
+    This changes no answer. The monitor counts only people who have charges left, so its count is at most the one taken
+    here, and both compare with the same hidden threshold.
+    """
+
+    def __init__(self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, timer_offset: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.monitor = monitor
+        self.noise = noise
+        self.tested = Metrics.counter("privstream", "items_tested")
+        self.kept = Metrics.counter("privstream", "items_near_heavy")
+
+    def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
+        """Test the items of one step of one shard; an empty step, in which nobody holds anything, goes on."""
+        held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
+        found = ItemCounts.of(held)
+        near = found.could_exceed(self.monitor, self.steps.alike(key.step), self.steps.renewed(self.noise, key.step))
+        self.tested.inc(len(near))
+        self.kept.inc(int(near.sum()))
+        for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *found.having(near).each()):
+            for part in seal_parts(key._replace(stream=stream), batch):
+                yield stream.encode(), part
+
+
+class MonitorStream(MonitorStage, state="monitor_stream"):
+    """Per stream: decide each step once, publish its hits, and log who was charged."""
+
+    monitor: ThresholdMonitor
+    hits = Metrics.counter("privstream", "hits_published")
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
+        """Run one step of the mechanism."""
+        held = HolderBatch.join([batch for _, batch in batches])
+        alike, source = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
+        stream = key.decode()
+        self.count_charged(step, holdings.active(state, self.monitor.max_hits))
+        hits, charges = self.monitor.decide(state, holdings, source.derive("stream", stream))
+        self.hits.inc(len(hits.items))
+        start, end = self.steps.bounds(step)
+        counts = hits.counts.tolist() or [None] * len(hits.items)
+        rows = [
+            HeavyHitter.in_time(
+                *(stream, start, end),
+                item=held.names[item] if self.domain is None else self.domain[item],
+                count=count,
+                count_stddev=self.monitor.count_stddev,
+                since=start,
+                status=STARTED,
+                spread=self.monitor.count_error(OUTSIDE),
+            )
+            for item, count in zip(hits.items.tolist(), counts, strict=True)
+        ]
+        segment = charges.to_bytes() if len(charges) else None
+        return Handled(state.add(charges), segment, rows)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
+        """Add up the log."""
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
+
+    def encode(self, state: UserCounters) -> list[bytes]:
+        """Write one entry per person."""
+        return state.compact().to_segments()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,285 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.transforms.batches import Keyed
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.sorted_runs import SEGMENT
+from privstream.transforms.batches import (
+    HolderBatch,
+    InStreams,
+    Keyed,
+    Names,
+    StepKey,
+    seal_encoded,
+    seal_parts,
+    sealed_batch,
+    string_buffers,
+)
+from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
-from privstream.transforms.heavy_hitters.status_pruning import PruneDownItems, by_shard
-from privstream.transforms.heavy_hitters.statuses import DecideStatuses
-from privstream.transforms.rows import HeavyHitter
-from privstream.transforms.timing.window_ends import AtWindowEnds
+from privstream.transforms.heavy_hitters.by_monitor import ByMonitor, ItemCounts, MonitorStage
+from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
+from privstream.transforms.timing.clocked import AtWindowEnds
+from privstream.transforms.timing.ordered import Handled
+
+NO_ITEMS = np.empty(0, np.uint64)
+NO_COUNTS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class MayBeUp:
+    """The items of a shard that may be up before a step, which is the one after the last in which somebody had one."""
+
+    step: int
+    items: np.ndarray
+
+
+MayBeUpIn = dict[str, MayBeUp]
+"""By stream; nothing may be up in others. An entry is never changed."""
+
+
+class PruneDownItems(MonitorStage, state="prune_down_items"):
+    """Per group of streams and shard of items: keep the items that may be up, or may go up.
+
+    This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
+    here, and both compare with the same hidden thresholds: what is up there may be up here. Everybody with such an item
+    is kept, since its end charges them, however few they are.
+
+    The log has, of each step, the streams in which something may be up, or no longer may.
+    """
+
+    monitor: StatusMonitor
+    tested = Metrics.counter("privstream", "items_tested")
+    kept = Metrics.counter("privstream", "items_near_heavy")
+
+    def handle(
+        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: MayBeUpIn
+    ) -> Handled:
+        """Prune one step of one shard; streams without rows, in which nobody has anything, go on."""
+        found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
+        kept, after, changed = self._test(step, found, state)
+        self.tested.inc(len(kept))
+        self.kept.inc(int(kept.sum()))
+        empty = InStreams.empty(HolderBatch, found.held.without_rows)
+        to = batches[0][0]
+        outputs = [
+            (stream.encode(), part)
+            for stream, batch in (*empty.each(), *found.having(kept).each())
+            for part in seal_parts(to._replace(stream=stream), batch)
+        ]
+        segment = _segment({stream: after[stream] for stream in changed}) if changed else None
+        return Handled(self._held(state | after), segment, outputs)
+
+    def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
+        """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
+        alike, noise = self.steps.alike(step), self.steps.renewed(self.noise, step)
+        listed = self.monitor.domain_size is not None
+        kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
+        following: MayBeUpIn = {}
+        changed: list[str] = []
+        for stream, some in (*found.runs, *((stream, slice(0)) for stream in found.held.without_rows)):
+            items, rising = found.items[some], kept[some]
+            before, after = NO_ITEMS, items[rising] if rising.any() else NO_ITEMS
+            if listed or stream in state:
+                source = noise.derive("stream", stream)
+                before = self._before(state.get(stream, self._nothing), alike, source)
+                after = self.monitor.may_be_up(alike, before, items, found.counts[some], source)
+                kept[some] = np.isin(items, np.union1d(before, after))
+            following[stream] = MayBeUp(alike + 1, after)
+            if len(before) or len(after):
+                changed.append(stream)
+        return kept, following, changed
+
+    @property
+    def _nothing(self) -> MayBeUp:
+        return MayBeUp(self.steps.first or 0, NO_ITEMS)
+
+    def _before(self, state: MayBeUp, step: int, noise: NoiseSource) -> np.ndarray:
+        """Return what may be up before a step, with items that went up while nobody here had anything."""
+        items, at = state.items, self.monitor.next_absent_hit(state.step, step, noise)
+        while at is not None:
+            items = self.monitor.may_be_up(at, items, NO_ITEMS, NO_COUNTS, noise)
+            at = self.monitor.next_absent_hit(at + 1, step, noise)
+        return items
+
+    def _held(self, state: MayBeUpIn) -> MayBeUpIn:
+        """Leave out streams in which nothing may be up, unless items of a list may go up although nobody has them."""
+        listed = self.monitor.domain_size is not None
+        return {stream: one for stream, one in state.items() if listed or len(one.items)}
+
+    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
+        """Return the holdings in a sealed record."""
+        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
+
+    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
+        """Describe late holdings by item."""
+        return late_in_streams(self.steps, key, batch, self.domain)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
+        """Take what was written last of each stream."""
+        state: MayBeUpIn = {}
+        for segment in segments:
+            state.update(_changes(segment))
+        return self._held(state)
+
+    def encode(self, state: MayBeUpIn) -> list[bytes]:
+        """Write all."""
+        return [_segment(state)]
+
+
+def _segment(changes: MayBeUpIn) -> bytes:
+    streams = sorted(changes)
+    offsets, text = string_buffers(pa.array(streams, pa.large_string()))
+    parts = [changes[stream].items for stream in streams]
+    columns = {
+        "offsets": offsets,
+        "text": text,
+        "steps": np.array([changes[stream].step for stream in streams], np.int64),
+        "starts": np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        "items": np.concatenate([NO_ITEMS, *parts]),
+    }
+    return pack("may be up in streams", 1, columns)
+
+
+def _changes(segment: bytes) -> MayBeUpIn:
+    """Decode what `_segment` wrote."""
+    found: dict[str, Any] = unpack("may be up in streams", 1, segment)
+    streams = Names(np.arange(len(found["steps"]), dtype=np.uint64), found["offsets"], found["text"]).to_arrow()
+    parts = np.split(found["items"], found["starts"][1:-1])
+    columns = zip(streams.to_pylist(), found["steps"].tolist(), parts, strict=False)
+    return {stream: MayBeUp(step, items) for stream, step, items in columns}
+
+
+def by_shard(element: Keyed) -> Keyed:
+    """Seal what people have in one step of one shard of items, under its group of streams and the shard."""
+    key = StepKey.from_bytes(element[0])
+    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])
+
+
+NOTHING = np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a step changed, for the log: who was charged, what went up, with its name, and what went down."""
+
+    charges: Charges
+    started: UpItems
+    names: Names
+    ended: np.ndarray
+
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        names = {f"names.{name}": column for name, column in vars(self.names).items()}
+        started = {"started": self.started.items, "since": self.started.since}
+        return pack("statuses", 1, {"charges": self.charges.to_bytes(), **started, "ended": self.ended, **names})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Change:
+        """Decode what `to_bytes` wrote."""
+        found: dict[str, Any] = unpack("statuses", 1, data)
+        names = Names(*(found[f"names.{name}"] for name in ("items", "offsets", "text")))
+        charges = Charges.from_bytes(found["charges"])
+        return cls(charges, UpItems(found["started"], found["since"]), names, found["ended"])
+
+    def __bool__(self) -> bool:
+        return len(self.charges) + len(self.started) + len(self.ended) > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Statuses:
+    """How often each person has been charged; which items are up, and their names if there is no public list."""
+
+    counters: UserCounters
+    up: UpItems
+    names: Names
+
+    def after(self, change: Change) -> Statuses:
+        """Return what follows a change."""
+        if not change:
+            return self
+        counters = self.counters.add(change.charges)
+        up = self.up.without(change.ended).joined(change.started)
+        names = Names.union([self.names, change.names])
+        return Statuses(counters, up, names.select(up.items) if len(names.items) and len(up) else Names.none())
+
+
+class DecideStatuses(MonitorStage, state="decide_statuses"):
+    """Per stream: decide each step once, publish what is up or ends, and log what has changed.
+
+    While anything is up every step is decided, with or without data: which ones are is as public as the statuses.
+    """
+
+    monitor: StatusMonitor
+    hits = Metrics.counter("privstream", "hits_published")
+
+    def follows(self, state: Statuses) -> bool:
+        """Go on while anything is up."""
+        return len(state.up) > 0
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
+        """Run one step of the mechanism."""
+        held = HolderBatch.join([batch for _, batch in batches])
+        holdings = Holdings(step=self.steps.alike(step), users=held.users, items=held.items, ranks=held.ranks)
+        stream = key.decode()
+        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
+        found, up, charges = self.monitor.decide(state.counters, state.up, holdings, noise)
+        names = Names.union([state.names, held.names])
+        self.hits.inc(len(found.items))
+        rows = list(self._rows(stream, step, found, names))
+        change = self._change(state.up, up, names, charges)
+        return Handled(state.after(change), change.to_bytes() if change else None, rows)
+
+    def _rows(self, stream: str, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
+        """Write the items that are up or end; a count that nobody was charged for is none."""
+        start, end = self.steps.bounds(step)
+        later = step - self.steps.alike(step)  # than the steps of the mechanism
+        counts = found.counts.tolist() or [None] * len(found.items)
+        columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+        for item, count, since, status in zip(*columns, strict=True):
+            counted = count is not None and STATUSES[status] != CONTINUES
+            yield HeavyHitter.in_time(
+                *(stream, start, end),
+                item=names[item] if self.domain is None else self.domain[item],
+                count=count if counted else None,
+                count_stddev=self.monitor.count_stddev,
+                since=self.steps.bounds(since + later)[0],
+                status=STATUSES[status],
+                spread=self.monitor.count_error(OUTSIDE),
+            )
+
+    def _change(self, before: UpItems, after: UpItems, names: Names, charges: Charges) -> Change:
+        """Return what a step changed."""
+        started = after.without(before.items)
+        known = names.select(started.items) if self.domain is None and len(started) else Names.none()
+        return Change(charges, started, known, before.without(after.items).items)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
+        """Add up the log."""
+        state = Statuses(UserCounters(), UpItems.none(), Names.none())
+        for segment in segments:
+            state = state.after(Change.from_bytes(segment))
+        return state
+
+    def encode(self, state: Statuses) -> list[bytes]:
+        """Write one entry per person, and what is up."""
+        up = Change(Charges.none(), state.up, state.names, NOTHING)
+        charges = state.counters.compact()
+        parts = [charges.slice(i, i + SEGMENT) for i in range(0, len(charges), SEGMENT)]
+        return [up.to_bytes(), *(Change(part, UpItems.none(), Names.none(), NOTHING).to_bytes() for part in parts)]
 
 
 @dataclass(frozen=True, kw_only=True)

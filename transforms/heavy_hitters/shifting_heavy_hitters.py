@@ -14,21 +14,24 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import (
+    CALIBRATIONS,
+    DEFAULT_TESTS,
+    LARGEST_UINT16,
+    ThresholdMonitor,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import (
+from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
+    PrivacyGuarantee,
     contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
 )
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import SplitEvents
-from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -39,14 +42,13 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.heavy_hitters.by_counts import ByCounts
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor
 from privstream.transforms.heavy_hitters.by_status import ByStatus
 from privstream.transforms.methods import AUTO, FEW_HITS, choose_method, needed, worth
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 MOST_STEPS = 2**53

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.query import Monotone
+from privstream.mechanisms.histograms.partition import PartitionState
+from privstream.mechanisms.histograms.query import Histogram, Monotone
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.histograms.categories import Categories, CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
-from privstream.transforms.histograms.publishing import PublishHistogram
-from privstream.transforms.histograms.questions import questions, watched
+from privstream.transforms.histograms.questions import Question, questions, watched
 from privstream.transforms.rows import HistogramEstimate
-from privstream.transforms.timing.steps import Moment, Seconds
+from privstream.transforms.timing.clocked import Outputs
+from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 METHODS = {
     "auto": "auto",
@@ -204,3 +209,68 @@ def _expected_error(mechanism: HistogramQueries) -> int:
 def _expected(mechanism: HistogramQueries) -> int:
     """Return the largest count that is expected; without an end, the number of windows, too."""
     return mechanism.largest or mechanism.horizon or MANY
+
+
+class PublishHistogram(CountedSteps, state="publish_histogram"):
+    """Per stream: run the mechanism through every window, and publish what is asked."""
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        timer_offset: int,
+        categories: Categories,
+        mechanism: HistogramQueries,
+        questions: tuple[Question, ...],
+        noise: NoiseSource,
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, categories=categories)
+        self.mechanism = mechanism
+        self.questions = questions
+        self.noise = noise
+        self.published = Metrics.counter("privstream", "estimates_published")
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
+    ) -> tuple[PartitionState, Outputs]:
+        """Answer in all windows from `first` to `last`."""
+        stream = key.decode()
+        noise = self.steps.renewed(self.noise, first).derive("stream", stream)
+        published: list[tuple[np.ndarray, int]] = []
+        counts = self.matrix(first, last, batches)
+        runs = [counts] if self.mechanism.chosen_mode == "direct" else counts[:, None, :]  # else intervals may end
+        for run in runs:
+            before = state.step
+            state, answers = self.mechanism.run(state, run, noise)
+            bounds = [self.mechanism.error_bound(before + 1 + i, state.interval) for i in range(len(run))]
+            published += zip(answers, bounds, strict=True)
+        return state, self._outputs(stream, first, published)
+
+    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
+        """Make the rows one by one: there may be many."""
+        for step, (answer, bound) in enumerate(published, first):
+            for row in self.rows(stream, step, answer, bound):
+                yield step, row
+
+    def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
+        """Publish one window's answers."""
+        start, end = self.steps.bounds(step)
+        number = 0
+        for name, categories, estimates in self._named(answer):
+            number += len(estimates)
+            for category, estimate in zip(categories, estimates, strict=True):
+                yield HistogramEstimate(stream, start, end, name, category, estimate, bound)
+        self.published.inc(number)
+
+    def _named(self, answer: np.ndarray) -> Iterator[tuple[str, list[str], list[int]]]:
+        """Return name, categories and numbers of every query."""
+        if self.mechanism.queries != (Histogram(),):
+            for question, estimate in zip(self.questions, answer.tolist(), strict=True):
+                yield question.name, [""], [estimate]
+            return
+        for question in self.questions:
+            columns, estimates = question.answer(answer)
+            if isinstance(question.query, Histogram):
+                yield question.name, self._names, estimates.tolist()
+            else:
+                yield question.name, [self._names[c] if c >= 0 else "" for c in columns], estimates.tolist()

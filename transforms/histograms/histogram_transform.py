@@ -12,8 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Coverage, Limit
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together
@@ -21,11 +20,10 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.shards import check_shards
-from privstream.transforms.histograms.events import LISTED, Categories, CountEvents
-from privstream.transforms.histograms.people import BoundRows, LimitRows, SplitRows
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.public_clock import WithClock
+from privstream.transforms.events.split import check_shards
+from privstream.transforms.histograms.categories import LISTED, BoundRows, Categories, CountEvents, LimitRows, SplitRows
+from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 
 UNITS = ("event", "user")

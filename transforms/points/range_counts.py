@@ -14,8 +14,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeState
 from privstream.transforms.events.coverage import POINTS, together
-from privstream.transforms.points.point_transform import PointTransform
-from privstream.transforms.points.window_answers import AnswerWindows
+from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import RangeCount
 from privstream.transforms.timing.steps import Moment, Seconds
 

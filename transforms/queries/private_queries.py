@@ -4,43 +4,228 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
-from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
+from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries, ReleasedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats, people_hashed
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.multiplicative_weights import (
+    Hypothesis,
+    LinearQueries,
+    OnlineMultiplicativeWeights,
+)
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import SplitEvents
 from privstream.transforms.events.coverage import people_who_count
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_rows
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import choose_method
-from privstream.transforms.queries.answering import AnswerQueries, Answers, KeyQueries
-from privstream.transforms.queries.by_counts import COUNTS, ByCounts
-from privstream.transforms.queries.by_hypothesis import ByHypothesis
-from privstream.transforms.queries.counting import (
+from privstream.transforms.queries.answering import (
     ALL_TIME,
+    REFUSED,
+    AnswerQueries,
+    Answers,
     CountRecords,
+    KeyQueries,
     NoRecords,
+    SparseQuery,
+    decode_counts,
+    encode_counts,
     sum_records,
     without_digest,
 )
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.on_time_markers import KeyedBatch
+from privstream.transforms.timing.on_time import KeyedBatch
+
+COUNTS = "counts"
+DIGITS = 1
+"""Of an answer that is no whole number."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByCounts:
+    """The method "counts" of `PrivateQueries`: what is kept of the data has noise already, and nothing is learnt.
+
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        queries: number of answers whose bounds hold together,
+        beta: but with this probability.
+    """
+
+    mechanism: CountedQueries
+    noise: NoiseSource
+    queries: int
+    beta: float
+
+    def take(self, counts: np.ndarray) -> ReleasedCounts:
+        """Add noise."""
+        return self.mechanism.release(counts, self.noise)
+
+    def pack(self, data: ReleasedCounts) -> bytes:
+        """Encode the noisy counts."""
+        return self.mechanism.snapshot(data)
+
+    def unpack(self, packed: bytes) -> ReleasedCounts:
+        """Decode the noisy counts."""
+        return self.mechanism.restore(packed)
+
+    def initial(self) -> None:
+        """Know nothing."""
+
+    def snapshot(self, learnt: None) -> bytes:
+        """Encode nothing."""
+        return b""
+
+    def restore(self, snapshot: bytes) -> None:
+        """Decode nothing."""
+
+    def answer(
+        self, data: ReleasedCounts, learnt: None, queries: list[SparseQuery], before: int
+    ) -> tuple[None, list[QueryAnswer]]:
+        """Answer queries."""
+        bounds = self.mechanism.errors(
+            [query.weights for query in queries], queries=self._together(before + len(queries)), beta=self.beta
+        )
+        pairs = zip(queries, bounds.tolist(), strict=True)
+        return None, [self._row(query, data.counts[query.positions], bound) for query, bound in pairs]
+
+    def _together(self, answered: int) -> int:
+        """Return for how many answers bounds hold together: few different numbers, since each needs bounds anew."""
+        return self.queries if answered <= self.queries else 1 << (answered - 1).bit_length()
+
+    def _row(self, query: SparseQuery, counts: np.ndarray, bound: float) -> QueryAnswer:
+        """Return a row that is published; only a sum with weights between 0 and 1 is rounded."""
+        whole = bool(np.all(query.weights % 1 == 0))
+        value = float(query.weights @ counts)
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=value if whole else round(value, DIGITS),
+            error_bound=float(math.ceil(bound if whole else bound + 10.0**-DIGITS / 2)),
+            source=COUNTS,
+            measurements_left=None,
+        )
+
+
+ENTRIES = 2**22  # of queries that are answered at once
+NO_BOUND = -1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ByHypothesis:
+    """The method "multiplicative_weights" of `PrivateQueries`.
+
+    Attributes:
+        mechanism: its mechanism.
+        noise: of the run.
+        queries: number of answers whose bounds hold together,
+        beta: but with this probability.
+    """
+
+    mechanism: OnlineMultiplicativeWeights
+    noise: NoiseSource
+    queries: int
+    beta: float
+
+    def take(self, counts: np.ndarray) -> np.ndarray:
+        """Keep the counts as they are."""
+        return counts
+
+    def pack(self, data: np.ndarray) -> bytes:
+        """Encode the counts."""
+        return encode_counts(data)
+
+    def unpack(self, packed: bytes) -> np.ndarray:
+        """Decode the counts."""
+        return decode_counts(packed)
+
+    def initial(self) -> Hypothesis:
+        """Return the first hypothesis."""
+        return self.mechanism.initial_state()
+
+    def snapshot(self, learnt: Hypothesis) -> bytes:
+        """Encode a hypothesis."""
+        return self.mechanism.snapshot(learnt)
+
+    def restore(self, snapshot: bytes) -> Hypothesis:
+        """Decode a hypothesis."""
+        return self.mechanism.restore(snapshot)
+
+    def answer(
+        self, data: np.ndarray, learnt: Hypothesis, queries: list[SparseQuery], before: int
+    ) -> tuple[Hypothesis, list[QueryAnswer]]:
+        """Answer queries in order; the hypothesis changes on the way."""
+        hypothesis = learnt
+        rows: list[QueryAnswer] = []
+        size = max(1, ENTRIES // self.mechanism.domain_size)
+        for start in range(0, len(queries), size):
+            some = queries[start : start + size]
+            while some and (left := self._left(hypothesis)):
+                table = self._table(some)
+                used = left
+                hypothesis, answers = self.mechanism.step(hypothesis, LinearQueries(data, table), self.noise)
+                for query, value, measured in zip(
+                    some, answers.values.tolist(), answers.measured.tolist(), strict=False
+                ):
+                    used -= measured
+                    rows.append(
+                        self._row(query, value, "measured" if measured else "hypothesis", used, before + len(rows))
+                    )
+                some = some[answers.answered :]
+            if some:
+                law = np.exp(hypothesis.log_law)
+                for query in some:
+                    value = self.mechanism.records * float(query.weights @ law[query.positions])
+                    rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
+        return hypothesis, rows
+
+    def _left(self, hypothesis: Hypothesis) -> int:
+        """Return how many more answers may be measured."""
+        return self.mechanism.max_updates - self.mechanism.updates(hypothesis)
+
+    def _table(self, queries: list[SparseQuery]) -> np.ndarray:
+        """Write queries out over the whole domain."""
+        table = np.zeros((len(queries), self.mechanism.domain_size), np.int64 if self.mechanism.integer else np.float64)
+        for row, query in zip(table, queries, strict=True):
+            row[query.positions] = query.weights
+        return table
+
+    def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
+        """Return a row that is published; a real number is rounded to about a hundredth of its noise."""
+        whole = source == "measured" and self.mechanism.integer
+        digits = 2 - math.floor(math.log10(self.mechanism.tests.value_scale)) if source == "measured" else 1
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=value if whole else round(value, digits),
+            error_bound=self._error_bound(source, before, 0.0 if whole else 10.0**-digits / 2),
+            source=source,
+            measurements_left=left,
+        )
+
+    def _error_bound(self, source: str, before: int, rounding: float) -> float:
+        """Return how wrong an answer is at most, or that there is no bound: of a refused one nothing was tested."""
+        if source == REFUSED:
+            return NO_BOUND
+        bound = self.mechanism.accuracy(max(self.queries, before + 1), self.beta) + rounding
+        if source == "measured":
+            bound -= self.mechanism.alpha * self.mechanism.records
+        return float(math.ceil(bound))
+
 
 SELECTIONS = ("last", "first")
 WEIGHTS = "multiplicative_weights"

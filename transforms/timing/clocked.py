@@ -1,26 +1,167 @@
-"""A stateful stage on public clocks: every step of every public stream is handled once, whatever the data."""
+"""Public clocks: every step of every public stream is handled once, whatever the data, and rows get its last moment."""
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.coders import Coder
+from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.errors import SnapshotError
+from apache_beam.version import __version__
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.holds import set_timer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, Decoded, KeyedState, Progress, declare_states
-from privstream.transforms.timing.on_time_markers import NO_TIME
-from privstream.transforms.timing.public_clock import SEED, STEP, by_clock, join_parts, parts_of
+from privstream.transforms.timing.on_time import NO_TIME
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+
+
+def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:
+    """Set an event-time timer for `fire` that holds the output watermark at `hold` until it has fired.
+
+    Beam's protocol and its portable runners know such timers; Beam's `set` for Python always holds at the time at which
+    the timer fires. So the timer is encoded here, the way `set` of `bundle_processor.OutputTimer` does it.
+    BundleBasedDirectRunner, the one runner with other timers, holds the watermark for none.
+
+    Raises:
+        RuntimeError: Beam writes timers in another way than the release that privstream is pinned to.
+    """
+    if isinstance(timer, RuntimeTimer):
+        timer.set(fire, dynamic_timer_tag=tag)
+        return
+    try:
+        record = Timer(
+            user_key=timer._key,
+            dynamic_timer_tag=tag,
+            windows=(timer._window,),
+            clear_bit=False,
+            fire_timestamp=fire,
+            hold_timestamp=hold,
+            paneinfo=timer._paneinfo,
+        )
+        timer._timer_coder_impl.encode_to_stream(record, timer._output_stream, True)
+        timer._output_stream.maybe_flush()
+    except (AttributeError, TypeError) as error:
+        raise RuntimeError(f"apache-beam must write timers as release 2.77 does, got {__version__}: {error}") from error
+
+
+MOST_WINDOWS = 1 << 20
+"""Of a run whose input ends: a year of minutes has half as many."""
+
+CLOCKS = 64
+"""Streams share so many, whatever run it is: a job that is restored finds its keys again. It changes no row."""
+
+SEED = b""
+STEP = struct.Struct(">q")
+LENGTHS = struct.Struct(">II")
+
+
+class WithClock(beam.PTransform[Any, Any]):
+    """Add to keyed records (see `stepped`) what starts the clock of each public stream; goes before `ClockedSteps`.
+
+    Args:
+        steps: with a first step; they may do without an end if the input is unbounded.
+        streams: public names; keys are these names, encoded, or those of clocks.
+        together: whether streams share clocks (see `on_clocks`).
+        apart: whether to reshuffle, so that the stage cannot be fused with others that read the same input. It must not
+            be done to what a stage with timers emits: not every runner groups what comes after the end of time.
+
+    Raises:
+        ValueError: `start` is missing, or `end` is although the input is bounded: its watermark jumps to the end of
+            time, and every window up to then would be published; or there are too many windows until then.
+    """
+
+    def __init__(self, steps: Steps, streams: tuple[str, ...], *, together: bool = False, apart: bool = True) -> None:
+        super().__init__()
+        if steps.first is None:
+            raise ValueError("start must be given: every window from start on is published")
+        self.steps = steps
+        self.names = tuple(by_clock(streams)) if together else streams
+        self.apart = apart
+
+    def expand(self, records: PCollection[Any]) -> PCollection[Any]:
+        """Start every clock once, by an element that holds the watermark back until it has been handled."""
+        if records.is_bounded and self.steps.end is None:
+            raise ValueError("end must be given when the input is bounded: every window until end is published")
+        windows = (self.steps.end or 0) - (self.steps.first or 0)
+        if records.is_bounded and windows > MOST_WINDOWS:
+            raise ValueError(
+                f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
+                f"{in_words(self.steps.size)}, all of which are handled, with events or without: check start, end and "
+                "window, or take longer windows"
+            )
+        once = records.pipeline | "Once" >> beam.Impulse()
+        seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.names)).with_output_types(Keyed)
+        together = (records, seeds) | "WithSeeds" >> beam.Flatten()
+        return cast(PCollection[Any], together | "ApartFromOthers" >> beam.Reshuffle() if self.apart else together)
+
+
+class StartClocks(beam.DoFn):
+    """One seed for each clock."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def process(self, _: bytes) -> Iterator[Keyed]:
+        """Emit all seeds."""
+        for name in self.names:
+            yield name.encode(), SEED
+
+
+def stepped(step: int, batch: bytes) -> bytes:
+    """Return what `ClockedSteps` takes under a key: a batch of one step."""
+    return STEP.pack(step) + batch
+
+
+def clock_of(stream: str) -> str:
+    """Return the name of the clock that a stream shares with others."""
+    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % CLOCKS)
+
+
+def by_clock(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the clocks that streams share, each with its streams in increasing order."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for stream in sorted(streams):
+        found[clock_of(stream)].append(stream)
+    return {name: tuple(shared) for name, shared in found.items()}
+
+
+def on_clocks(batches: Iterable[tuple[str, int, bytes]]) -> Iterator[Keyed]:
+    """Send batches, each with its stream and step, on to clocks that streams share: one record a clock and step."""
+    records: defaultdict[tuple[str, int], list[tuple[bytes, bytes]]] = defaultdict(list)
+    for stream, step, batch in batches:
+        records[clock_of(stream), step].append((stream.encode(), batch))
+    for (name, step), parts in records.items():
+        yield name.encode(), stepped(step, join_parts(parts))
+
+
+def join_parts(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode what belongs to streams, in one piece."""
+    return b"".join(LENGTHS.pack(len(name), len(data)) + name + data for name, data in parts)
+
+
+def parts_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Return the streams in what `join_parts` encoded, each with what belongs to it."""
+    place = 0
+    while place < len(data):
+        name, size = LENGTHS.unpack_from(data, place)
+        start = place + LENGTHS.size + name
+        place = start + size
+        yield data[start - name : start], data[start:place]
+
 
 Outputs = Iterable[tuple[int, Any]]
 Batches = dict[int, list[bytes]]
@@ -339,3 +480,118 @@ class SingleSteps(ClockedSteps):
             state, found = self.advance(key, step, batches.get(step, []), state)
             outputs += ((step, output) for output in found)
         return state, outputs
+
+
+ONE_KEY = ""
+
+Choose = Callable[[list[Any]], list[Any]]
+Follow = Callable[[list[Any], list[Any]], list[Any]]
+
+
+class AtWindowEnds(beam.PTransform[Any, Any]):
+    """Give rows the last moment of their window as timestamp, and hold the watermark there until they have come.
+
+    A stage that knows of a step only by its data cannot hold the watermark for it: when the first batch comes, the
+    watermark may have passed the window's end. So rows pass this stage, whose clock holds the watermark for every
+    window, whether it has rows or not, and publishes them a millisecond later.
+
+    Args:
+        steps: those of the rows; without a first or a last one, all that there are.
+        row_type: of the rows, with `window_end`.
+        timer_offset: that of this stage, after the one that the rows come from.
+        choose: from all rows of a window, in any order, to those that are published.
+        follow: from the chosen rows, and the rows published for the window before, to those that are published.
+    """
+
+    def __init__(
+        self, steps: Steps, row_type: type, *, timer_offset: int, choose: Choose = list, follow: Follow | None = None
+    ) -> None:
+        super().__init__()
+        self.choose = choose
+        self.follow = follow
+        end = steps.latest(END_OF_TIME, STAGES) + 1 if steps.end is None else steps.end
+        self.steps = replace(steps, first=steps.first or 0, end=end, renewal=None)
+        self.starts_afresh = steps.starts_afresh
+        self.row_type = row_type
+        self.timer_offset = timer_offset
+
+    def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
+        """Bring the rows and the start of the clock under one key."""
+        coder = registry.get_coder(self.row_type)
+        encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
+        once = rows.pipeline | "Once" >> beam.Impulse()
+        start = once | "StartClock" >> beam.ParDo(StartClocks((ONE_KEY,))).with_output_types(Keyed)
+        publish = PublishAtEnds(self.steps, coder, self.timer_offset, self.choose, self.follow, self.starts_afresh)
+        together = (encoded, start) | "WithStart" >> beam.Flatten()
+        return cast(PCollection[Any], together | beam.ParDo(publish).with_output_types(self.row_type))
+
+
+def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
+    """Encode a row, with the step of its window."""
+    step = steps.ending(row.window_end)
+    return ONE_KEY.encode(), stepped(int(step), coder.encode(row))
+
+
+class PublishAtEnds(ClockedSteps, state="window_ends"):
+    """Keep rows until their step is over.
+
+    A timer does not know where the watermark is, and there may be billions of steps before it: so the blocks of the
+    clock have 2, 4, 8, .. steps. Each round of their timers finds one more binary digit of the present step.
+
+    What is remembered are the rows of the last step, if those of the next one depend on them. No clock starts afresh
+    here: there may be billions of steps before the first row.
+
+    Rows could be passed on as they come. But FnApiRunner gives side inputs again whatever a stage emitted before its
+    last bundle, and the last is that of the timers.
+    """
+
+    chunk = 1 << 62
+
+    def __init__(
+        self,
+        steps: Steps,
+        coder: Coder,
+        timer_offset: int,
+        choose: Choose,
+        follow: Follow | None,
+        starts_afresh: Callable[[int, int], bool],
+    ) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.starts_afresh = starts_afresh
+        self.coder = coder
+        self.choose = choose
+        self.follow = follow
+        self._blocks = tuple(1 << level for level in range(self._last.bit_length() + 1))
+
+    def initial(self, key: bytes) -> list[Any]:
+        """Remember no rows."""
+        return []
+
+    def snapshot(self, state: list[Any]) -> bytes:
+        """Encode rows; nothing if there are none."""
+        rows = {str(place): self.coder.encode(row) for place, row in enumerate(state)}
+        return pack("published rows", 1, rows) if rows else b""
+
+    def restore(self, data: bytes) -> list[Any]:
+        """Decode what `snapshot` wrote."""
+        found: dict[str, Any] = unpack("published rows", 1, data) if data else {}
+        return [self.coder.decode(row) for row in found.values()]
+
+    def count(self, steps: int) -> None:
+        """Count nothing: nothing is decided here, and there may be billions of steps before the first row."""
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Pass a row of a step that is over on; no proper runner lets that happen."""
+        yield TimestampedValue(self.coder.decode(batch), self.steps.last_moment(step))
+
+    def walk(
+        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: list[Any]
+    ) -> tuple[list[Any], Outputs]:
+        """Publish rows of all steps that are over."""
+        published = {first - 1: state}
+        for step, encoded in batches.items():
+            rows = self.choose([self.coder.decode(row) for row in encoded])
+            before = [] if self.starts_afresh(step - 1, step) else published.get(step - 1, [])
+            published[step] = rows if self.follow is None else self.follow(rows, before)
+        remembered = [] if self.follow is None else published.get(last, [])
+        return remembered, [(step, row) for step in batches for row in published[step]]

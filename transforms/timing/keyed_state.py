@@ -16,12 +16,15 @@ from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
+from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
+from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.runner_check import check_state
 
 CACHED_KEYS = 64
 LEAST_COMPACTION = 65_536  # bytes
@@ -324,3 +327,44 @@ def _used(progress: Progress, cells: Cells) -> tuple[Any, ...]:
 
 def _new_version() -> bytes:
     return secrets.token_bytes(12)
+
+
+RULE = (
+    "runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers, so that events would not "
+    "count. DirectRunner takes it for a TestStream and for processing-time timers: name PrismRunner"
+)
+
+
+class _FindTestStream(PipelineVisitor):
+    """Tells whether a pipeline has a TestStream so far."""
+
+    found = False
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        """Look at one transform."""
+        self.found = self.found or isinstance(transform_node.transform, TestStream)
+
+
+def check_runner(pipeline: beam.Pipeline) -> None:
+    """Refuse the runner when a pipeline is built, as far as one can see by then.
+
+    Raises:
+        ValueError: with the rule, and what to do.
+    """
+    refused = isinstance(pipeline.runner, BundleBasedDirectRunner)
+    if isinstance(pipeline.runner, SwitchingDirectRunner):
+        visitor = _FindTestStream()
+        pipeline.visit(visitor)
+        refused = visitor.found
+    if refused:
+        raise ValueError(RULE)
+
+
+def check_state(state: Any) -> None:
+    """Refuse the runner when a stage runs: what is added to a pipeline later may have made Beam choose it.
+
+    Args:
+        state: a state of the stage, as the runner hands it over.
+    """
+    if isinstance(state, DirectRuntimeState):
+        raise ValueError(RULE)

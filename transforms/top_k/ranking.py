@@ -15,15 +15,13 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey
+from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey
 from privstream.transforms.events.coverage import together
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.late import late_letter
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.stream_groups import InStreams
-from privstream.transforms.timing.clocked import SingleSteps
-from privstream.transforms.timing.public_clock import WithClock, on_clocks
+from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
 from privstream.transforms.timing.steps import Steps
 
 SAME_NOISE = (

@@ -15,18 +15,17 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import (
+from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
+    PrivacyGuarantee,
     contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
 )
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.batching import SplitEvents
-from privstream.transforms.events.bounding import SELECTIONS, BoundPerWindow
+from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
 from privstream.transforms.events.coverage import (
     FOR_OTHERS,
     items_in_window,
@@ -37,11 +36,10 @@ from privstream.transforms.events.coverage import (
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.limiting import BoundAcrossWindows
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.shards import check_shards
+from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.methods import AUTO, choose_method
-from privstream.transforms.timing.on_time_markers import KeyedBatch, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Steps
 from privstream.transforms.top_k.found_items import MOST_ITEMS, FoundItems
 from privstream.transforms.top_k.ranking import RankedList

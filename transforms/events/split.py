@@ -1,0 +1,249 @@
+"""Events to batches by stream, step and shard of people: what stages may share out, and how."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey, encode, group_of, string_buffers
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.on_time import KeyedBatch, digest
+from privstream.transforms.timing.steps import Steps
+
+
+def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
+    """Return the number of each row's stream among the public ones, int64; -1 if it is none of them."""
+    found = pc.index_in(names, pa.array(public, pa.string()))
+    return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
+
+
+def check_texts(name: str, values: Any, what: str = "texts") -> None:
+    """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
+    if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
+        got = (
+            repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
+        )
+        raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name} must be texts")
+
+
+ALL_STREAMS = ""
+
+MOST_SHARDS = 32_768
+"""As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
+
+# fmt: off
+EVENLY_SPREAD = (
+    58, 43, 50, 1, 178, 4, 8, 131, 257, 190, 14, 36, 51, 255, 142, 37, 459, 39, 42, 33, 77, 19, 35, 177, 63, 11,
+    160, 6, 45, 112, 91, 54, 218, 313, 81, 167, 208, 7, 25, 184, 16, 9, 181, 2, 52, 203, 88, 173, 59, 101, 31, 310,
+    405, 97, 183, 171, 165, 236, 104, 0, 106, 100, 130, 15, 60, 143, 26, 5, 23, 41, 155, 170, 3, 248, 76, 73, 182,
+    370, 53, 153, 226, 27, 161, 71, 149, 747, 105, 294, 376, 38, 122, 119, 30, 21, 70, 191, 17, 269, 210, 82, 40,
+    388, 273, 789, 141, 62, 247, 93, 64, 563, 99, 22, 78, 57, 13, 29, 120, 10, 98, 109, 68, 96, 67, 439, 56, 379,
+    74, 46,
+)
+# fmt: on
+"""Names of shards. Flink hands keys to slots by a hash: of 0 to 15 it gives 5 to one slot and 11 to the other. The i-th
+name here lies in the group of keys of which the number is i with its seven bits reversed, so that the first n names
+are spread over any number of slots as evenly as can be."""
+
+
+def people_key(shard: int) -> bytes:
+    """Return the key under which a stage keeps what it remembers of a shard of people."""
+    name = EVENLY_SPREAD[shard] if shard < len(EVENLY_SPREAD) else MOST_SHARDS + shard
+    return name.to_bytes(4, "big")
+
+
+def check_shards(shards: int) -> int:
+    """Return a number of shards, at least one and not too many."""
+    if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
+        raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
+    return shards
+
+
+def split_by_shard(
+    users: np.ndarray, items: np.ndarray, times: np.ndarray, steps: np.ndarray, shards: int
+) -> Iterator[KeyedBatch]:
+    """Part events without names, at least one, of all streams together, by step and by shard of people."""
+    first = int(steps.min())
+    group = (steps - first) * shards + (users % np.uint64(shards)).astype(np.int64)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order])) + 1
+    for rows in np.split(order, starts):
+        step, shard = divmod(int(group[rows[0]]), shards)
+        data = encode(EventBatch(users[rows], items[rows], times[rows], Names.none()))
+        yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+
+
+class SplitEvents(beam.DoFn):
+    """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
+
+    With `together` there is one per group of streams, step and shard of people, see `InStreams`.
+
+    People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain. Whatever
+    lies outside of the public steps, streams or domain is counted and left out. Values are clipped to `limits`, and
+    those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: Steps,
+        noise: NoiseSource,
+        shards: int,
+        domain: Domain | None = None,
+        positions: bool = False,
+        streams: tuple[str, ...] | None = None,
+        limits: tuple[float, float] | None = None,
+        together: bool = False,
+    ) -> None:
+        self.steps = steps
+        self.noise = noise
+        self.shards = shards
+        self.domain = domain
+        self.positions = positions
+        self.streams = streams
+        self.limits = limits
+        self.together = together
+        self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.other_items = Metrics.counter("privstream", "events_outside_domain")
+        self.clipped = Metrics.counter("privstream", "values_clipped")
+
+    def setup(self) -> None:
+        """Derive the hashes, which depend on nothing but the key."""
+        self._user_hash = self.noise.derive("user hash")
+        self._item_hash = self.noise.derive("item hash")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        """Split one batch; see `EventFields.schema` for its columns."""
+        self.events.inc(batch.num_rows)
+        yield from self._split(self._select(batch))
+
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out events of streams and items that are not public."""
+        if self.streams is not None:
+            kept = batch.filter(pc.is_in(batch["stream"], pa.array(self.streams, pa.string())))
+            self.other_streams.inc(batch.num_rows - kept.num_rows)
+            batch = kept
+        if self.domain is not None:
+            kept = batch.filter(self.domain.contains(batch["item"]))
+            self.other_items.inc(batch.num_rows - kept.num_rows)
+            batch = kept
+        return batch
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        times = batch["time"].to_numpy()
+        rows, steps = self.steps.assign(times)
+        inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)
+        self.usable.inc(inside)
+        self.outside.inc(len(times) - inside)
+        if not len(rows):
+            return
+        codes, items, texts = self._encode_items(batch["item"])
+        users = (self._users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
+        values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
+        streams, stream = _sorted_streams(batch["stream"], rows)
+        groups = [group_of(name) if self.together else name for name in streams]
+        kept_under = sorted(set(groups))
+        place = {name: number for number, name in enumerate(kept_under)}
+        group = np.array([place[name] for name in groups], np.int64)[stream]
+        shard = (users % np.uint64(self.shards)).astype(np.int64)
+        step_codes = _codes(steps)
+        key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
+        order = _order(key * len(streams) + stream if self.together else key, codes[rows], len(items))
+        rows, steps, shard, users = rows[order], steps[order], shard[order], users[order]
+        codes, times, stream, group = codes[rows], times[rows], stream[order], group[order]
+        values = None if values is None else values[order]
+        starts = _run_starts(group, steps, shard)
+        for start, end in itertools.pairwise([*starts.tolist(), len(rows)]):
+            held = _distinct(codes[start:end], len(items))
+            names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
+            some = None if values is None else values[start:end]
+            events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some)
+            to = StepKey(kept_under[group[start]], int(steps[start]), int(shard[start]))
+            data = _in_streams(streams, stream[start:end], events).to_bytes() if self.together else encode(events)
+            yield to.to_bytes(), (digest(data), data)
+
+    def _users(self, texts: pa.Array) -> np.ndarray:
+        """Return hashes of people."""
+        return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
+
+    def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
+        if self.limits is None:
+            return np.asarray(values[rows])
+        within: np.ndarray = np.clip(values, *self.limits)
+        self.clipped.inc(int((within != values)[np.unique(rows)].sum()))
+        return np.asarray(within[rows])
+
+    def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
+        """Return a code per row, and per code the item (increasing) and its text (none for a known domain)."""
+        if self.domain is not None and self.positions:
+            return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
+        encoded = texts.dictionary_encode()
+        items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
+        order = np.argsort(items)
+        code_of = np.empty(len(order), np.int64)
+        code_of[order] = np.arange(len(order))
+        return code_of[encoded.indices.to_numpy()], items[order], encoded.dictionary.take(pa.array(order))
+
+
+def _codes(column: np.ndarray) -> np.ndarray:
+    """Return small codes, from 0 on, in the order of the integers (int64) that they stand for."""
+    least = column.min()
+    if int(column.max()) - int(least) < 4 * len(column) + 1024:
+        codes: np.ndarray = column - least
+        return codes
+    _, codes = np.unique(column, return_inverse=True)
+    return codes
+
+
+def _order(group: np.ndarray, code: np.ndarray, codes: int) -> np.ndarray:
+    """Return the order by group, and within it by code, of which there are so many; of equal rows, as they come."""
+    rows = len(group)
+    if (int(group.max()) + 1) * codes * rows < 2**63:
+        ordered: np.ndarray = np.sort((group * codes + code) * rows + np.arange(rows)) % rows
+        return ordered  # integers that are distinct need no stable sort: half the time
+    return np.lexsort((code, group))
+
+
+def _sorted_streams(column: pa.Array, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the names of streams, increasing, and for some rows the place of their stream among them."""
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    place = np.empty(len(names), np.int64)
+    place[order] = np.arange(len(names))
+    return [names[i] for i in order], place[encoded.indices.to_numpy()[rows]]
+
+
+def _in_streams(streams: list[str], stream: np.ndarray, events: EventBatch) -> InStreams[EventBatch]:
+    """Return events, which are in the order of streams, with the streams that they are in."""
+    starts = _run_starts(stream)
+    return InStreams(tuple(streams[i] for i in stream[starts].tolist()), np.append(starts, len(stream)), events)
+
+
+def _distinct(codes: np.ndarray, number: int) -> np.ndarray:
+    """Return the distinct codes, of so many that there are, increasing."""
+    if number > 4 * len(codes):
+        return np.unique(codes)
+    found = np.zeros(number, bool)
+    found[codes] = True
+    return np.flatnonzero(found)
+
+
+def _run_starts(*columns: np.ndarray) -> np.ndarray:
+    """Return the rows of sorted columns at which one of them changes, the first row included."""
+    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.concatenate([[0], np.flatnonzero(changes) + 1])

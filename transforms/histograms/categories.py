@@ -1,0 +1,309 @@
+"""Public categories: from events, and from what each person may add, to counts per stream and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import (
+    EventBatch,
+    HolderBatch,
+    Keyed,
+    Names,
+    StepKey,
+    decode,
+    seal,
+    string_buffers,
+)
+from privstream.transforms.events.bounding import LimitCounter, place_in_run
+from privstream.transforms.events.dead_letters import late_letter
+from privstream.transforms.events.domain import Domain
+from privstream.transforms.events.split import people_key, split_by_shard, stream_numbers
+from privstream.transforms.timing.clocked import ClockedSteps, on_clocks
+from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches
+from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.steps import Steps
+
+LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
+_MOST_CELLS = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categories:
+    """How categories are read from events: all of it is public.
+
+    Attributes:
+        domain: the categories.
+        streams: names of the streams; "" alone if events carry none.
+        limit: categories of one event that count at most: the first ones, each once.
+        separator: what stands between the categories of an event, if it may have more than one.
+    """
+
+    domain: Domain
+    streams: tuple[str, ...]
+    limit: int
+    separator: str
+
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, for lists of texts, row and position in the domain of each category that counts.
+
+        Return also the rows of those that are beyond the limit.
+        """
+        rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
+        found = pc.index_in(texts, self.domain.texts)
+        known = pc.is_valid(found).to_numpy(zero_copy_only=False)
+        rows, positions = rows[known].astype(np.int64), found.drop_null().to_numpy().astype(np.int64)
+        _, first = np.unique(rows * len(self.domain) + positions, return_index=True)
+        first.sort()
+        rows, positions = rows[first], positions[first]
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        within = place < self.limit
+        return rows[within], positions[within], rows[~within]
+
+    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, for texts, what `of_lists` returns for lists."""
+        if self.limit > 1:
+            return self.of_lists(pc.split_pattern(items, self.separator))
+        found = pc.index_in(items, self.domain.texts)
+        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
+        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
+
+
+class ReadCategories(beam.DoFn):
+    """What stages that read events share: which categories, streams and steps the rows of an Arrow batch count in."""
+
+    def __init__(self, *, steps: Steps, categories: Categories) -> None:
+        self.steps = steps
+        self.categories = categories
+        self.events = Metrics.counter("privstream", "events")
+        self.usable = Metrics.counter("privstream", "events_usable")
+        self.outside = Metrics.counter("privstream", "events_outside_run")
+        self.other_streams = Metrics.counter("privstream", "events_of_other_streams")
+        self.other_items = Metrics.counter("privstream", "events_outside_domain")
+        self.limited = LimitCounter("categories")
+
+    def read(self, batch: pa.RecordBatch) -> Contributions:
+        """Return what counts in a batch."""
+        self.events.inc(batch.num_rows)
+        items = batch["item"]
+        of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
+        rows, positions, beyond = of_items(items)
+        streams = stream_numbers(batch["stream"], self.categories.streams)
+        times = batch["time"].to_numpy()
+        in_run, in_step = self.steps.assign(times)
+        step = np.full(len(times), -1)
+        step[in_run] = in_step
+        listed = np.zeros(len(times), bool)
+        listed[rows] = True
+        of_stream = streams >= 0
+        self.other_streams.inc(int(len(times) - of_stream.sum()))
+        self.other_items.inc(int((of_stream & ~listed).sum()))
+        self.outside.inc(int((of_stream & listed & (step < 0)).sum()))
+        keep = (step[rows] >= 0) & of_stream[rows]
+        left_out = int(((step[beyond] >= 0) & of_stream[beyond]).sum())
+        self.limited.add(0, int(keep.sum()) + left_out, left_out)
+        rows, positions = rows[keep], positions[keep]
+        self.usable.inc(len(np.unique(rows)))
+        return Contributions(rows, positions, streams[rows], step[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """Categories that count, in row order: row of the batch, position in the domain, number of the stream, and step."""
+
+    rows: np.ndarray
+    positions: np.ndarray
+    streams: np.ndarray
+    steps: np.ndarray
+
+
+class CountEvents(ReadCategories):
+    """Count the categories of each Arrow batch, per stream and step: whose events they are is not even read."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
+        """Count one batch."""
+        found = self.read(batch)
+        yield from on_clocks(count(self.categories, found.streams, found.steps, found.positions))
+
+
+def count(
+    categories: Categories, streams: np.ndarray, steps: np.ndarray, positions: np.ndarray
+) -> Iterator[tuple[str, int, bytes]]:
+    """Count positions: yield streams, steps and what was counted there."""
+    if not len(positions):
+        return
+    first, size = int(steps.min()), len(categories.domain)
+    span = int(steps.max()) - first + 1
+    cells = (streams * span + steps - first) * size + positions
+    if span * len(categories.streams) * size <= max(_MOST_CELLS, 2 * len(cells)):
+        totals = np.bincount(cells)
+        cells = np.flatnonzero(totals)
+        totals = totals[cells]
+    else:
+        cells, totals = np.unique(cells, return_counts=True)
+    groups, columns = np.divmod(cells, size)
+    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
+        stream, step = divmod(int(groups[start]), span)
+        yield categories.streams[stream], first + step, encode_counts(columns[start:end], totals[start:end])
+
+
+def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:
+    """Encode how often some columns were counted."""
+    return pack("counts", 1, {"columns": columns.astype(np.uint32), "counts": counts.astype(np.int64)})
+
+
+def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct columns and their counts."""
+    found = unpack("counts", 1, data)
+    return np.asarray(found["columns"]), np.asarray(found["counts"])
+
+
+class SplitRows(ReadCategories):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, all streams together.
+
+    People become keyed 64-bit hashes; an item is stream * domain size + category.
+    """
+
+    def __init__(self, *, steps: Steps, categories: Categories, noise: NoiseSource, shards: int) -> None:
+        super().__init__(steps=steps, categories=categories)
+        self.noise = noise
+        self.shards = shards
+
+    def setup(self) -> None:
+        """Derive the hash, which depends on nothing but the key."""
+        self._user_hash = self.noise.derive("user hash")
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        """Split one batch."""
+        found = self.read(batch)
+        if not len(found.rows):
+            return
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[found.rows]
+        items = (found.streams * len(self.categories.domain) + found.positions).astype(np.uint64)
+        times = batch["time"].to_numpy()[found.rows]
+        yield from split_by_shard(users, items, times, found.steps, self.shards)
+
+
+def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first `limit` rows of each person, by time, then by item, and their places (uint16) in that order.
+
+    Both depend on nothing but the person's own rows, whatever their order in the input: equal rows are alike.
+    """
+    order = np.lexsort((items, times, users))
+    place = place_in_run(users, order)
+    rows = order[place[order] < limit]
+    return rows, place[rows].astype(np.uint16)
+
+
+class BoundRows(OnTimeBatches, state="bound_rows"):
+    """Per step and shard of people: late batches out, and each person's first rows on, by shard of people."""
+
+    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.categories = categories
+        self.limit = limit
+        self.limited = LimitCounter("items", steps)
+
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe late rows."""
+        rows = decode(EventBatch, batch)
+        self.late.inc(len(rows.users))
+        columns, counts = np.unique(rows.items.astype(np.int64), return_counts=True)
+        yield from late_counts(self.steps, self.categories, key.step, columns, counts)
+
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Bound one step of one shard of people."""
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        rows, places = first_rows(events.users, events.items, events.times, self.limit)
+        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
+        kept = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+        yield people_key(key.shard), seal(key, kept)
+
+
+class LimitRows(OrderedSteps, state="limit_rows"):
+    """Per shard of people: leave out what is beyond a person's share of the whole run, and count the rest.
+
+    Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
+    """
+
+    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.categories = categories
+        self.limit = limit
+        self.limited = LimitCounter("contributions", steps)
+
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
+        """Admit rows while their person has some left, and count what is admitted."""
+        rows = HolderBatch.join([batch for _, batch in batches])
+        admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
+        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
+        charges = Charges.of(rows.users[admitted])
+        streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
+        counts = list(on_clocks(count(self.categories, streams, np.full(len(streams), step), positions)))
+        return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
+
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        """Describe late rows by stream and category."""
+        columns, counts = np.unique(batch.items.astype(np.int64), return_counts=True)
+        return late_counts(self.steps, self.categories, key.step, columns, counts)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
+        """Add up the log."""
+        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
+
+    def encode(self, state: UserCounters) -> list[bytes]:
+        """Write one entry per person."""
+        return state.compact().to_segments()
+
+
+def late_counts(
+    steps: Steps, categories: Categories, step: int, columns: np.ndarray, counts: np.ndarray, stream: int = 0
+) -> Iterator[Any]:
+    """Describe late events by stream, window and category, with how many there were; columns may run over streams."""
+    for column, number in zip(columns.tolist(), counts.tolist(), strict=True):
+        beyond, position = divmod(column, len(categories.domain))
+        name = categories.streams[stream + beyond]
+        record = f"{categories.domain[position]} ({number} events)"
+        yield late_letter(steps, step, "late events", record, name)
+
+
+CELLS_AT_ONCE = 1 << 20  # steps times columns
+
+
+class CountedSteps(ClockedSteps):
+    """Counts of categories per stream, on a public clock."""
+
+    def __init__(self, *, steps: Steps, timer_offset: int, categories: Categories) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset, streams=categories.streams)
+        self.categories = categories
+        self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
+
+    def setup(self) -> None:
+        """Read the names of the categories."""
+        self._names: list[str] = self.categories.domain.texts.to_pylist()
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Count late events, and describe them by category."""
+        columns, counts = decode_counts(batch)
+        self.late.inc(int(counts.sum()))
+        stream = self.categories.streams.index(key.decode())
+        yield from late_counts(self.steps, self.categories, step, columns, counts, stream)
+
+    def matrix(self, first: int, last: int, batches: dict[int, list[bytes]]) -> np.ndarray:
+        """Return the counts of steps `first` to `last`, int64 (steps, columns)."""
+        found = np.zeros((last - first + 1, len(self.categories.domain)), np.int64)
+        for step in range(first, last + 1):
+            for batch in batches.get(step, ()):
+                columns, counts = decode_counts(batch)
+                found[step - first, columns] += counts  # columns are distinct
+        return found
