@@ -176,7 +176,7 @@ class ByCounts:
         )
         shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
         if isinstance(self.counts, FoundKeys) and self.counts.listed:
-            counted = with_list(held, apply_dofn, self.counts, steps=self.steps, noise=self.noise, **shards)
+            counted = counted_with_list(held, apply_dofn, self.counts, steps=self.steps, noise=self.noise, **shards)
             shards["timer_offset"] += 1
         else:
             counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
@@ -226,14 +226,15 @@ class FinishedHitters:
 DESCRIBED = slice(KeyCount._fields.index("lower"), KeyCount._fields.index("backfilled") + 1)
 
 
-def with_list(
+def counted_with_list(
     held: PCollection[Any],
     apply_dofn: ApplyDoFn,
     mechanism: FoundKeys,
     *,
     steps: Steps,
     noise: NoiseSource,
-    **given: int,
+    timer_offset: int,
+    key_shards: int,
 ) -> PCollection[Any]:
     """Count who has each item, and which of them a list of different people counts for it.
 
@@ -243,10 +244,17 @@ def with_list(
         mechanism: has a list.
         steps: the windows.
         noise: chooses the items of a person, where more of one window would count than may.
-        given: `timer_offset` and `key_shards` of the stage.
+        timer_offset: of the stage.
+        key_shards: shards of items.
     """
-    lists = PeopleLists(mechanism.listed, mechanism.last_listed)
-    stage = CountContributions(steps=steps, noise=noise, contributions=None, lists=lists, **given)
+    stage = CountContributions(
+        steps=steps,
+        noise=noise,
+        timer_offset=timer_offset,
+        contributions=None,
+        key_shards=key_shards,
+        lists=PeopleLists(mechanism.listed, mechanism.last_listed),
+    )
     return apply_dofn(held, stage, Keyed)
 
 

@@ -21,7 +21,7 @@ from privstream.transforms.batches import Keyed, Names
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.publishing import KeyPublisher, KeysOfStreams, publish_counts
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.heavy_hitters.by_counts import count_holders, with_list
+from privstream.transforms.heavy_hitters.by_counts import count_holders, counted_with_list
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.timing.steps import Steps
 
@@ -116,7 +116,7 @@ class FoundItems:
         )
         shards: dict[str, Any] = {"key_shards": self.shards, "timer_offset": timer_offset}
         if self.mechanism.listed:
-            counted = with_list(held, apply_dofn, self.mechanism, steps=self.steps, noise=self.noise, **shards)
+            counted = counted_with_list(held, apply_dofn, self.mechanism, steps=self.steps, noise=self.noise, **shards)
             shards["timer_offset"] += 1
         else:
             counted = held | "CountHolders" >> beam.Map(count_holders).with_output_types(Keyed)
