@@ -290,13 +290,17 @@ class FoundKeys(KeyedCounts):
             if name.startswith("needed") and name != "needed_in_1"
         )
         claim = "Items that are found stay found, and have counts of the windows before as well."
-        claim += f" They are found with an even chance by {told}." if told else ""
+        return claim + (f" They are found with an even chance by {told}." if told else "") + self.list_claim
+
+    @property
+    def list_claim(self) -> str:
+        """What is said of the list of different people, as sentences; empty without one."""
         if (listed := self.law.people) is None:
-            return claim
+            return ""
         several = ", ".join(f"{number:,} in the first {step:,}" for step, number in self.listed_people.items())
         return (
-            f"{claim} A list of different people finds them as well, with an even chance by so many people in so many "
-            f"windows: {several}. There a person counts for the first {listed.keys:,} items that count."
+            " A list of different people finds them as well, with an even chance by so many people in so many windows: "
+            f"{several}. There a person counts for the first {listed.keys:,} items that count."
         )
 
     @property
