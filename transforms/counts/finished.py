@@ -135,8 +135,8 @@ class SmoothFinished:
         """Return a factor for each count, and how unsure it is: below 1 in a first or last window that is cut short.
 
         The data of a month may end on its fifth day: then all items have so much less than in the three windows beside
-        it. The factor is a median over items, each weighted by what it usually has. It is 1 where it would not be clearly
-        less, and where one item has half of everything: that item would decide by itself.
+        it. The factor is a median over items, each weighted by what it usually has. It is 1 where it would not be
+        clearly less, and where one item has half of everything: that item would decide by itself.
         """
         factors, unsure = np.ones(len(counts)), np.zeros(len(counts))
         first, last = int(windows.min()), int(windows.max())

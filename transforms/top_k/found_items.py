@@ -93,8 +93,8 @@ class FoundItems:
             error=float(surely),
             failure_probability=counts.beta,
             claim=f"Items that are found stay found, and no others are ranked. An item is found with an even chance by "
-            f"{told}.{counts.list_claim} {confidence}, each of {counts.bounded_keys:,} items is found that at least {surely:,} people "
-            f"have in a window. {confidence}, estimates are within their error bounds of at least "
+            f"{told}.{counts.list_claim} {confidence}, each of {counts.bounded_keys:,} items is found that at least "
+            f"{surely:,} people have in a window. {confidence}, estimates are within their error bounds of at least "
             f"{self.reach:,} people, {self.scope}. The noise of a count has a standard deviation of "
             f"{found['stddev']:.3g}; estimates are smoothed over windows, and mostly closer.",
             numbers={
