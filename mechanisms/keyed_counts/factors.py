@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.toeplitz import correct, square_root, zolotarev_factor
-from scipy import signal
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +60,9 @@ class Factor(ABC):
         """The coefficients of R^-1."""
         impulse = np.zeros(self.horizon)
         impulse[0] = 1.0
-        return np.asarray(signal.lfilter([1.0], self.coefficients[: self._width], impulse))
+        if self.exact:
+            return impulse
+        return np.asarray(scipy.signal.lfilter([1.0], self.coefficients[: self._width], impulse))
 
     @property
     def _width(self) -> int:

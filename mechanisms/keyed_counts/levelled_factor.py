@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from privstream.mechanisms.counters.toeplitz import zolotarev_factor
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor, Floats
-from scipy import signal
 
 _PARTS = 32  # levels are multiples of 1/32, so that there are few laws of noise, whose tables are kept
 
@@ -59,7 +59,9 @@ class LevelledFactor(BufferedFactor):
         with_noise = mixed.sum(axis=1) - powers * (powers @ mixed.T)  # Cov(y before, v)
         variance = 1 + with_noise @ shares  # of v
         brought = (zeros * with_noise + 1) / self.levels[:, None]
-        columns = [signal.lfilter([1.0], [1.0, -zero], column) for zero, column in zip(zeros, brought.T, strict=True)]
+        columns = [
+            scipy.signal.lfilter([1.0], [1.0, -zero], column) for zero, column in zip(zeros, brought.T, strict=True)
+        ]
         with_sum = np.zeros((self.horizon, len(zeros)))  # Cov(y before, sum before)
         with_sum[1:] = np.stack(columns, axis=1)[:-1]
         return np.asarray(np.cumsum(variance / self.levels**2 + 2 * (with_sum @ shares) / self.levels))
