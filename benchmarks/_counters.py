@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
-from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.gaussian_curve import largest_shift
+from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
+from privstream.mechanisms.privacy.accounting import largest_shift
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
 LONGEST_SQUARE_ROOT = 1 << 13  # its time grows with the square of the stream

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 
 Integers = NDArray[np.int64]
 

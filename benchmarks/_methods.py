@@ -16,7 +16,7 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.continuous import Gaussian
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 
 MONITORS = {"clock": "clock", "target_charging": "target charging", "paper": "monitor of the paper"}
 Reports = Iterator[np.ndarray]

@@ -14,10 +14,9 @@ from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, legend, markers, pic
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_tests import GapAnswers
-from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
 
 STANDARD, ADAPTIVE = "sparse vector", "adaptive"
 COLOURS = {STANDARD: "0.45", ADAPTIVE: "tab:blue"}

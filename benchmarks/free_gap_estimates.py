@@ -16,8 +16,8 @@ from _report import parser, print_table, results_folder, write_csv
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
-from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance
 
 FIXED_K = 10

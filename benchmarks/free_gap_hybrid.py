@@ -13,11 +13,10 @@ import numpy as np
 from _free_gap import EPSILON, MARKERS, Rows, datasets, ks, legend, markers, picture, save
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.ticker import FuncFormatter, PercentFormatter
-from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
-from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
 
 ABOVE = 12
 COLOURS = {

@@ -12,8 +12,8 @@ import numpy as np
 from _free_gap import MARKERS, Rows, datasets, picture, save
 from _report import parser, print_table, results_folder, write_csv
 from matplotlib.ticker import PercentFormatter
-from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
 from privstream.mechanisms.postprocess import gap_p_value
 from scipy import stats
 

@@ -18,7 +18,7 @@ from _histogram_peers import has_pipeline_dp, running_counts, window_counts
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 

@@ -27,7 +27,7 @@ from _keyed_workload import KEYS, PEOPLE, Contributions, contributions
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 
 EPSILON, DELTA, LIMIT = 6.0, 1e-9, 32
 Estimates = dict[int, float]

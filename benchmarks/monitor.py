@@ -18,9 +18,8 @@ import numpy as np
 from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import MonitorState, ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 
 COMMON = 2

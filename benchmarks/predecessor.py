@@ -17,7 +17,7 @@ import numpy as np
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
 from privstream.mechanisms import DynamicPredecessor, IncrementalPredecessor, RangeCounter, SeededNoise, Updates
-from privstream.mechanisms.points.predecessor_answers import NO_POINT
+from privstream.mechanisms.points.dynamic_predecessor import NO_POINT
 
 EPSILON, BETA, QUERIES = 1.0, 0.05, 300
 STEPS, UNIVERSE = 64, 1 << 16

@@ -22,8 +22,8 @@ import pyarrow as pa
 from _measure import best_seconds
 from _report import load_average, parser, print_table, results_folder, write_csv
 from matplotlib.figure import Figure
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, Names, StepKey
 from privstream.transforms.heavy_hitters.by_monitor import MonitorStream

@@ -1,23 +1,15 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import ContinualCounter
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
-from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
-from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
 from privstream.mechanisms.guarantee_records import read_guarantee_file
-from privstream.mechanisms.histograms.column_flags import ColumnFlags
-from privstream.mechanisms.histograms.counted_flags import CountedFlags
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import (
     Histogram,
@@ -36,18 +28,21 @@ from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
+from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
+from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
+from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
 from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
+from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.points.predecessor_answers import Neighbours, PredecessorStep
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse_vector.sparse import Sparse
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 __all__ = [
     "AboveThreshold",

@@ -1,10 +1,21 @@
-"""Argument checks with one wording: the name, the rule, the value."""
+"""Argument checks with one wording (name, rule, value), and errors of their own for what a caller may want to catch."""
 
 import math
 from numbers import Integral, Real
 from typing import TypeGuard
 
-from privstream.mechanisms.errors import HorizonExceeded
+
+class BudgetSpent(RuntimeError):  # noqa: N818 (a state that the design foresees)
+    """The mechanism has given all the answers that its privacy budget pays for; it must not be asked again."""
+
+
+class HorizonExceeded(RuntimeError):  # noqa: N818
+    """The stream is longer than the public horizon that the guarantee was stated for."""
+
+
+class SnapshotError(ValueError):
+    """The bytes are no snapshot of this mechanism: wrong magic, kind, version or parameters, or damaged."""
+
 
 LEAST_EPSILON = 1e-9
 

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 
 MAGIC = b"privstrm"
 

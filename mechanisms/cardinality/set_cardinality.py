@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.cardinality.direct_cardinality import CountedChanges, FreshNoise
-from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
-from privstream.mechanisms.cardinality.henzinger_sricharan_steiner import HenzingerSricharanSteinerChanges
-from privstream.mechanisms.cardinality.state import Cardinalities, CardinalityAlgorithm, CardinalityState, Integers
+from privstream.mechanisms.cardinality.algorithms import (
+    Cardinalities,
+    CardinalityAlgorithm,
+    CardinalityState,
+    CountedChanges,
+    FreshNoise,
+    GapChanges,
+    HenzingerSricharanSteinerChanges,
+    Integers,
+)
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 
 UNITS = ("user", "event")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -11,14 +12,19 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift, sensitivity_sigma
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.accounting import (
+    GaussianCurve,
+    PrivacyCurve,
+    PureDp,
+    counting_sigma,
+    largest_shift,
+    sensitivity_sigma,
+)
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 
 Integers = NDArray[np.int64]
@@ -240,3 +246,17 @@ def bound_noise(law: Any, source: NoiseSource, high: NDArray[Any], kind: int, su
     """Draw the noise of nodes, (n, columns), bound to the true sums (n, columns) when each is first used."""
     labels = source.bind(node_labels(high, kind, sums.shape[1]), sums.reshape(-1))
     return cast(Integers, law.draw(source, labels).reshape(sums.shape))
+
+
+def counter_error(counter: ContinualCounter, intervals: int, beta: float) -> int:
+    """Return an error that the counter keeps within for all its steps with probability 1 - beta, at `intervals` steps.
+
+    Steps are counted up to a power of two, each with its share of beta.
+    """
+    return _doubled_error(counter, max(0, intervals - 1).bit_length(), beta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _doubled_error(counter: Any, doublings: int, beta: float) -> int:
+    steps = min(1 << doublings, counter.horizon)
+    return int(counter.error(steps, beta / ((doublings + 1) * (doublings + 2))))

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON, ContinualCounter, CounterState, Integers
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.toeplitz import LARGEST_HORIZON as BUFFERED_HORIZON
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 
 # (k, h) of the k-ary trees, and lengths of the other counters; the last one is repeated.

@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.free_gap.gap_ranking import Indices
-from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import Indices, NoisyTopK
 from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureDp, largest
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.query_mechanism import PUBLIC_ORDER
 from privstream.mechanisms.sparse_vector.sparse import PureComposition

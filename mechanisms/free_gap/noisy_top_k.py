@@ -1,17 +1,89 @@
-"""NoisyTopK: which queries are the largest, and by how much each is ahead of the next."""
+"""NoisyTopK: the largest queries by noisy value, and by how much each is ahead of the next."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_noise import noisy
-from privstream.mechanisms.free_gap.gap_ranking import Indices, gaps_between, leaders
-from privstream.mechanisms.free_gap.top_k_mechanism import TopKMechanism, spread
 from privstream.mechanisms.mechanism import packed_parameters
+from privstream.mechanisms.noise.continuous import Exponential
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.gaps import GapLaw, IntegersOrReals, make_law, noisy
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals
-from privstream.mechanisms.sparse_vector.query_mechanism import ONE_SELECTION
+from privstream.mechanisms.sparse_vector.query_mechanism import (
+    ONE_RELEASE,
+    ONE_SELECTION,
+    PUBLIC_ORDER,
+    QueryMechanism,
+)
+
+Indices = NDArray[np.int64]
+
+
+def leaders(noisy: IntegersOrReals, count: int) -> Indices:
+    """Return the indices of the `count` largest values in descending order, of equal ones the lower index first."""
+    if count < len(noisy):
+        bar = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
+        above = np.flatnonzero(noisy > bar)
+        chosen = np.concatenate([above, np.flatnonzero(noisy == bar)[: count - len(above)]])
+    else:
+        chosen = np.arange(len(noisy))
+    return chosen[np.lexsort((chosen, -noisy[chosen]))]
+
+
+def gaps_between(noisy: IntegersOrReals, order: Indices) -> IntegersOrReals:
+    """Return how far each leader but the last is ahead of the next one.
+
+    The last gap, to a runner-up whose identity stays secret, is the margin to the least value that would still have
+    been selected: one less than the difference where the runner-up would win a tie. The plain difference of integers
+    would not be private (docs/proofs/free_gap.md); for real numbers, which do not tie, the two are the same.
+    """
+    gaps: IntegersOrReals = -np.diff(noisy[order])
+    if gaps.dtype.kind == "i" and len(gaps):
+        gaps[-1] -= int(order[-1] < order[-2])
+    return gaps
+
+
+class TopKMechanism(QueryMechanism):
+    """A selection of the `top` largest queries, all of them with noise of one law."""
+
+    top: int
+    public = PUBLIC_ORDER
+    adaptivity = ONE_RELEASE
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.integer("top", self.top, minimum=1)
+        self._check_queries(self.noise_scale)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the noise on each query, and on a threshold."""
+        return (1 if self.monotone else 2) * self.top / self.epsilon
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise on each query."""
+        return self.law.variance
+
+    @property
+    def gap_variance(self) -> float:
+        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
+        return 2 * self.noise_variance
+
+    @property
+    def law(self) -> GapLaw:
+        """The noise on each query."""
+        return make_law(self.noise_law, self.noise_scale, integer=self.integer)
+
+
+def spread(law: GapLaw, queries: int, beta: float) -> float:
+    """Return by how much any two of so many noises differ with probability at most beta."""
+    share = checks.probability("beta", beta) / queries
+    if isinstance(law, Geometric | Exponential):
+        return float(law.tail_quantile(share))
+    return float(2 * law.tail_quantile(share / 2))
 
 
 class TopSelection(NamedTuple):

@@ -11,16 +11,20 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers
-from privstream.mechanisms.counters.counter_error import counter_error
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, counter_error
 from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.histograms.anchored_partition import AnchoredPartition, early_bound
-from privstream.mechanisms.histograms.henzinger_sricharan_steiner import HenzingerSricharanSteinerPartition
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
-from privstream.mechanisms.histograms.partition import Partition, PartitionState, advance
+from privstream.mechanisms.histograms.partition import (
+    AnchoredPartition,
+    HenzingerSricharanSteinerPartition,
+    Partition,
+    PartitionState,
+    advance,
+    early_bound,
+)
 from privstream.mechanisms.histograms.query import Histogram, HistogramQuery, Monotone, all_values, columnwise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
+from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
 
 MODES = ("auto", "anchored", "direct", "paper")
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # of epsilon for the counter

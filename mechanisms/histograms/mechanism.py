@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, Integers, row_limits, unit_protected
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.errors import HorizonExceeded
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
 LARGEST_ENTRY = 1 << 31
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1

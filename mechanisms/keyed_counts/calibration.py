@@ -18,10 +18,16 @@ from privstream.mechanisms.keyed_counts.factors import (
 )
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, SlackCurve
-from privstream.mechanisms.privacy.gaussian_curve import SMALLEST_SIGMA, SMOOTHING, GaussianCurve, largest_shift
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.privacy.accounting import (
+    SMALLEST_SIGMA,
+    SMOOTHING,
+    GaussianCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+    largest_shift,
+)
 
 SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 """Of delta, for the Gaussian noise, that are tried out; the rest is for keys that one person makes known."""

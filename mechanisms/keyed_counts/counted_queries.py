@@ -15,9 +15,8 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.sums import NoiseSum
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
 Floats = NDArray[np.float64]
 

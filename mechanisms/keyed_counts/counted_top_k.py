@@ -8,13 +8,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.free_gap.gap_ranking import gaps_between, leaders
 from privstream.mechanisms.free_gap.measured_top_k import RankedCounts
+from privstream.mechanisms.free_gap.noisy_top_k import gaps_between, leaders
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.buffered_toeplitz import correct, zolotarev_factor
-from privstream.mechanisms.counters.square_root_toeplitz import square_root
+from privstream.mechanisms.counters.toeplitz import correct, square_root, zolotarev_factor
 from scipy import signal
 
 Floats = NDArray[np.float64]

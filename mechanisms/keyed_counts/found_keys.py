@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale, calibrate_discovery, scales_of

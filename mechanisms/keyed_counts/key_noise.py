@@ -11,15 +11,13 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from privstream.mechanisms.counters.kary_tree import best_base, digits, tree_height
+from privstream.mechanisms.counters.trees import best_base, digits, tree_height
 from privstream.mechanisms.keyed_counts.factors import BandedFactor, Factor, Floats
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.sums import NoiseSum
-from privstream.mechanisms.noise.tail_bounds import log_moment, minimal_bound
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
-from privstream.mechanisms.privacy.gaussian_curve import SMOOTHING
+from privstream.mechanisms.noise.tails import NoiseSum, log_moment, minimal_bound
+from privstream.mechanisms.privacy.accounting import SMOOTHING
 from scipy import special
 
 Integers = NDArray[np.int64]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
-from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, TreeNoise
@@ -22,8 +22,7 @@ from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS, ShardSteps
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 Integers = NDArray[np.int64]

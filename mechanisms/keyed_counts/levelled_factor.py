@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from privstream.mechanisms.counters.buffered_toeplitz import zolotarev_factor
+from privstream.mechanisms.counters.toeplitz import zolotarev_factor
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor, Floats
 from scipy import signal
 

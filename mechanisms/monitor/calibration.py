@@ -12,12 +12,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS
+from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, SlackCurve
-from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 
 LARGEST_COUNT = 1 << 62

@@ -15,13 +15,11 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import status
 from privstream.mechanisms.monitor.calibration import MonitorBudget
 from privstream.mechanisms.monitor.clock import PRECISION
-from privstream.mechanisms.monitor.holdings import Holdings, Tally, repeats
-from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.discrete import DiscreteGaussian
-from privstream.mechanisms.noise.integer_law import LARGEST_TABLE, WORD_BITS, IntegerLaw
+from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGEST_UINT16
+from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 

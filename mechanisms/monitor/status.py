@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import MonitorBudget, check_reach
 from privstream.mechanisms.monitor.clock import PRECISION, ClockCalibration, largest_eta
-from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import LARGEST_EXPONENT, PrivacyCurve, connect_dots, least_epsilon
 from scipy import special

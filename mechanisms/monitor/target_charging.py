@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import LAST_OCTAVE, Calibration, MonitorBudget, check_reach
-from privstream.mechanisms.noise.integer_law import WORD_BITS, IntegerLaw
+from privstream.mechanisms.noise.discrete import WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PairCurve, excess, largest
 from scipy import special, stats

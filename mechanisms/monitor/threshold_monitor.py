@@ -2,19 +2,227 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from abc import abstractmethod
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from privstream.mechanisms import checks
+from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer, target_charging
-from privstream.mechanisms.monitor.calibration import Calibration
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.item_monitor import ItemMonitor
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
+from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+
+State = TypeVar("State")
+
+LARGEST_UINT16 = 65_535
+MAX_ABSENT = 100_000
+DEFAULT_TESTS = 1_000_000
+SCAN = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemMonitor(Mechanism[State]):
+    """A mechanism that tests items against hidden thresholds, and charges the people who took part in a hit.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: charges after which a person is dropped, 1 to 65535.
+        neighbouring: "add_remove" or "replace_one".
+        domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
+            because somebody has them.
+        horizon: steps that one person takes part in at most; None for no bound (with `first_step`, where
+            thresholds rise slowly with time; or a known domain).
+        first_step: public number of the first step, or None.
+        items_per_step: items that one person has in a step at most, 1 to 65535.
+        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
+        beta: failure probability over `tests` tests.
+        tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
+        count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
+        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
+            two that look at the same people in different ways must, or their answers together would give noise away.
+    """
+
+    epsilon: float
+    delta: float
+    max_hits: int
+    neighbouring: str = "add_remove"
+    domain_size: int | None = None
+    horizon: int | None = None
+    first_step: int | None = None
+    items_per_step: int = 1
+    streams_per_person: int = 1
+    beta: float = 0.05
+    tests: int | None = None
+    count_share: float = 0.25
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("max_hits", "items_per_step"):
+            checks.integer(name, getattr(self, name), minimum=1, maximum=LARGEST_UINT16)
+        for name in ("domain_size", "horizon", "tests"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), minimum=1)
+        if self.first_step is not None:
+            checks.integer("first_step", self.first_step, minimum=0)
+        elif self.domain_size is None and self.horizon is None:
+            raise ValueError("horizon must be given unless first_step is public")
+        _ = self._budget  # checks the rest
+
+    @property
+    def _budget(self) -> MonitorBudget:
+        known = self.domain_size is not None
+        per_person = None if known or self.horizon is None else self.horizon * self.items_per_step
+        tests = self.tests or (self.domain_size * self.horizon if self.domain_size and self.horizon else DEFAULT_TESTS)
+        return MonitorBudget(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            max_hits=self.max_hits,
+            tests=tests,
+            beta=self.beta,
+            neighbouring=self.neighbouring,
+            domain="known" if known else "unknown",
+            tests_per_person=per_person,
+            items_per_step=self.items_per_step,
+            streams_per_person=self.streams_per_person,
+            count_share=self.count_share,
+        )
+
+    @property
+    @abstractmethod
+    def calibrated(self) -> Calibration:
+        """The noise and the threshold that meet the guarantee."""
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """The guarantee for one person over the whole run."""
+        return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
+
+    @property
+    def detection_threshold(self) -> int:
+        """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
+        return self.calibrated.detection_threshold(self._budget.tests, self.beta)
+
+    @property
+    def count_stddev(self) -> float:
+        """Standard deviation of the noise on published counts; 0 if none are published."""
+        sigma = self.calibrated.count_sigma
+        return 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
+
+    def count_error(self, beta: float) -> int:
+        """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
+        checks.probability("beta", beta)
+        sigma = self.calibrated.count_sigma
+        return 0 if sigma is None else int(DiscreteGaussian(sigma).tail_quantile(beta / 2))
+
+    def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
+        """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
+
+        Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
+        """
+        source = self._source(noise)
+        thresholds = self._thresholds(step, self._number(step), items, source)
+        return (counts >= thresholds) | np.isin(items, self._absent_hits(step, source))
+
+    def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
+        """Return the first step in [first, end) at which some item is a hit even if nobody has it."""
+        if self.domain_size is None:
+            return None
+        source = self._source(noise).derive("absent hits")
+        for start in range(first, end, SCAN):
+            steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)
+            found = np.flatnonzero(self._absent_law.draw(source, steps))
+            if len(found):
+                return int(steps[found[0]])
+        return None
+
+    def _tally(self, counters: UserCounters, holdings: Holdings) -> Tally:
+        """Return who counts for which item, of holdings that break no rule."""
+        self._check(holdings)
+        return Tally.of(holdings, counters, self.max_hits)
+
+    def _hits(self, step: int, tally: Tally, source: NoiseSource) -> tuple[np.ndarray, np.ndarray]:
+        """Return which items of a tally, bool (m,), are hits, and all items of nobody that are, uint64, increasing."""
+        hit = tally.totals >= self._thresholds(step, self._number(step), tally.items, source)
+        if self.domain_size is None:
+            hit &= tally.totals > 0
+        absent = self._absent_hits(step, source)
+        return hit | np.isin(tally.items, absent), np.setdiff1d(absent, tally.items)
+
+    def _number(self, step: int) -> int:
+        """Return the place of a step in the public horizon, from 1; always 1 without `first_step`."""
+        if self.first_step is None:
+            return 1
+        number = step - self.first_step + 1
+        if number < 1 or (self.horizon is not None and number > self.horizon):
+            last = "" if self.horizon is None else f" and < {self.first_step + self.horizon}"
+            raise HorizonExceeded(f"step must be >= {self.first_step}{last}, got {step}")
+        return number
+
+    def _check(self, holdings: Holdings) -> None:
+        """Refuse holdings that would let one person count more than the guarantee allows."""
+        if self.domain_size is not None and np.any(holdings.items >= np.uint64(self.domain_size)):
+            raise ValueError(f"items must be < domain_size {self.domain_size}")
+        ranks = np.zeros(len(holdings.users), np.uint16) if holdings.ranks is None else holdings.ranks
+        if np.any(ranks >= self.items_per_step):
+            raise ValueError(f"ranks must be < items_per_step {self.items_per_step}")
+        if repeats(holdings.users) and repeats(holdings.users, ranks):
+            raise ValueError("ranks must be distinct for each person; a person without ranks has one item")
+        if self.items_per_step > 1 and repeats(holdings.users, holdings.items):
+            raise ValueError("items must be distinct for each person")
+
+    def _thresholds(self, step: int, number: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Draw the hidden thresholds of a step, one per item, int64."""
+        return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
+
+    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
+        if self.calibrated.count_sigma is None:
+            return np.empty(0, np.int64)
+        noise = source.derive("count", step)
+        return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
+
+    @cached_property
+    def _absent_law(self) -> IntegerLaw:
+        """Law of the number of items, among all of a known domain, that are hits even if nobody has them."""
+        size = self.domain_size or 0
+        chance = self.calibrated.absent_hit_probability()
+        if size * chance > MAX_ABSENT:
+            least = math.ceil(self._budget.tests * size * chance / MAX_ABSENT)
+            raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
+        p = PRECISE.mpf(chance.numerator) / chance.denominator
+        mass = below = (1 - p) ** size
+        cumulative: list[int] = []
+        while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
+            mass *= p / (1 - p) * (size - len(cumulative)) / (len(cumulative) + 1)
+            below += mass
+            cumulative.append(word)
+        return IntegerLaw.from_cumulative(0, cumulative)
+
+    def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
+        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody has them.
+
+        They are drawn without looking at the data, and the thresholds of the others given that these are at least
+        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
+        """
+        chosen: set[int] = set()
+        if self.domain_size is not None:
+            number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])
+            words = source.derive("absent items", step).words(number)[:, 0]
+            tops = range(self.domain_size - number, self.domain_size)
+            for top, (high, low) in zip(tops, words.tolist(), strict=True):
+                place = (high << 64 | low) % (top + 1)
+                chosen.add(top if place in chosen else place)
+        return np.array(sorted(chosen), np.uint64)
+
 
 CALIBRATIONS: dict[str, ModuleType] = {
     "clock": clock,

@@ -1,12 +1,16 @@
-"""The noise of gaps: the difference of two noises, and how far it may be above its mean."""
+"""The noise of gaps: its laws, the difference of two noises, and how far it may be above its mean."""
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.continuous import Exponential, Laplace
+from privstream.mechanisms.noise.continuous import Exponential, Gumbel, Laplace
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import smallest
 
+IntegersOrReals = NDArray[np.int64] | NDArray[np.float64]
 GapLaw = Exponential | Laplace | Geometric | DiscreteLaplace
 
 
@@ -80,3 +84,28 @@ def _discrete_laplace_tail(a: float, c: float, m: float) -> float:
     first = p * mixed / (1 + p) / (1 + q)
     second = p1**2 * relative / (1 + q)
     return math.exp(-a * m) * (first + second) / -math.expm1(-a - c)
+
+
+def make_law(name: str, scale: float, *, integer: bool) -> GapLaw:
+    """Return the noise of that name for real numbers, or its discrete analogue for integers."""
+    if name == "exponential":
+        return Geometric(scale) if integer else Exponential(scale)
+    return DiscreteLaplace(scale) if integer else Laplace(scale)
+
+
+def noisy(values: IntegersOrReals, law: GapLaw | Gumbel, labels: Labels, noise: NoiseSource) -> IntegersOrReals:
+    """Return values with noise that depends on label and value: see `NoiseSource.bind`."""
+    # Adding 0 makes one zero of the two floating-point ones.
+    bound = noise.derive("value").bind(labels, (values + 0).view(np.int64))
+    total: IntegersOrReals = np.add(values, law.draw(noise.derive("noise"), bound))
+    return total
+
+
+def upper_deviation(law: GapLaw, beta: float) -> float:
+    """Return how far noise exceeds its mean with probability at most beta."""
+    return law.tail_quantile(beta) - mean(law)
+
+
+def lower_deviation(law: GapLaw, beta: float) -> float:
+    """Return how far noise falls below its mean with probability at most beta."""
+    return mean(law) if isinstance(law, Geometric | Exponential) else law.tail_quantile(beta)

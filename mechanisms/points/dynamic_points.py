@@ -1,16 +1,90 @@
-"""Points of an ordered universe with a weight each, under insertions and deletions: what range counts are taken of."""
+"""Points that come and go: updates, their state, dyadic ranges, and what mechanisms on them share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
+from privstream.mechanisms.mechanism import Mechanism, State
+from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
+from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 
 Integers = NDArray[np.int64]
+
+
+def tree_height(universe: int) -> int:
+    """Return H: the levels of the tree are 0 .. H."""
+    return (universe - 1).bit_length()
+
+
+def longest_cover(height: int) -> int:
+    """Return how many intervals `cover` needs at most."""
+    return max(1, 2 * height - 2)
+
+
+def widest_range(universe: int) -> tuple[int, int]:
+    """Return a range of 1 .. universe of as many intervals as any has; one that ends at the universe goes beyond it.
+
+    On both sides of the middle of the tree it has an interval for each one of a binary number, and of the numbers up to
+    some number that one, or the longest row of ones, has the most.
+    """
+    height = tree_height(universe)
+    middle = 1 << max(0, height - 1)
+    rest = max(0, universe - 1 - middle)
+    ends = {universe, universe - 1, middle - 1, middle + (1 << max(0, rest.bit_length() - 1)) - 1}
+    ranges = [(low, high) for low in (1, 2) for high in sorted(ends) if low <= high <= universe]
+    lows, highs = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    numbers, _ = cover(lows - 1, np.where(highs == universe, np.int64(1) << height, highs), height)
+    return ranges[int(np.bincount(numbers).argmax())]
+
+
+def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
+    """Return the first point of each interval, and the first one after it."""
+    levels = height - level_below_root(numbers)
+    starts = (numbers << levels) - (np.int64(1) << height)
+    return starts, starts + (np.int64(1) << levels)
+
+
+def level_below_root(numbers: Integers) -> Integers:
+    """Return floor(log2) of each number, exactly."""
+    depth = np.zeros(len(numbers), np.int64)
+    rest = numbers.copy()
+    for shift in (32, 16, 8, 4, 2, 1):
+        high = rest >> shift > 0
+        depth[high] += shift
+        rest[high] >>= shift
+    return depth
+
+
+def cover(starts: Integers, ends: Integers, height: int) -> tuple[Integers, Integers]:
+    """Partition the ranges [start, end) into the fewest dyadic intervals.
+
+    Returns:
+        The number of the range, and that of the interval, for each interval of each cover, both int64.
+    """
+    left, right = starts.copy(), ends.copy()
+    ranges: list[Integers] = []
+    intervals: list[Integers] = []
+    for level in range(height + 1):
+        first = np.int64(1) << (height - level)
+        odd = np.flatnonzero((left < right) & (left & 1 == 1))
+        ranges.append(odd)
+        intervals.append(first + left[odd])
+        left[odd] += 1
+        odd = np.flatnonzero((left < right) & (right & 1 == 1))
+        right[odd] -= 1
+        ranges.append(odd)
+        intervals.append(first + right[odd])
+        left >>= 1
+        right >>= 1
+    return np.concatenate(ranges), np.concatenate(intervals)
+
 
 LARGEST_UNIVERSE = 1 << 60
 DUPLICATES = ("ignored", "counted")
@@ -127,3 +201,45 @@ def changes(points: Integers, inserted: NDArray[np.bool_], held: PointCounts, du
         weights = np.diff(sums, prepend=0)
     kept = weights != 0
     return Weights(distinct[kept], weights[kept])
+
+
+class PointMechanism(Mechanism[State]):
+    """A mechanism whose input is insertions, and perhaps deletions, of points 1 .. `universe`."""
+
+    universe: int
+    horizon: int | None
+    duplicates: str
+    updates_per_unit: int
+    neighbouring: str
+
+    def _check_points(self) -> None:
+        """Check the parameters that all these mechanisms have."""
+        checks.integer("universe", self.universe, minimum=1, maximum=LARGEST_UNIVERSE)
+        if self.horizon is not None:
+            checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
+        checks.integer("updates_per_unit", self.updates_per_unit, minimum=1, maximum=1 << 20)
+        checks.one_of("duplicates", self.duplicates, DUPLICATES)
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+
+    @property
+    def _unit(self) -> PrivacyUnit:
+        return EVENT if self.updates_per_unit == 1 else PERSON
+
+    def _limits(self, does: str) -> tuple[str, ...]:
+        """Return sentences that say what an update is, and how many of them a unit makes."""
+        sentences = [f"An event {does} one point of 1 .. {self.universe}, at one step."]
+        if self.updates_per_unit > 1:
+            sentences.append(f"A person makes at most {self.updates_per_unit:,} such updates in the whole run.")
+        return tuple(sentences)
+
+    def _step_number(self, step: int) -> int:
+        """Return a step number within the horizon."""
+        return checks.step(step, self.horizon or LARGEST_HORIZON)
+
+    def _described(self) -> Any:
+        """Return the parameters with whole numbers as they are: some are too large for floats."""
+        values = asdict(self)
+        return [
+            type(self).__name__,
+            values | {name: float(values[name]) for name in ("epsilon", "delta") if name in values},
+        ]

@@ -10,23 +10,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.points.dyadic_ranges import bounds, tree_height
 from privstream.mechanisms.points.dynamic_points import (
     Integers,
     PointCounts,
+    PointMechanism,
     Updates,
+    bounds,
     changes,
     checked_points,
     checked_updates,
+    tree_height,
 )
-from privstream.mechanisms.points.point_mechanism import PointMechanism
-from privstream.mechanisms.points.predecessor_answers import NO_POINT, Neighbours, PredecessorStep
-from privstream.mechanisms.points.predecessor_bounds import HEAVY_SHARES, PredecessorBounds
-from privstream.mechanisms.points.predecessor_tree import TreeState
-from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
+from privstream.mechanisms.points.dynamic_predecessor import NO_POINT, Neighbours, PredecessorStep
+from privstream.mechanisms.points.predecessor_tree import (
+    HEAVY_SHARES,
+    NOTHING,
+    PredecessorBounds,
+    TreeState,
+    nearest_starts,
+)
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

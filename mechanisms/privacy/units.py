@@ -7,7 +7,22 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.durations import in_words
+
+SECOND = 1_000_000
+UNITS = (("day", 86_400 * SECOND), ("hour", 3_600 * SECOND), ("minute", 60 * SECOND))
+
+
+def in_words(micros: int) -> str:
+    """Return a duration of so many microseconds in the largest unit of which it is a whole number, or in seconds.
+
+    >>> in_words(30 * 86_400 * SECOND), in_words(90 * 60 * SECOND), in_words(2_500_000)
+    ('30 days', '90 minutes', '2.5 seconds')
+    """
+    unit, length = next(
+        ((unit, length) for unit, length in UNITS if micros >= length and micros % length == 0), ("second", SECOND)
+    )
+    return f"{micros / length:,.12g} {unit}{'s' * (micros != length)}"
+
 
 PORTIONS = ("person", "event", "row")
 CHANGES = ("query", "utility", "measurement")

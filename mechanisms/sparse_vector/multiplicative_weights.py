@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.errors import BudgetSpent
+from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism, packed_parameters
+from privstream.mechanisms.noise.gaps import IntegersOrReals
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.hidden_threshold import IntegersOrReals, Progress
-from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
+from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, Progress
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse
 from scipy import special
 
 Floats = NDArray[np.float64]

@@ -1,15 +1,148 @@
-"""QueryMechanism: what mechanisms on queries of sensitivity 1 share, in this room and in `free_gap`."""
+"""What mechanisms on queries of sensitivity 1 share: tests of a hidden threshold, parameters and guarantees."""
 
+import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.checks import BudgetSpent
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
+from privstream.mechanisms.noise.continuous import Laplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.gaps import IntegersOrReals
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
-from privstream.mechanisms.privacy.caveats import PUBLISHED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import (
+    COMPARED_FLOATS,
+    NEIGHBOURING,
+    PUBLISHED_FLOATS,
+    PrivacyGuarantee,
+    noise_caveats,
+)
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.hidden_threshold import LARGEST, HiddenThreshold, IntegersOrReals
+
+LARGEST = 2**60  # of integer values and thresholds: their sums with noise stay within 64 bits
+_CHUNK = 2**16  # queries whose noise is drawn at once
+_ROUNDS = 256  # threshold noises drawn at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """State of a run: queries asked and hits so far. A function of the published answers, so it is no secret."""
+
+    asked: int = 0
+    hits: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenThreshold:
+    """Hit iff value + Lap(2 scale) >= threshold + Lap(scale), the latter redrawn after each hit, until `max_hits`.
+
+    The noise of the i-th query is a function of the source and i, that of the threshold after j hits of the source and
+    j. So nothing secret is stored, and a vector is answered in pieces as it is at once.
+    """
+
+    scale: float
+    max_hits: int
+    integer: bool
+
+    def test(self, state: Progress, gaps: IntegersOrReals, noise: NoiseSource) -> tuple[Progress, NDArray[np.bool_]]:
+        """Return the next state and hit or miss for each of `gaps` = values - thresholds up to the halt."""
+        if len(gaps) and state.hits >= self.max_hits:
+            raise BudgetSpent(f"hits must stay <= {self.max_hits}; the run has halted and answers no more")
+        found: list[int] = []
+        query_noise, threshold_noise = noise.derive("query"), noise.derive("threshold")
+        for start in range(0, len(gaps), _CHUNK):
+            chunk = gaps[start : start + _CHUNK]
+            noisy = chunk + self._law(2 * self.scale).draw(query_noise, query_labels(state.asked + start, len(chunk)))
+            found += [start + i for i in self._hits(noisy, state.hits + len(found), threshold_noise)]
+            if state.hits + len(found) >= self.max_hits:
+                break
+        halted = state.hits + len(found) >= self.max_hits
+        hits = np.zeros(found[-1] + 1 if halted and found else len(gaps), dtype=np.bool_)
+        hits[found] = True
+        return Progress(asked=state.asked + len(hits), hits=state.hits + len(found)), hits
+
+    def _hits(self, noisy: IntegersOrReals, lives: int, noise: NoiseSource) -> list[int]:
+        """Return the indices of the hits among noisy gaps, the threshold being redrawn `lives` times before."""
+        found: list[int] = []
+        start = 0
+        while start < len(noisy) and lives + len(found) < self.max_hits:
+            rounds = min(_ROUNDS, len(noisy) - start, self.max_hits - lives - len(found))
+            barriers = self._law(self.scale).draw(noise, query_labels(lives + len(found), rounds))
+            candidates = start + np.flatnonzero(noisy[start:] >= barriers.min())
+            ahead, end = iter(barriers.tolist()), len(found) + rounds
+            barrier = next(ahead)
+            start = len(noisy)
+            for index, value in zip(candidates.tolist(), noisy[candidates].tolist(), strict=True):
+                if value >= barrier:
+                    found.append(index)
+                    if len(found) == end:
+                        start = index + 1
+                        break
+                    barrier = next(ahead)
+        return found
+
+    def _law(self, scale: float) -> Laplace | DiscreteLaplace:
+        """Return the noise law of this kind of data."""
+        return DiscreteLaplace(scale) if self.integer else Laplace(scale)
+
+    def gaps(self, values: ArrayLike, thresholds: ArrayLike) -> IntegersOrReals:
+        """Return values - thresholds as a fresh array. Error messages never quote a value."""
+        queries, bars = self.vector(values), np.asarray(thresholds)
+        if bars.shape not in {(), queries.shape}:
+            raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
+        gaps: IntegersOrReals = np.subtract(queries, self._numbers("thresholds", bars))
+        return gaps
+
+    def vector(self, values: ArrayLike) -> IntegersOrReals:
+        """Return the values of queries as a fresh array of numbers of this kind."""
+        queries: NDArray[Any] = np.asarray(values)
+        if queries.ndim != 1:
+            raise ValueError(f"values must be one-dimensional, got {queries.ndim} dimensions")
+        return self._numbers("values", queries if len(queries) else np.zeros(0, dtype=np.int64))
+
+    def _numbers(self, name: str, array: NDArray[Any]) -> IntegersOrReals:
+        return _integers(name, array) if self.integer else _reals(name, array)
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return alpha = 4 scale (ln k + ln(2 c / beta)): every answer is right up to alpha with probability 1 - beta.
+
+        Half of alpha is for the threshold noise, half for the query noise. A discrete Laplace variable exceeds x + 1/2
+        with no more probability than a continuous one exceeds x, so integers add twice 1/2.
+        """
+        checks.integer("queries", queries, minimum=1)
+        checks.probability("beta", beta)
+        return 4 * self.scale * (math.log(queries) + math.log(2 * self.max_hits / beta)) + (1 if self.integer else 0)
+
+
+def query_labels(first: int, count: int) -> NDArray[np.uint64]:
+    """Return the noise labels first, first + 1, .."""
+    return np.uint64(first) + np.arange(count, dtype=np.uint64)
+
+
+def _integers(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    """Return an array of integers within range as int64."""
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers with integer=True, got {array.dtype}")
+    if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
+        raise ValueError(f"{name} must be between -2**60 and 2**60 with integer=True")
+    return array.astype(np.int64)
+
+
+def _reals(name: str, array: NDArray[Any]) -> NDArray[np.float64]:
+    """Return an array of finite numbers as float64."""
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be numbers, got {array.dtype}")
+    numbers = array.astype(np.float64)
+    if not np.all(np.isfinite(numbers)):
+        raise ValueError(f"{name} must be finite")
+    return numbers
+
 
 WHOLE_RUN = "It covers the whole run"
 ONE_SELECTION = "It covers one selection: those of several add up."
@@ -87,3 +220,55 @@ class QueryMechanism(ABC):
     def _vector(self, values: ArrayLike) -> IntegersOrReals:
         """Return the values of queries as a fresh array of integers or real numbers."""
         return HiddenThreshold(scale=1.0, max_hits=1, integer=self.integer).vector(values)
+
+
+class Answers(NamedTuple):
+    """Hit or miss for the first queries of a step, in order; fewer than asked if the mechanism halted among them."""
+
+    hits: NDArray[np.bool_]
+
+    @property
+    def answered(self) -> int:
+        """Number of queries answered."""
+        return len(self.hits)
+
+
+class HitMechanism(QueryMechanism, Mechanism[Progress]):
+    """A mechanism that answers hit or miss. Its state is how far its tests are: a function of published answers."""
+
+    floats = COMPARED_FLOATS
+    noise_label = "sparse vector"
+    state_type = Progress
+    parameters = cached_property(packed_parameters)
+
+    @property
+    @abstractmethod
+    def tests(self) -> HiddenThreshold:
+        """The tests, with their noise."""
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        return self.tests.accuracy(queries, beta)
+
+    def step(
+        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[Progress, Answers]:
+        """Answer queries in order, up to and including the last hit that is paid for.
+
+        A vector is answered in pieces as it is at once.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        gaps = self.tests.gaps(values, self.threshold if thresholds is None else thresholds)
+        state, hits = self.tests.test(state, gaps, self._source(noise))
+        return state, Answers(hits)

@@ -1,17 +1,28 @@
-"""Sparse: the first c queries above a threshold, found by c AboveThresholds one after the other."""
+"""Sparse and NumericSparse: the first c queries above a threshold, and their noisy values."""
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import connect_dots, least_epsilon
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold
-from privstream.mechanisms.sparse_vector.hit_mechanism import HitMechanism
-from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN
+from privstream.mechanisms.mechanism import Mechanism, packed_parameters
+from privstream.mechanisms.noise.continuous import Laplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.gaps import IntegersOrReals
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import ComposedCurve, connect_dots, least_epsilon
+from privstream.mechanisms.sparse_vector.query_mechanism import (
+    WHOLE_RUN,
+    HiddenThreshold,
+    HitMechanism,
+    Progress,
+    QueryMechanism,
+    query_labels,
+)
 from scipy import special, stats
 
 _ROUNDING = 1e-12  # relative; losses within it of the largest one count as the largest
@@ -148,3 +159,158 @@ def check_composition(curve: PureComposition, epsilon: float, delta: float) -> N
             f"epsilon must be smaller for delta {delta:g} and {curve.rounds} hits: at this noise they compose to "
             f"delta {curve.delta(epsilon):.3g} only, got {epsilon}"
         )
+
+
+_ROOT = math.sqrt(512)
+
+
+class NumericAnswers(NamedTuple):
+    """Hit or miss for the first queries of a step, in order, and the noisy values of those that hit, in order."""
+
+    hits: NDArray[np.bool_]
+    values: IntegersOrReals
+
+    @property
+    def answered(self) -> int:
+        """Number of queries answered."""
+        return len(self.hits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericSparse(QueryMechanism, Mechanism[Progress]):
+    """Answers sensitivity-1 queries with a noisy value or a miss until the `max_hits`-th value, then halts.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
+        Public: the parameters, the thresholds and the number of queries. A `Sparse` with 8/9 of epsilon decides which
+        queries hit (for delta > 0 with sqrt(512) / (sqrt(512) + 1) of epsilon and half of delta); the values have noise
+        of their own and cost the rest. For delta > 0 the exact composition theorem is checked for both when the
+        mechanism is made. `guarantee.curve` composes both and is tighter.
+
+    Accuracy:
+        Over k queries, with probability 1 - beta, each published value is within alpha of the truth, which is
+        >= threshold - alpha, and each miss is <= threshold + alpha. Here alpha = 9 c (ln k + ln(4 c / beta)) / epsilon
+        for delta = 0 and
+        (sqrt(512) + 1) sqrt(c ln(2 / delta)) max(ln k + ln(4 c / beta), sqrt(8) ln(2 c / beta)) / epsilon otherwise,
+        c = max_hits, and 1 more on integers. (The source lacks the second term of the maximum.)
+
+    Args:
+        epsilon: privacy loss of the whole run, > 0.
+        delta: in [0, 1).
+        max_hits: number of values after which the run halts, >= 1.
+        threshold: threshold of the queries that bring none of their own.
+        integer: whether queries and thresholds are integers. All noise is then discrete Laplace and the values are
+            integers. Otherwise noise and values are floating-point numbers, whose low bits may betray more than the
+            guarantee says (Mironov 2012): use it for quantities that are not counts, and round what you publish.
+        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    Raises:
+        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_hits).
+        TypeError: a parameter is of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = NumericSparse(epsilon=1.0, max_hits=2, threshold=500, integer=True)
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))
+        >>> answers.hits.tolist(), answers.values.dtype
+        ([False, True, False, True], dtype('int64'))
+
+    Source: Dwork and Roth, The Algorithmic Foundations of Differential Privacy (2014), Algorithm 3, Theorems 3.27
+    and 3.28; docs/proofs/sparse_vector.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    max_hits: int = 1
+    threshold: float = 0
+    integer: bool = False
+    neighbouring: str = "add_remove"
+    proof = "docs/proofs/sparse_vector.md, section NumericSparse"
+    noise_label = "sparse vector"
+    state_type = Progress
+    parameters = cached_property(packed_parameters)
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.integer("max_hits", self.max_hits, minimum=1)
+        self._check_queries(self.value_scale)
+        check_composition(self.choice.curve, self.choice.epsilon, self.choice.delta)
+        check_composition(self._values_curve, self.epsilon - self.choice.epsilon, self.delta / 2)
+
+    @cached_property
+    def choice(self) -> Sparse:
+        """The mechanism that decides which queries hit."""
+        return Sparse(
+            epsilon=self.epsilon * (8 / 9 if self.delta == 0 else _ROOT / (_ROOT + 1)),
+            delta=self.delta / 2,
+            max_hits=self.max_hits,
+            threshold=self.threshold,
+            integer=self.integer,
+            neighbouring=self.neighbouring,
+        )
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the threshold's noise, sigma(epsilon_1) in the literature; a query's is twice that."""
+        return self.choice.noise_scale
+
+    @property
+    def value_scale(self) -> float:
+        """Scale of the noise on each published value, sigma(epsilon_2) in the literature."""
+        return noise_scale(
+            self.epsilon * (2 / 9 if self.delta == 0 else 2 / (_ROOT + 1)), self.delta / 2, self.max_hits
+        )
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+        return (f"{WHOLE_RUN}, which halts at value number {self.max_hits}.",)
+
+    @property
+    def curve(self) -> ComposedCurve:
+        """All (epsilon, delta) of the run."""
+        return ComposedCurve(curves=(self.choice.curve, self._values_curve))
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        values = self.value_scale * math.log(2 * self.max_hits / checks.probability("beta", beta))
+        return max(self.choice.accuracy(queries, beta / 2), values + (1 if self.integer else 0))
+
+    def step(
+        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[Progress, NumericAnswers]:
+        """Answer queries in order, up to and including the last value that is paid for.
+
+        A vector is answered in pieces as it is at once. The noise of a value depends on the query's position and on its
+        true value: a replay repeats the answer, a replay with other data does not repeat the noise.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, shape (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        gaps = self.choice.tests.gaps(values, self.threshold if thresholds is None else thresholds)
+        source = self._source(noise)
+        after, hits = self.choice.tests.test(state, gaps, source)
+        chosen = np.flatnonzero(hits)
+        truths = self.choice.tests.vector(values)[chosen]
+        # Adding 0 makes one zero of the two floating-point ones.
+        bound = source.derive("value").bind(query_labels(state.asked, len(gaps))[chosen], (truths + 0).view(np.int64))
+        return after, NumericAnswers(hits, truths + self._value_law.draw(source.derive("value noise"), bound))
+
+    @property
+    def _values_curve(self) -> PureComposition:
+        return PureComposition(rounds=self.max_hits, round_epsilon=1 / self.value_scale)
+
+    @property
+    def _value_law(self) -> Laplace | DiscreteLaplace:
+        return DiscreteLaplace(self.value_scale) if self.integer else Laplace(self.value_scale)

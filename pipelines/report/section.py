@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.durations import in_words as in_units
+from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.pipelines.accounts.ledger import Entry
 from privstream.pipelines.plot.chart import PAGE, moment
 from privstream.pipelines.plot.schemes import in_both

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from privstream.mechanisms.durations import SECOND, in_words
+from privstream.mechanisms.privacy.units import SECOND, in_words
 from privstream.pipelines.command import RunError, UsageError
 from privstream.pipelines.durations import seconds
 from privstream.pipelines.help_page import parsed

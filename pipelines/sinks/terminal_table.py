@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.durations import in_words
+from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.sinks.row_files import field_types, iso_8601
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD

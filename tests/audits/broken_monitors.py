@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+from privstream.mechanisms.monitor.holdings import Charges
 from privstream.mechanisms.monitor.status_monitor import STARTED, StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import Charges
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
 

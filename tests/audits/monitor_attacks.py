@@ -9,9 +9,8 @@ between the worlds, computed from the laws the mechanism states: the best statis
 from dataclasses import dataclass, replace
 
 import numpy as np
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 
 CROWD = np.uint64(1 << 40)

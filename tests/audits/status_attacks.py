@@ -7,9 +7,8 @@ mechanism itself, with a suspect and two items of its own in each of many runs t
 import math
 
 import numpy as np
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.up_items import UpItems
-from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
+from privstream.mechanisms.monitor.status_monitor import UpItems
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import signal
 

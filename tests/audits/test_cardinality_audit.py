@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from laws import FALSE_ALARM
-from privstream.mechanisms.cardinality.gap_cardinality import GapChanges
+from privstream.mechanisms.cardinality.algorithms import GapChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise

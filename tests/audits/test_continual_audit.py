@@ -5,17 +5,16 @@ from functools import cached_property
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.continual_counter import node_law
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
-from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter, square_root
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, square_root
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.histograms.column_flags import ColumnFlags
+from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter
 
 pytestmark = pytest.mark.slow
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from exact_privacy import TOLERANCE, distribution, neighbours, noise_grid, worst_excess
-from privstream.mechanisms.free_gap import gap_tests, hybrid_sparse_vector, hybrid_top_k, noisy_top_k
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.exponential_mechanism import ExponentialMechanismWithGap
-from privstream.mechanisms.free_gap.gap_tests import GapTests
-from privstream.mechanisms.free_gap.hybrid_sparse_vector import HybridSparseVector
-from privstream.mechanisms.free_gap.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.free_gap import adaptive_sparse_vector, noisy_top_k
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapTests
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.papers import hybrid_top_k, sparse_vector_with_gap
+from privstream.mechanisms.papers.exponential_mechanism import ExponentialMechanismWithGap
+from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ class TestExactly:
 
         @functools.cache
         def output(totals):
-            monkeypatch.setattr(hybrid_sparse_vector, "noisy", lambda *_: np.array(totals))
+            monkeypatch.setattr(sparse_vector_with_gap, "noisy", lambda *_: np.array(totals))
             selection = mechanism.select([0, 0], SeededNoise(0))
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
@@ -175,7 +175,9 @@ class TestExactly:
         noise, weights = noise_grid(cheap, full)
         barriers, barrier_weights = noise_grid(threshold)
         monkeypatch.setattr(
-            gap_tests, "noisy", lambda values, law, *_: values + noise[:, 0 if law.scale == cheap.scale else 1]
+            adaptive_sparse_vector,
+            "noisy",
+            lambda values, law, *_: values + noise[:, 0 if law.scale == cheap.scale else 1],
         )
 
         @functools.cache

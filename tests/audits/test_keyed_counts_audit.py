@@ -10,7 +10,7 @@ from privstream.mechanisms.keyed_counts.calibration import best_factor, l2_norm
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from scipy import special
 
 EPSILON, DELTA = 1.0, 1e-3

@@ -7,7 +7,7 @@ import pytest
 from attacks import falls, stands
 from live_histogram import Live
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.monitor.user_counters import UserCounters
+from privstream.mechanisms.monitor.holdings import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import ContinualHistogram, Domain
 from privstream.transforms.histograms.categories import LimitRows

@@ -7,9 +7,8 @@ import broken_monitors as broken
 import numpy as np
 import pytest
 from monitor_attacks import Belief, Plan, constant, simulate
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow

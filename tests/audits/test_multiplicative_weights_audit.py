@@ -6,8 +6,7 @@ from attacks import falls, stands
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse_vector.sparse import Sparse
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.points.dyadic_ranges import bounds
+from privstream.mechanisms.points.dynamic_points import bounds
 
 UNIVERSE = 2
 RUNS = 4_200

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
-from privstream.mechanisms.privacy.gaussian_curve import largest_shift
+from privstream.mechanisms.privacy.accounting import largest_shift
 
 UNIVERSE, STEPS = 2, 10  # an epoch of the tree over time, with two levels of nodes
 LOW, HIGH = np.array([1, 1, 2]), np.array([2, 1, 2])  # root and leaves: what is published of each step

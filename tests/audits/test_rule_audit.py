@@ -14,10 +14,9 @@ import pytest
 from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.monitor import clock
 from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.rule_monitor import NOT_MET, RuleMonitor
 from privstream.mechanisms.monitor.status_monitor import STARTED
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
-from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse_vector.sparse import Sparse
+from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,7 @@ import math
 
 import pytest
 from privstream.mechanisms.monitor.clock import ClockCurve
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PureDp, SlackCurve
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
+from privstream.mechanisms.privacy.accounting import ComposedCurve, GaussianCurve, PointCurve, PureDp, SlackCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 

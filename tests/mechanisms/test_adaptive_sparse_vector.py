@@ -6,14 +6,12 @@ import pytest
 from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import BudgetSpent
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_noise import noisy
-from privstream.mechanisms.free_gap.sparse_vector_with_gap import SparseVectorWithGap
-from privstream.mechanisms.free_gap.threshold_mechanism import optimal_share
+from privstream.mechanisms.checks import BudgetSpent
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, optimal_share
 from privstream.mechanisms.mechanism import packed_parameters
-from privstream.mechanisms.noise.gaps import mean
+from privstream.mechanisms.noise.gaps import mean, noisy
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
 from scipy import stats
 
 GOLDEN = ([3, 4], [0.52, 7.15], [0, 1])

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.counters.bottom_up_tree import BottomUpTreeCounter
-from privstream.mechanisms.counters.buffered_toeplitz import BufferedToeplitzCounter
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import bound_noise
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter, best_base, digits, total_digits
-from privstream.mechanisms.counters.square_root_toeplitz import SquareRootToeplitzCounter, series_inverse, square_root
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, square_root
+from privstream.mechanisms.counters.trees import BinaryTreeCounter, KaryTreeCounter, best_base, digits, total_digits
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve, counting_sigma, largest_shift
+from privstream.mechanisms.papers.bottom_up_tree import BottomUpTreeCounter
+from privstream.mechanisms.papers.square_root_toeplitz import SquareRootToeplitzCounter, series_inverse
+from privstream.mechanisms.privacy.accounting import GaussianCurve, counting_sigma, largest_shift
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import linalg, stats

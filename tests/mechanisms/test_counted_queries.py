@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.sources import SeededNoise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise import discrete, integer_law
+from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.discrete import Bernoulli, DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw
 from privstream.mechanisms.noise.sources import KeyedNoise
 from scipy import special, stats
@@ -253,7 +253,7 @@ def test_tables_are_checked_and_read_only(monkeypatch):
     for cumulative in ([-1], [ONE + 1]):
         with pytest.raises(ValueError, match=r"cumulative must be in \[0, 2\^128\]"):
             IntegerLaw.from_cumulative(0, cumulative)
-    monkeypatch.setattr(integer_law, "LARGEST_TABLE", 100)
+    monkeypatch.setattr(discrete, "LARGEST_TABLE", 100)
     with pytest.raises(ValueError, match="survival must vanish within 100 integers"):
         IntegerLaw.from_survival(0, lambda k: Fraction(1, 2))
     assert repr(IntegerLaw.from_cumulative(0, [5, ONE, ONE])) == "IntegerLaw(0..1)"

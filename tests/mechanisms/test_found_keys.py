@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, MOST_KEPT, NOT_FOUND
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 from privstream.mechanisms.smoothing import LocalLevel
 from scipy import signal
 

@@ -8,13 +8,11 @@ import pytest
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.histograms.anchored_partition import early_bound
-from privstream.mechanisms.histograms.column_flags import ColumnFlags
-from privstream.mechanisms.histograms.counted_flags import CountedFlags
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
+from privstream.mechanisms.counters.trees import BinaryTreeCounter
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.partition import bound_labels
+from privstream.mechanisms.histograms.partition import bound_labels, early_bound
 from privstream.mechanisms.histograms.query import (
     Histogram,
     MaxSum,
@@ -24,8 +22,8 @@ from privstream.mechanisms.histograms.query import (
     TopK,
     all_values,
 )
-from privstream.mechanisms.noise.failure_shares import series_share
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.noise.tails import series_share
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -326,7 +324,7 @@ class TestBudget:
         partition = mechanism("anchored", slack=100, horizon=5000).partition
         asked = set()
         monkeypatch.setattr(
-            "privstream.mechanisms.histograms.anchored_partition._bound",
+            "privstream.mechanisms.histograms.partition._bound",
             lambda counter, steps, beta: asked.add((steps, beta)) or steps,
         )
         for interval in [*range(1, 4 * partition.intervals), *(partition.intervals << i for i in range(3, 40))]:

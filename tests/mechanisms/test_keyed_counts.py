@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts.factors import BufferedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.keyed_counts.shard_steps import ShardSteps
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from scipy import linalg, special
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

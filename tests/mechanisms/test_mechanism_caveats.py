@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import privstream.mechanisms
 import pytest
-from privstream.mechanisms.privacy import caveats
+from privstream.mechanisms.privacy import guarantee as caveats
 
 SAME_DIRECTION = "moves all of them in the same direction"
 COLUMNS = {"columns": 3, "horizon": 20}

@@ -58,7 +58,7 @@ from privstream.mechanisms import (
     UnknownHorizonCounter,
     Updates,
 )
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 

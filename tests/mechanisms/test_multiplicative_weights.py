@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import BudgetSpent
+from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector.hidden_threshold import Progress
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.sparse_vector.query_mechanism import Progress
 
 GOLDEN = ([603, 613, 194, 387, 387, 581], [True, False, False, False, False, False])
 

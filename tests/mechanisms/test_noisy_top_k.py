@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.free_gap.gap_ranking import gaps_between, leaders
-from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK, gaps_between, leaders
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
 from privstream.mechanisms.postprocess import blue_from_gaps

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 from privstream.mechanisms import BinnedStep, KeyedCounts, NumericQuantiles, SeededNoise
-from privstream.mechanisms.errors import HorizonExceeded
-from privstream.mechanisms.numeric_quantiles.bin_tree import BinTree, best_tree
-from privstream.mechanisms.numeric_quantiles.bins import Bins
+from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.numeric_quantiles import Bins, BinTree, best_tree
 
 TREES = [BinTree(2, 2, 1), BinTree(7, 2, 3), BinTree(9, 3, 2), BinTree(11, 4, 2), BinTree(16, 2, 4), BinTree(5, 2, 3)]
 LATENCY = {"epsilon": 1.0, "delta": 1e-6, "low": 1, "high": 1000, "scale": "log", "quantiles": (0.1, 0.5, 0.9)}

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import BudgetSpent
+from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector.hidden_threshold import Progress
-from privstream.mechanisms.sparse_vector.numeric_sparse import NumericSparse
-from privstream.mechanisms.sparse_vector.sparse import Sparse
+from privstream.mechanisms.sparse_vector.query_mechanism import Progress
+from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 from scipy import stats
 
 ROOT = math.sqrt(512)

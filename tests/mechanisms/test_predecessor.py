@@ -16,12 +16,16 @@ from privstream.mechanisms import (
     SeededNoise,
     Updates,
 )
-from privstream.mechanisms.errors import HorizonExceeded
-from privstream.mechanisms.noise.sums import NoiseSum
-from privstream.mechanisms.points.dyadic_ranges import bounds, cover, tree_height
-from privstream.mechanisms.points.predecessor_bounds import PredecessorBounds
-from privstream.mechanisms.points.predecessor_tree import ThresholdTree, TreeState
-from privstream.mechanisms.points.predecessor_walk import NOTHING, nearest_starts
+from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.points.dynamic_points import bounds, cover, tree_height
+from privstream.mechanisms.points.predecessor_tree import (
+    NOTHING,
+    PredecessorBounds,
+    ThresholdTree,
+    TreeState,
+    nearest_starts,
+)
 from privstream.mechanisms.privacy.units import PERSON
 
 EXACT = 1e7  # an epsilon at which all noise is 0

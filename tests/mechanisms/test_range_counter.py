@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise, RangeCounter, RangeStep, SeededNoise, Updates
-from privstream.mechanisms.errors import HorizonExceeded
+from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.sums import NoiseSum
-from privstream.mechanisms.points.dyadic_ranges import bounds, cover, level_below_root, longest_cover, tree_height
-from privstream.mechanisms.points.dynamic_points import PointCounts, changes
-from privstream.mechanisms.points.range_noise import RangeNoise
-from privstream.mechanisms.privacy.gaussian_curve import largest_shift
+from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.points.dynamic_points import (
+    PointCounts,
+    bounds,
+    changes,
+    cover,
+    level_below_root,
+    longest_cover,
+    tree_height,
+)
+from privstream.mechanisms.points.range_counter import RangeNoise
+from privstream.mechanisms.privacy.accounting import largest_shift
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from scipy import stats
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise import routed
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.noise.wide_gaussian import WideGaussian
 
 NOISE = KeyedNoise(b"a key for tests only")
 NAMES = ("", "0", "ä", "a" * 200)

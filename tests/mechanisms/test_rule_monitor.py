@@ -9,7 +9,7 @@ from privstream.mechanisms import SeededNoise
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
-from privstream.mechanisms.noise.integer_law import ONE
+from privstream.mechanisms.noise.discrete import ONE
 
 MONITOR = RuleMonitor(
     epsilon=1.0,

@@ -10,17 +10,20 @@ import pytest
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.cardinality.gap_cardinality import GapChanges, tail
-from privstream.mechanisms.cardinality.henzinger_sricharan_steiner import HenzingerSricharanSteinerChanges
+from privstream.mechanisms.cardinality.algorithms import (
+    Cardinalities,
+    GapChanges,
+    HenzingerSricharanSteinerChanges,
+    tail,
+)
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.cardinality.state import Cardinalities
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.counters.continual_counter import node_law
-from privstream.mechanisms.counters.kary_tree import KaryTreeCounter
+from privstream.mechanisms.counters.trees import KaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
 from privstream.mechanisms.noise.discrete import Geometric
-from privstream.mechanisms.noise.failure_shares import series_share
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.tails import series_share
 from privstream.mechanisms.privacy.units import EVENT
 from scipy import stats
 

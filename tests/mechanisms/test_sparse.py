@@ -6,10 +6,10 @@ import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import BudgetSpent
+from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.sparse_vector.above_threshold import AboveThreshold
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse
 
 GOLDEN = [2, 3, 10, 13, 19]

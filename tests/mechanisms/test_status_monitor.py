@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, holdings, ids, streams
-from privstream.mechanisms.errors import HorizonExceeded, SnapshotError
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED, StatusMonitor, StatusState
+from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
+from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED, StatusMonitor, StatusState, UpItems
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.up_items import UpItems
-from privstream.mechanisms.monitor.user_counters import UserCounters
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 

@@ -5,12 +5,10 @@ import math
 from collections import deque
 
 import pytest
-from privstream.mechanisms.durations import SECOND, in_words
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.privacy.accounting import PointCurve, PureDp, group_point
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PureDp, group_point
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUnit, in_words
 
 ROW = PrivacyUnit(what="row")
 HOUR = PrivacyUnit(what="person", window=3600 * SECOND)

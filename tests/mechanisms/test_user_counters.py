@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import SnapshotError
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 
 people = st.integers(0, 2**64 - 1) | st.integers(0, 20)
 mentions = st.lists(st.lists(people, max_size=30), max_size=30)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.free_gap.gap_tests import GapTests
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import GapTests
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli

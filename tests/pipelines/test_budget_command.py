@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from privstream.mechanisms.privacy.accounting import PointCurve, PureDp
-from privstream.mechanisms.privacy.gaussian_curve import GaussianCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines import cli

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
-from privstream.mechanisms.durations import SECOND
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, SECOND, PrivacyUnit
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.runners import launch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise, Sparse
 from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.sparse_vector.hidden_threshold import HiddenThreshold, Progress
+from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
 from scipy import special
 

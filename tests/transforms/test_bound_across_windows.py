@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, group_of
 from privstream.transforms.events.bounding import BoundAcrossWindows, Contributions

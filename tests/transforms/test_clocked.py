@@ -10,7 +10,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from every_runner import Streamed, one_job
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing import clocked, keyed_state
 from privstream.transforms.timing.clocked import (

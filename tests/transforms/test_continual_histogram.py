@@ -24,7 +24,7 @@ from grids import some_quick
 from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.binary_tree import BinaryTreeCounter
+from privstream.mechanisms.counters.trees import BinaryTreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON

@@ -9,7 +9,7 @@ from alert_workloads import COMMON, COUNTED, KEY, RULES, random_events, referenc
 from event_forms import as_arrow, as_rows, run_bounded
 from every_runner import of_elements, one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.monitor.status_monitor import ENDED
 from privstream.mechanisms.noise.sources import KeyedNoise

@@ -13,7 +13,7 @@ from counts_workloads import ITEMS, WINDOWS, expected
 from event_forms import crowd_at
 from every_runner import of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.snapshots import pack
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters, batches

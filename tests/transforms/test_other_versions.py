@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from counts_chain import Chain
 from counts_workloads import WINDOWS, random_events, transform
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.runners.restart_causes import restart_cause
 from privstream.transforms.counts.publishing import PublishFound

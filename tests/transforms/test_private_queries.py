@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from every_runner import one_job
 from grids import some_quick
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries

@@ -17,7 +17,7 @@ from every_runner import Streamed, one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.predecessor_answers import PredecessorStep
+from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.transforms.points.point_transform import Actions, PackUpdates, PointBatch
 from privstream.transforms.points.predecessor_queries import PredecessorQueries

@@ -10,8 +10,8 @@ import slow_reference
 import tiny_runner
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.errors import SnapshotError
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters, batches
 from privstream.transforms.batches import (

@@ -5,7 +5,7 @@ import inspect
 import privstream.transforms
 import pytest
 from privstream.mechanisms import Monotone, SeededNoise
-from privstream.mechanisms.privacy.caveats import (
+from privstream.mechanisms.privacy.guarantee import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
     KEYED_NOISE,

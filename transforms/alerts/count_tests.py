@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts

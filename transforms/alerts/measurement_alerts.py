@@ -16,8 +16,7 @@ from privstream.mechanisms.accuracy import Coverage
 from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.alert_transform import BUDGETS, OF_ALL_TESTS, SURE, AlertTransform

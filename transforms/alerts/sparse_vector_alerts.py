@@ -16,8 +16,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed, streams_hashed
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.transforms.alerts.alert_transform import (
     BUDGETS,

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Limit
-from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack, unpack

@@ -12,8 +12,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.gap_tests import GapAnswers, GapProgress
+from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.rules import AlertRule

@@ -13,10 +13,9 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
-from privstream.mechanisms.cardinality.state import CardinalityState
+from privstream.mechanisms.cardinality.algorithms import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import events_hashed, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, events_hashed, people_hashed, streams_hashed
 from privstream.transforms.batches import Keyed
 from privstream.transforms.cardinality.members import (
     CHANGE,

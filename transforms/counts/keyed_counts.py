@@ -15,8 +15,13 @@ from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, contributions_hashed, items_hashed, people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import (
+    KEYED_NOISE,
+    PrivacyGuarantee,
+    contributions_hashed,
+    items_hashed,
+    people_hashed,
+)
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import CountContributions

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SourcesByName
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
+from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT

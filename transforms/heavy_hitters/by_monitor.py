@@ -14,12 +14,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Limit
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.item_monitor import ItemMonitor
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
-from privstream.mechanisms.noise.side_by_side import SideBySide
+from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
+from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Keyed, StepKey, group_of, seal_parts

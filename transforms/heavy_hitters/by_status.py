@@ -13,10 +13,8 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows
-from privstream.mechanisms.monitor.up_items import UpItems
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT

@@ -14,12 +14,21 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.monitor.item_monitor import DEFAULT_TESTS, LARGEST_UINT16
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import CALIBRATIONS, ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import (
+    CALIBRATIONS,
+    DEFAULT_TESTS,
+    LARGEST_UINT16,
+    ThresholdMonitor,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import (
+    KEYED_NOISE,
+    PrivacyGuarantee,
+    items_hashed,
+    people_hashed,
+    streams_hashed,
+)
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow
 from privstream.transforms.events.coverage import (

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from privstream.mechanisms.monitor.user_counters import Charges, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (

@@ -12,8 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Coverage, Limit
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together

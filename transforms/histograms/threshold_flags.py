@@ -10,8 +10,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.histograms.column_flags import ColumnFlags, FlagMechanism
-from privstream.mechanisms.histograms.counted_flags import CountedFlags
+from privstream.mechanisms.histograms.flags import ColumnFlags, CountedFlags, FlagMechanism
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.events.domain import Domain

@@ -11,9 +11,8 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
+from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, PredecessorStep
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.points.predecessor_answers import PredecessorStep
 from privstream.transforms.events.coverage import POINTS, together
 from privstream.transforms.points.point_transform import AnswerWindows, PointTransform
 from privstream.transforms.rows import NearestPoints

@@ -16,11 +16,9 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.key_table import KeyedState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.numeric_quantiles.bins import Bins
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import BinnedStep, QuantileRows
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.mechanisms.privacy.caveats import people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
 from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
 from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together

@@ -17,8 +17,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries, ReleasedCounts
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import ROUNDED_FLOATS, noise_caveats, people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import ROUNDED_FLOATS, PrivacyGuarantee, noise_caveats, people_hashed
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     Hypothesis,

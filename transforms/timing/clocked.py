@@ -20,8 +20,8 @@ from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
-from privstream.mechanisms.durations import in_words
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, Decoded, KeyedState, Progress, declare_states

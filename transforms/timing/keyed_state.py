@@ -22,7 +22,7 @@ from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
-from privstream.mechanisms.errors import SnapshotError
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 

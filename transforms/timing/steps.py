@@ -9,10 +9,9 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.mechanisms import checks
-from privstream.mechanisms.durations import in_words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
 
 Seconds = float
 """A duration in seconds."""

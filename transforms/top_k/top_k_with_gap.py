@@ -15,8 +15,13 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, items_hashed, people_hashed, streams_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import (
+    KEYED_NOISE,
+    PrivacyGuarantee,
+    items_hashed,
+    people_hashed,
+    streams_hashed,
+)
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.bounding import SELECTIONS, BoundAcrossWindows, BoundPerWindow

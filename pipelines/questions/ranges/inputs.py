@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.points.dyadic_ranges import widest_range
-from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
+from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE, widest_range
 from privstream.pipelines.questions.point_queries import asked_in, give_timed
 from privstream.transforms.points.point_transform import MOST_STANDING
 from privstream.transforms.rows import RangeQuery

@@ -1,0 +1,189 @@
+"""Tails of sums of independent integer noises: exact, by Chernoff bounds, and over all prefixes of a tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from scipy import fft, optimize
+
+SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
+
+
+def series_share(number: int) -> float:
+    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
+    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)
+
+
+Floats = NDArray[np.float64]
+
+_LONGEST = 1 << 21  # cells of a convolution; beyond, Chernoff's bound is returned
+_REACH = 40.0  # e^-40 is below what float64 resolves
+
+
+@dataclass(frozen=True)
+class NoiseSum:
+    """The sum of independent noises: `raising` are geometric with these scales, `lowering` are subtracted ones.
+
+    The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
+    Fourier transform of its closed form), and tilted back: full relative precision however small the tail.
+
+    Attributes:
+        raising, lowering: pairs (scale, number of such noises).
+    """
+
+    raising: tuple[tuple[float, int], ...]
+    lowering: tuple[tuple[float, int], ...]
+
+    @classmethod
+    def laplace(cls, parts: Sequence[tuple[float, int]]) -> NoiseSum:
+        """Return a sum of discrete Laplace noises: each is the difference of two geometric ones."""
+        kept = tuple((scale, number) for scale, number in parts if number)
+        return cls(kept, kept)
+
+    def quantile(self, log_beta: float) -> int:
+        """Return the least z >= 0 with Pr[sum > z] <= e^log_beta, or Chernoff's bound on it for very wide laws."""
+        sums = self.raising + self.lowering
+        if not sums or math.log(sum(n for _, n in sums)) - 1 / max(b for b, _ in sums) <= log_beta:
+            return 0  # all noises are 0 with probability 1 - e^log_beta
+        return _quantile(self._drawable(), log_beta)
+
+    def _drawable(self) -> NoiseSum:
+        """Return this with scales that are not so small as to overflow; larger ones have larger tails."""
+        return NoiseSum(*(tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering)))
+
+    def log_moment(self, rate: float) -> float:
+        """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""
+        total = sum(n * (_log_rest(1 / b) - _log_rest(1 / b - rate)) for b, n in self.raising)
+        return total + sum(n * (_log_rest(1 / b) - _log_rest(1 / b + rate)) for b, n in self.lowering)
+
+    def tilted(self, rate: float) -> tuple[int, Floats] | None:
+        """Return the first integer and the masses of the law tilted by `rate`, or None if it is too wide."""
+        slopes = [(1 / b - rate, n, 1) for b, n in self.raising] + [(1 / b + rate, n, -1) for b, n in self.lowering]
+        mean = sum(sign * n / math.expm1(slope) for slope, n, sign in slopes)
+        deviation = math.sqrt(sum(n * math.exp(-slope) / math.expm1(-slope) ** 2 for slope, n, _ in slopes))
+        reach = 12 * deviation + _REACH / min(slope for slope, _, _ in slopes)
+        if 2 * reach + 2 > _LONGEST:
+            return None
+        length = fft.next_fast_len(math.ceil(2 * reach) + 2)
+        first = math.floor(mean - length / 2)
+        frequencies = 2j * np.pi * fft.fftfreq(length)
+        log_transform = np.zeros(length, np.complex128)
+        for slope, number, sign in slopes:
+            q = math.exp(-slope)
+            log_transform += number * (math.log(-math.expm1(-slope)) - np.log(1 - q * np.exp(sign * frequencies)))
+        masses = fft.fft(np.exp(log_transform - first * frequencies)).real / length
+        return first, np.maximum(masses, 0.0)
+
+
+def _log_rest(slope: float) -> float:
+    """Return ln(1 - e^-slope)."""
+    return math.log(-math.expm1(-slope))
+
+
+@lru_cache(maxsize=4096)
+def _quantile(noises: NoiseSum, log_beta: float) -> int:
+    widest = max(scale for scale, _ in noises.raising)
+
+    def bound(log_rest: float) -> float:
+        rate = -math.expm1(log_rest) / widest
+        return (noises.log_moment(rate) - log_beta) / rate
+
+    found: Any = optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
+    chernoff = max(0, math.ceil(found.fun))
+    rate = -math.expm1(found.x) / widest
+    law = noises.tilted(rate)
+    if law is None:
+        return int(chernoff)
+    first, masses = law
+    with np.errstate(divide="ignore"):
+        logs = np.log(masses) - rate * (first + np.arange(len(masses))) + noises.log_moment(rate)
+    at_least = np.logaddexp.accumulate(logs[::-1])[::-1]  # ln Pr[sum >= first + i]
+    enough = np.flatnonzero(at_least <= log_beta)
+    exact = first + int(enough[0]) - 1 if len(enough) else chernoff
+    return int(max(0, min(exact, chernoff)))
+
+
+def gaussian_quantile(parts: Sequence[tuple[DiscreteGaussian, int]], log_beta: float) -> int:
+    """Return z that |sum| exceeds with probability at most e^log_beta, for so many discrete Gaussian noises each.
+
+    They are subgaussian, with parameter sigma each (Canonne, Kamath, Steinke 2020, Corollary 17).
+    """
+    sigma = math.sqrt(sum(number * law.sigma**2 for law, number in parts))
+    return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
+
+
+Law = DiscreteLaplace | DiscreteGaussian
+
+
+def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
+    """Return upper bounds of ln E[e^(rate w X)] for each weight w.
+
+    Exact for the discrete Laplace law; the discrete Gaussian is at most sigma^2-subgaussian (Canonne, Kamath, Steinke
+    2020, Corollary 17).
+    """
+    weights = np.abs(weights)
+    if isinstance(law, DiscreteGaussian):
+        return 0.5 * (law.sigma * rate * weights) ** 2
+    decay = math.exp(-1 / law.scale)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        product = (1 - decay) ** 2 / ((1 - decay * np.exp(rate * weights)) * (1 - decay * np.exp(-rate * weights)))
+    return np.where(rate * weights < 1 / law.scale, np.log(np.maximum(product, 1.0)), np.inf)
+
+
+def minimal_bound(exponent: Callable[[float], float], law: Law, largest_weight: float, rest: float) -> float:
+    """Return the minimum over rates of (exponent(rate) + rest) / rate: where a Chernoff bound reaches e^-rest."""
+    if isinstance(law, DiscreteGaussian):
+        limits = (-12.0, 8.0)
+        unit = 1 / (law.sigma * largest_weight)
+    else:
+        limits = (-12.0, -1e-9)
+        unit = 1 / (law.scale * largest_weight)
+
+    def bound(log_rate: float) -> float:
+        rate = unit * math.exp(log_rate)
+        return (exponent(rate) + rest) / rate
+
+    found: Any = optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
+    return float(found.fun)
+
+
+def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -> float:
+    """Return z with Pr[|X| > z in any of `columns` columns] <= beta, X the sum of so many noises of each law."""
+    rest = math.log(2 * columns / checks.probability("beta", beta))
+    widest = max((law for law, _ in parts), key=lambda law: law.variance)
+
+    def exponent(rate: float) -> float:
+        return sum(count * float(log_moment(law, rate, np.ones(1))[0]) for law, count in parts)
+
+    return minimal_bound(exponent, widest, 1.0, rest)
+
+
+def union_quantile(
+    law: Law, moments: Callable[[float], Floats], largest_weight: float, steps: int, columns: int, beta: float
+) -> float:
+    """Return z that no prefix 1 .. `steps` exceeds, in any column, with probability 1 - beta.
+
+    The noise of a prefix has one independent part for each set bit h of its length; `moments(rate)[h]` is its log
+    moment. The sum over prefixes of e^(sum over bits of k_h) is a product over levels: no prefix is visited.
+    """
+    rest = math.log(2 * columns / checks.probability("beta", beta))
+
+    def exponent(rate: float) -> float:
+        parts = moments(rate)
+        total, above = -math.inf, 0.0  # prefixes that share the leading bits of `steps`, then have a 0 for its 1
+        for height in reversed(range(steps.bit_length())):
+            if steps >> height & 1:
+                below = above + float(np.logaddexp(0.0, parts[:height]).sum())
+                total = float(np.logaddexp(total, below))
+                above += float(parts[height])
+        return float(np.logaddexp(total, above))
+
+    return minimal_bound(exponent, law, largest_weight, rest)

@@ -1,0 +1,496 @@
+"""NumericQuantiles: medians and percentiles of numbers, each with an interval that contains the true one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.keyed_counts.key_table import KeyedState, KeyedStep
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+SCALES = ("linear", "log")
+LARGEST_RESOLUTION = 1 << 16
+
+
+@dataclass(frozen=True)
+class Bins:
+    """So many bins [edge, next edge) from `low` to `high`; the last one includes `high`.
+
+    Attributes:
+        low: the first edge, finite; > 0 with equal ratios.
+        high: the last edge, finite and > `low`.
+        resolution: number of bins, from 2 to 65,536.
+        scale: "linear" for bins of equal width, "log" for bins whose edges have equal ratios.
+
+    Raises:
+        ValueError, TypeError: a field breaks its rule, or bins are so narrow that floats cannot tell their edges apart.
+    """
+
+    low: float
+    high: float
+    resolution: int
+    scale: str
+
+    def __post_init__(self) -> None:
+        low, high = checks.real("low", self.low), checks.real("high", self.high)
+        checks.integer("resolution", self.resolution, minimum=2, maximum=LARGEST_RESOLUTION)
+        if checks.one_of("scale", self.scale, SCALES) == "log" and low <= 0:
+            raise ValueError(f"low must be > 0 with a log scale, got {self.low}")
+        if high <= low:
+            raise ValueError(f"high must be > low, got {self.high} <= {self.low}")
+        if not np.isfinite(high / low if self.scale == "log" else high - low):
+            raise ValueError(f"low and high must not be so far apart, got {self.low} and {self.high}")
+        if np.any(np.diff(self.edges) <= 0):
+            raise ValueError(f"resolution must be smaller for edges that floats tell apart, got {self.resolution}")
+
+    @cached_property
+    def edges(self) -> Floats:
+        """All edges, shape (resolution + 1,), increasing."""
+        return self.at(np.arange(self.resolution + 1.0))
+
+    def at(self, places: Floats) -> Floats:
+        """Return the values at places from 0 to `resolution`, counted in bins."""
+        parts = places / self.resolution
+        low, high = float(self.low), float(self.high)
+        values = low * (high / low) ** parts if self.scale == "log" else low + (high - low) * parts
+        return np.where(parts >= 1, high, np.minimum(values, high))
+
+    def count(self, values: ArrayLike) -> Integers:
+        """Return how many values each bin has, int64 (resolution,); see `places`."""
+        return np.bincount(self.places(values), minlength=self.resolution)
+
+    def places(self, values: ArrayLike) -> Integers:
+        """Return the bin of each value; those below `low` are in the first one, those above `high` in the last one.
+
+        Raises:
+            ValueError: a value is not a number.
+        """
+        given = np.asarray(values, np.float64)
+        if np.isnan(given).any():
+            raise ValueError("values must be numbers, got nan")
+        return np.clip(np.searchsorted(self.edges, given, side="right") - 1, 0, self.resolution - 1)
+
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+BRANCHINGS = range(2, 17)
+
+
+@dataclass(frozen=True)
+class BinTree:
+    """So many `levels` of nodes: the bins, then always `branching` neighbours together. There is no root.
+
+    Nodes are numbered level by level, the bins first. Each node has a noisy count, with independent noise of one
+    variance, which is the unit of all variances here. docs/proofs/numeric_quantiles.md, section 2.
+    """
+
+    bins: int
+    branching: int
+    levels: int
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of nodes of each level."""
+        return tuple(-(-self.bins // self.branching**level) for level in range(self.levels))
+
+    @property
+    def nodes(self) -> int:
+        """Number of all nodes."""
+        return sum(self.sizes)
+
+    def counts(self, counts: Integers) -> Integers:
+        """Return the counts of all nodes, int64 (nodes,), from those of the bins."""
+        found = [counts]
+        for _ in range(1, self.levels):
+            found.append(self._sums(found[-1]))
+        return np.concatenate(found)
+
+    def estimates(self, noisy: Integers) -> list[Floats]:
+        """Return the least squares estimates of the counts of all nodes, by level: children add up to their parent."""
+        given = np.split(noisy.astype(np.float64), np.cumsum(self.sizes)[:-1])
+        combined, below = [given[0]], []
+        for level in range(1, self.levels):
+            below.append(self._sums(combined[-1]))
+            combined.append(self._variances[level] * (given[level] + below[-1] / self._below[level - 1]))
+        for level in reversed(range(self.levels - 1)):
+            excess = (combined[level + 1] - below[level]) / self._below[level]
+            combined[level] = combined[level] + self._variances[level] * excess[self._parents(level)]
+        return combined
+
+    def measure(self, estimates: list[Floats]) -> Floats:
+        """Return counts >= 0 of the bins, float64 (bins,): from above, each node's is divided among its children.
+
+        In proportion to their estimates, of which negative ones count as 0; equally if none is positive.
+        """
+        found = np.maximum(estimates[-1], 0.0)
+        for level in reversed(range(self.levels - 1)):
+            shares, parents = np.maximum(estimates[level], 0.0), self._parents(level)
+            shares = np.where(self._sums(shares)[parents] > 0, shares, 1.0)
+            found = shares * (found / self._sums(shares))[parents]
+        return found
+
+    def norms(self, quantile: float) -> tuple[Floats, Floats]:
+        """Return how much noise there is in (count below an edge) - quantile (count of all), at all inner edges.
+
+        Returns:
+            The L2 norm of the coefficients of the noise of all nodes, and a bound of their L1 norm: both (bins - 1,).
+        """
+        node = np.arange(1, self.bins)
+        weight, square, absolute = (np.zeros(self.bins - 1) for _ in range(3))
+        for level in range(self.levels):
+            root = level == self.levels - 1
+            family = np.zeros_like(node) if root else node // self.branching
+            first, after = (0, self.sizes[level]) if root else self._family(family, level)
+            left, own, right = self._split(self._variances[level], node, first, after)
+            whole = self._mean(level, family, left + weight * own, quantile)
+            square += (1 - whole) ** 2 * left + (weight - whole) ** 2 * own + whole**2 * right
+            left, own, right = self._split(self._absolute[level], node, first, after)
+            absolute += (1 - whole) * left + np.abs(weight - whole) * own + whole * right
+            weight, node = np.broadcast_to(whole, node.shape), family
+        return np.sqrt(square), absolute
+
+    @cached_property
+    def worst_norm(self) -> float:
+        """The largest L2 norm over edges and quantiles; its square is convex in the quantile: 0 or 1 is the worst."""
+        return max(float(self.norms(quantile)[0].max()) for quantile in (0.0, 1.0))
+
+    def _mean(self, level: int, family: Integers, weighted: Floats, quantile: float) -> Floats:
+        """Return the part of a family's count that is below the edge, as its sum tells; above all, the quantile."""
+        return np.full(len(family), quantile) if level == self.levels - 1 else weighted / self._below[level][family]
+
+    def _family(self, family: Integers, level: int) -> tuple[Integers, Integers]:
+        first = family * self.branching
+        return first, np.minimum(first + self.branching, self.sizes[level])
+
+    @staticmethod
+    def _split(
+        values: Floats, node: Integers, first: int | Integers, after: int | Integers
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the sums of values of a family's nodes before the node, its own value, and the sums after it."""
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        return sums[node] - sums[first], values[node], sums[after] - sums[node + 1]
+
+    @cached_property
+    def _variances(self) -> list[Floats]:
+        """By level, the variance of what a node's own noisy count and those below it say together of its count."""
+        found = [np.ones(self.bins)]
+        for _ in range(1, self.levels):
+            below = self._sums(found[-1])
+            found.append(below / (1 + below))
+        return found
+
+    @cached_property
+    def _below(self) -> list[Floats]:
+        """By level, for each parent, the variance of what its children say together."""
+        return [self._sums(values) for values in self._variances[:-1]]
+
+    @cached_property
+    def _absolute(self) -> list[Floats]:
+        """By level, the L1 norm of the coefficients, all >= 0, of that combination."""
+        found = [np.ones(self.bins)]
+        for level in range(1, self.levels):
+            below = self._sums(found[-1]) / self._below[level - 1]
+            found.append(self._variances[level] * (1 + below))
+        return found
+
+    def _sums(self, values: NDArray[Number]) -> NDArray[Number]:
+        """Add up children."""
+        sums: NDArray[Number] = np.add.reduceat(values, np.arange(0, len(values), self.branching))
+        return sums
+
+    def _parents(self, level: int) -> Integers:
+        return np.arange(self.sizes[level]) // self.branching
+
+
+@functools.lru_cache(maxsize=64)
+def best_tree(bins: int, *, pure: bool) -> BinTree:
+    """Return the tree with the least error at the worst edge and for the worst quantile.
+
+    A unit is in one node of each level. So the variance of a node grows with the number of levels, and with its square
+    for noise that is `pure`.
+    """
+    return min(_candidates(bins), key=lambda tree: tree.worst_norm**2 * tree.levels ** (2 if pure else 1))
+
+
+def _candidates(bins: int) -> list[BinTree]:
+    """Return trees with few nodes on top, and the one of bins alone."""
+    found = {BinTree(bins, 2, 1)}
+    for branching in BRANCHINGS:
+        levels = 1
+        while bins > branching**levels:
+            levels += 1
+        found |= {BinTree(bins, branching, most) for most in (levels - 1, levels) if most > 1}
+    return sorted(found, key=lambda tree: (tree.levels, tree.branching))
+
+
+LARGEST_CONTRIBUTIONS = 1 << 24
+WORDINGS = ("beta", "quantiles")  # fields that shape no noise
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BinnedStep:
+    """What came in one step.
+
+    Attributes:
+        step: public number of the step, >= 1; steps come in increasing order, and those left out had nothing new.
+        counts: int64, shape (resolution,): how many new values each bin has, see `Bins.count`.
+    """
+
+    step: int
+    counts: Integers
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class QuantileRows:
+    """What is published about one step: parallel columns, float64 (n,), in the order of quantiles.
+
+    Attributes:
+        step: number of the step.
+        quantiles: which ones, increasing.
+        estimates: their estimates, from `low` to `high`, never falling.
+        lower, upper: the interval that contains the true quantile, with the probability that the mechanism states.
+    """
+
+    step: int
+    quantiles: Floats
+    estimates: Floats
+    lower: Floats
+    upper: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericQuantiles(Mechanism[KeyedState]):
+    """Publishes quantiles of numbers after every step: of one window, of the last n windows, or of all since the start.
+
+    Numbers are sorted into public bins. All nodes of a tree over the bins have noisy counts, which are made consistent
+    by least squares. All quantiles are taken from these counts: asking for more of them costs nothing.
+
+    Privacy:
+        Unit: one person over the whole run, who contributes at most `contributions` values in all and at most one in a
+        step; or one event, which is one value. Adding or removing, or replacing, as `neighbouring` says. The caller
+        enforces the limits. (epsilon, delta)-DP with adaptive inputs: a value is in one node of each level, so this is
+        `KeyedCounts` with so many times as many contributions. Public: the parameters and the steps.
+
+    Accuracy:
+        With probability 1 - beta, all intervals of all steps contain the true quantile, of values clipped to [low,
+        high], if there are any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1). With 0 noise is discrete Laplace, for values since the start in a tree over time, whose noise
+            is not bound to the data: such a run must not be repeated on other data.
+        low, high: the range of values; those outside count as the nearest bin.
+        resolution: number of bins, from 2 to 65,536.
+        scale: "linear" for bins of equal width, "log" for edges of equal ratios.
+        quantiles: in (0, 1), increasing; 0.5 is the median.
+        over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
+        horizon: steps of the run, up to 2^20; may be None for "window" alone.
+        contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
+        unit: "person" or "event".
+        neighbouring: "add_remove" or "replace_one".
+        beta: probability that not all intervals contain their quantile; without a horizon, in a step by itself.
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> ages = NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, resolution=100, quantiles=(0.5,))
+        >>> counts = ages.bins.count(np.repeat(np.arange(20, 60), 1000))
+        >>> _, rows = ages.step(ages.initial_state(), BinnedStep(step=1, counts=counts), SeededNoise(1))
+        >>> rows.estimates.round(), rows.lower, rows.upper
+        (array([40.]), array([39.]), array([41.]))
+
+    Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay, Rastogi, Miklau, Suciu,
+    Boosting the accuracy of differentially private histograms through consistency (VLDB 2010).
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    low: float
+    high: float
+    resolution: int = 1000
+    scale: str = "linear"
+    quantiles: tuple[float, ...] = (0.5,)
+    over: str | int = "window"
+    horizon: int | None = None
+    contributions: int = 1
+    unit: str = "person"
+    neighbouring: str = "add_remove"
+    beta: float = 0.05
+
+    noise_label = "numeric quantiles"
+    state_type = KeyedState
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.integer("contributions", self.contributions, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
+        if checks.one_of("unit", self.unit, ("person", "event")) == "event" and self.contributions != 1:
+            raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
+        checks.probability("beta", self.beta)
+        self._check_quantiles()
+        _ = self.bins, self.counts  # refuse what they refuse
+
+    def _check_quantiles(self) -> None:
+        if not isinstance(self.quantiles, tuple) or not self.quantiles:
+            raise ValueError(f"quantiles must be a tuple of at least one number, got {self.quantiles!r}")
+        for quantile in self.quantiles:
+            checks.probability("quantiles", quantile)
+        if any(a >= b for a, b in zip(self.quantiles, self.quantiles[1:], strict=False)):
+            raise ValueError(f"quantiles must increase, got {', '.join(map(str, self.quantiles))}")
+
+    @cached_property
+    def bins(self) -> Bins:
+        """The public bins."""
+        return Bins(self.low, self.high, self.resolution, self.scale)
+
+    @cached_property
+    def tree(self) -> BinTree:
+        """The tree over the bins with the least error at the last step."""
+        kinds = (True,) if self.delta == 0 else (False, True)  # with delta, Laplace noise may be smaller all the same
+        trees = [best_tree(self.resolution, pure=pure) for pure in kinds]
+        return min(trees, key=lambda tree: self._counts_of(tree).stddev(self.horizon or 1) * tree.worst_norm)
+
+    @cached_property
+    def counts(self) -> KeyedCounts:
+        """The noisy counts of the nodes."""
+        return self._counts_of(self.tree)
+
+    def _counts_of(self, tree: BinTree) -> KeyedCounts:
+        """Return noisy counts of a tree's nodes: a value contributes to one node of each level."""
+        return KeyedCounts(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            over=self.over,
+            horizon=self.horizon,
+            contributions=self.contributions * tree.levels,
+            contributions_per_key=self.contributions,
+            public_keys=True,
+            neighbouring=self.neighbouring,
+        )
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run."""
+        limit = "An event is one value."
+        if self.unit == "person":
+            values = f"{self.contributions:,} value{'s' * (self.contributions > 1)}"
+            limit = f"A person contributes at most {values} in the whole run, and at most one in a step."
+        return replace(
+            self.counts.guarantee,
+            unit=PrivacyUnit(what=self.unit),
+            limits=(limit,),
+            public=("all parameters", "the number of steps"),
+            proof="docs/proofs/numeric_quantiles.md, Theorem 1",
+            caveats=(KEYED_NOISE,),
+        )
+
+    def error(self, step: int, beta: float) -> float:
+        """Return z such that, with probability 1 - beta, no count below an edge is off by more than z.
+
+        That is the count of values below an edge, less a quantile's part of all values: at all inner edges and for all
+        `quantiles`, at all of steps 1 .. `step`. So an edge inside of an interval is at most 2 z values away from the
+        quantile, in the order of values.
+        """
+        number = checks.integer("step", step, minimum=1, maximum=self.horizon)
+        bounds = self._bounds(number, checks.probability("beta", beta) / number)
+        return max(float(each.max()) for each in bounds)
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """What holds at the last step, from public parameters alone."""
+        last = self.horizon or 1
+        error = math.ceil(self.error(last, self.beta))
+        deviation = self.counts.stddev(last) * max(float(norms.max()) for norms, _ in self._norms)
+        return Accuracy(
+            error=float(error),
+            failure_probability=self.beta,
+            claim=f"With probability {1 - self.beta:g} all intervals contain their quantile, and edges of bins "
+            f"inside of an interval are at most {2 * error:,} values away from it.",
+            numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
+        )
+
+    def initial_state(self) -> KeyedState:
+        """Return the state before the first step."""
+        return self.counts.initial_state(np.arange(self.tree.nodes, dtype=np.uint64))
+
+    def step(self, state: KeyedState, given: BinnedStep, noise: NoiseSource) -> tuple[KeyedState, QuantileRows]:
+        """Add what one step brought, and return the quantiles.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError: steps do not increase, or counts have another shape or are negative.
+        """
+        if given.counts.shape != (self.resolution,):
+            raise ValueError(f"counts must have shape ({self.resolution},), got {given.counts.shape}")
+        counts = self.tree.counts(given.counts)
+        nodes = np.flatnonzero(counts)
+        came = KeyedStep(step=given.step, keys=nodes.astype(np.uint64), counts=counts[nodes])
+        state, found = self.counts.step(state, came, self._source(noise))
+        return state, self._rows(given.step, found.counts)
+
+    def _rows(self, step: int, noisy: Integers) -> QuantileRows:
+        """Return estimates and intervals from the noisy counts of all nodes; both never fall with the quantile."""
+        counts = self.tree.estimates(noisy)
+        lower, upper = self._intervals(step, counts[0])
+        measure = np.cumsum(self.tree.measure(counts))
+        if measure[-1] <= 0:  # nothing is known
+            measure = np.arange(1.0, self.resolution + 1)
+        quantiles = np.array(self.quantiles)
+        places = np.interp(quantiles * measure[-1], np.append(0.0, measure), np.arange(self.resolution + 1.0))
+        return QuantileRows(
+            step=step,
+            quantiles=quantiles,
+            estimates=np.clip(self.bins.at(places), lower, upper),
+            lower=lower,
+            upper=upper,
+        )
+
+    def _intervals(self, step: int, counts: Floats) -> tuple[Floats, Floats]:
+        """Return the last edge that is below each quantile for certain, and the first one that is above it."""
+        below, total = np.cumsum(counts)[:-1], float(counts.sum())
+        steps = self.horizon or 1
+        lower, upper = [], []
+        for quantile, bounds in zip(self.quantiles, self._bounds(step, self.beta / steps), strict=True):
+            ranks = below - quantile * total
+            lower.append(max(np.flatnonzero(ranks < -bounds) + 1, default=0))
+            upper.append(min(np.flatnonzero(ranks > bounds) + 1, default=self.resolution))
+        least = np.maximum.accumulate(np.array(lower))
+        most = np.minimum.accumulate(np.array(upper)[::-1])[::-1]
+        edges = self.bins.edges
+        return edges[np.minimum(least, most)], edges[np.maximum(least, most)]
+
+    def _bounds(self, step: int, beta: float) -> list[Floats]:
+        """Return for each quantile how far counts below edges may be off at `step`, all of them with beta."""
+        (noise,) = self.counts.law.noises
+        tail = beta / (2 * len(self.quantiles) * (self.resolution - 1))
+        return [noise.sums_exceeded(step, tail, *norms) for norms in self._norms]
+
+    @cached_property
+    def _norms(self) -> list[tuple[Floats, Floats]]:
+        return [self.tree.norms(quantile) for quantile in self.quantiles]
+
+    def _fields(self, state: KeyedState) -> dict[str, Any]:
+        return self.counts._fields(state)
+
+    def _state(self, fields: dict[str, Any]) -> KeyedState:
+        return self.counts._state(fields)
+
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        return [kind, {name: value for name, value in values.items() if name not in WORDINGS}]

@@ -1,1 +1,0 @@
-"""Quantiles of numbers: medians and percentiles of what people or events measure."""

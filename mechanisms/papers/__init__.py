@@ -1,0 +1,1 @@
+"""Mechanisms from papers that no transform uses: for reference, and to compare with."""

@@ -1,0 +1,106 @@
+import math
+
+import numpy as np
+import pytest
+from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
+from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
+
+GOLDEN = ([26], [2], 0)
+VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]
+VALUES = np.array([0, 90_000, 10, 70_000, 20, 50_000, 30, 5, 6])
+
+
+@pytest.mark.parametrize(("noise_law", "integer"), VARIANTS)
+@pytest.mark.parametrize(("threshold", "found"), [(30_000, 3), (60_000, 2), (80_000, 1), (10**6, 0)])
+def test_stops_at_the_threshold_and_saves_budget(threshold, found, noise_law, integer):
+    mechanism = HybridNoisyTopK(epsilon=2.0, top=5, threshold=threshold, noise_law=noise_law, integer=integer)
+    selection = mechanism.select(VALUES, SeededNoise(1))
+    assert selection.indices.tolist() == [1, 3, 5][:found]
+    assert selection.spent == pytest.approx(2.0 * (found + 1) / 5)
+    below = 50_000 if threshold == 60_000 else ([90_000, 70_000, 50_000, 30][found])
+    assert selection.threshold_gap == pytest.approx(threshold - below, abs=2 * mechanism.accuracy(9, 1e-9))
+    np.testing.assert_allclose(
+        mechanism.estimates(selection), [90_000, 70_000, 50_000][:found], atol=2 * mechanism.accuracy(9, 1e-9)
+    )
+    assert selection.gaps.dtype == (np.int64 if integer else np.float64)
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_top_found_costs_the_whole_budget(integer):
+    mechanism = HybridNoisyTopK(epsilon=2.0, top=2, threshold=10, integer=integer)
+    selection = mechanism.select(VALUES, SeededNoise(1))
+    assert selection.indices.tolist() == [1, 3]
+    assert (selection.threshold_gap, selection.spent) == (None, 2.0)
+    assert mechanism.estimates(selection) is None
+    assert len(selection.gaps) == 2
+
+
+def test_as_many_queries_as_top_are_enough():
+    selection = HybridNoisyTopK(epsilon=2.0, top=2, threshold=-(10**6), integer=True).select([5, 10**5], SeededNoise(1))
+    assert selection.indices.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="values must contain at least 2 queries, got 1"):
+        HybridNoisyTopK(epsilon=2.0, top=2).select([5], SeededNoise(1))
+
+
+@pytest.mark.slow
+def test_estimates_are_unbiased_with_the_stated_variance():
+    runs = 2000
+    mechanism = HybridNoisyTopK(epsilon=1.0, top=4, threshold=40_000, integer=True, monotone=True)
+    root = SeededNoise(2)
+    errors = [mechanism.estimates(mechanism.select(VALUES, root.derive(i))) for i in range(runs)]
+    errors = np.array(errors) - [90_000, 70_000, 50_000]
+    deviation = math.sqrt(mechanism.gap_variance)
+    assert np.abs(errors.mean(axis=0)).max() < 6.5 * deviation / math.sqrt(runs)
+    assert errors.var() == pytest.approx(mechanism.gap_variance, rel=0.25)
+    assert errors.var() != pytest.approx(1.69 * mechanism.gap_variance, rel=0.25)
+
+
+@pytest.mark.parametrize(("noise_law", "integer"), VARIANTS)
+def test_accuracy_holds(noise_law, integer):
+    runs, beta = 300, 0.2
+    mechanism = HybridNoisyTopK(epsilon=1.0, top=3, noise_law=noise_law, integer=integer)
+    alpha = math.floor(mechanism.accuracy(10, beta)) + 1
+    values = np.repeat([alpha, -alpha], [2, 8])
+    root = SeededNoise(5)
+    wrong = sum(set(mechanism.select(values, root.derive(run)).indices.tolist()) != {0, 1} for run in range(runs))
+    assert wrong <= runs * beta + 6.2 * math.sqrt(runs * beta * (1 - beta))
+
+
+def test_noise_is_that_of_top_k():
+    for monotone in (False, True):
+        hybrid = HybridNoisyTopK(epsilon=0.7, top=9, monotone=monotone)
+        plain = NoisyTopK(epsilon=0.7, top=9, monotone=monotone)
+        assert (hybrid.noise_scale, hybrid.gap_variance) == (plain.noise_scale, plain.gap_variance)
+
+
+def test_replay_with_other_data_draws_other_noise():
+    mechanism, noise = HybridNoisyTopK(epsilon=1.0, top=1, threshold=-(10**6), integer=True), SeededNoise(6)
+    gaps = [mechanism.select([9000 + i, 0], noise).gaps[0] - i for i in range(30)]
+    assert len(set(gaps)) > 5
+    assert mechanism.select([9000, 0], noise).gaps[0] == gaps[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"epsilon": 1, "threshold": 1.5, "integer": True}, TypeError, "threshold must be an integer, got float"),
+        ({"epsilon": 1, "threshold": math.nan}, ValueError, "threshold must be finite, got nan"),
+    ],
+)
+def test_parameters_are_checked(options, error, message):
+    with pytest.raises(error) as caught:
+        HybridNoisyTopK(**options)
+    assert str(caught.value) == message
+
+
+def test_guarantee_tells_the_dynamic_cost():
+    guarantee = HybridNoisyTopK(epsilon=0.3, top=4).guarantee
+    assert (guarantee.epsilon, guarantee.delta) == (0.3, 0.0)
+    assert "stops after m < 4 queries has used (m + 1) / 4 of epsilon" in guarantee.paragraph()
+
+
+def test_golden():
+    mechanism = HybridNoisyTopK(epsilon=4.0, top=6, threshold=20, integer=True)
+    selection = mechanism.select(np.arange(40) * 7 % 23, KeyedNoise(b"a key for tests only", "golden"))
+    assert (selection.indices.tolist(), selection.gaps.tolist(), selection.threshold_gap) == GOLDEN
