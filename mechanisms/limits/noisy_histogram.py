@@ -115,7 +115,7 @@ class NoisyHistogram:
         return self._share(below, inside, below, inside)
 
     def reached(self, share: float) -> int | None:
-        """Return the first cell that, with those before it, has such a share of the estimated people; None of nobody."""
+        """Return the first cell that, with those before it, has such a share of all people; None if there is nobody."""
         if not self.seen or not self.people.sum() > 0:
             return None
         first = int(np.argmax(np.cumsum(self.people) >= share * self.people.sum()))

@@ -1,4 +1,4 @@
-"""PersonHistograms: how many people contribute how much, on public grids, with noise; each person counts once in each."""
+"""PersonHistograms: how many people contribute how much, on public grids and with noise; each counts once in each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import GIVEN_NUMBERS, KEYED_NOISE
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 
 Integers = NDArray[np.int64]
@@ -27,6 +26,13 @@ WHOLE_NUMBERS = tuple(
     sorted({2**power for power in range(17)} | {3 * 2**power for power in range(15)})
 )  # 1, 2, 3, 4, 6, 8, 12, .., 65,536
 """Edges of the grid of whole numbers; each is at most half as large again as the one before, from 2 on."""
+
+
+def whole_numbers(most: int | None = None) -> tuple[float, ...]:
+    """Return the edges of the grid of whole numbers, up to a public number that nobody's is above, if there is one."""
+    largest = LARGEST_NUMBER if most is None else min(most, LARGEST_NUMBER)
+    return tuple(float(edge) for edge in sorted({*WHOLE_NUMBERS, largest}) if edge <= largest)
+
 
 _MAGNITUDES = tuple(digit * 10.0**power for power in range(-3, 10) for digit in (1, 2, 5))
 VALUES = (*(-edge for edge in reversed(_MAGNITUDES)), 0.0, *_MAGNITUDES)
@@ -52,7 +58,7 @@ class Grid(NamedTuple):
         """Number of cells."""
         return len(self.edges) + 1
 
-    def count(self, numbers: NDArray[np.generic]) -> Integers:
+    def tally(self, numbers: NDArray[np.generic]) -> Integers:
         """Return how many of some numbers, shape (n,), one for each person, lie in each cell: int64 (cells,)."""
         place = np.searchsorted(np.array(self.edges), numbers, side="left")
         return np.bincount(place, minlength=self.cells).astype(np.int64)
@@ -82,7 +88,7 @@ class PersonHistograms:
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> made = PersonHistograms(epsilon=1.0, grids=(Grid("contributions", WHOLE_NUMBERS),))
-        >>> true = made.grids[0].count(np.array([1, 1, 7, 8, 100_000]))
+        >>> true = made.grids[0].tally(np.array([1, 1, 7, 8, 100_000]))
         >>> true[:6].tolist(), int(true[-1])
         ([2, 0, 0, 0, 0, 2], 1)
         >>> noisy = made.release({"contributions": true}, SeededNoise(1))

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.limits.noisy_histogram import Floats, NoisyHistogram
-from privstream.mechanisms.numeric_quantiles.numeric_quantiles import NumericQuantiles
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles
 
 MEAN_OF_NORMAL = math.sqrt(2 / math.pi)
 """Mean absolute value of normal noise, in standard deviations."""

@@ -24,21 +24,15 @@ STREAMS = "streams"
 VALUES = "values"
 
 
-class WithItem(beam.DoFn):
+def with_item(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Give events that have no item all the same one."""
-
-    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Append the column."""
-        yield batch.append_column("item", pa.repeat(pa.scalar("value"), batch.num_rows))
+    return batch.append_column("item", pa.repeat(pa.scalar("value"), batch.num_rows))
 
 
-class ByPeople(beam.DoFn):
-    """Put batches under the key of their shard of people, with their stream and step."""
-
-    def process(self, element: KeyedBatch) -> Iterator[Keyed]:
-        """Pack one batch."""
-        key, (_, data) = element
-        yield people_key(StepKey.from_bytes(key).shard), len(key).to_bytes(4, "big") + key + data
+def by_people(element: KeyedBatch) -> Keyed:
+    """Put a batch under the key of its shard of people, with its stream and step."""
+    key, (_, data) = element
+    return people_key(StepKey.from_bytes(key).shard), len(key).to_bytes(4, "big") + key + data
 
 
 class MeasurePeople(beam.DoFn):
@@ -71,7 +65,7 @@ class MeasurePeople(beam.DoFn):
         steps = np.repeat([key.step for key in keys], sizes)
         events = EventBatch.join(parts)
         numbers = self._numbers(events, streams, steps)
-        yield ONE_KEY, encode_counts(np.concatenate([grid.count(numbers[grid.name]) for grid in self.grids]))
+        yield ONE_KEY, encode_counts(np.concatenate([grid.tally(numbers[grid.name]) for grid in self.grids]))
 
     def _numbers(self, events: EventBatch, streams: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
         """Return one number of each person, in the order of people, for each grid."""
@@ -116,11 +110,12 @@ class MeasurePeople(beam.DoFn):
             bits = np.ascontiguousarray(values).view(np.uint64)
             lots = _hashes(drawn, _hashes(drawn, users, times.astype(np.uint64)), bits)
         order = np.lexsort((values, lots, users))
-        return values[order][first_of_run(users[order])]
+        chosen: np.ndarray = values[order][first_of_run(users[order])]
+        return chosen
 
 
 def _sizes(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where runs of equal rows start, and how long each is; rows are in an order that puts equal ones together."""
+    """Return where runs of equal rows start, and how long each is."""
     starts = np.flatnonzero(first_of_run(*columns))
     return starts, np.diff(np.append(starts, len(columns[0])))
 

@@ -17,11 +17,10 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.limits.noisy_histogram import NoisyHistogram
 from privstream.mechanisms.limits.person_histograms import VALUES as VALUE_EDGES
-from privstream.mechanisms.limits.person_histograms import WHOLE_NUMBERS, Grid, Integers, PersonHistograms
+from privstream.mechanisms.limits.person_histograms import Grid, Integers, PersonHistograms, whole_numbers
 from privstream.mechanisms.limits.suggested_limits import HALF, best_limit, best_pair, count_noise, rank_noise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.caveats import KEYED_NOISE, people_hashed
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
 from privstream.transforms.batches import Keyed
 from privstream.transforms.events.event_fields import NUMBER, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.gathering import gather
@@ -34,9 +33,9 @@ from privstream.transforms.limits.measuring import (
     STREAMS,
     VALUES,
     WINDOWS,
-    ByPeople,
     MeasurePeople,
-    WithItem,
+    by_people,
+    with_item,
 )
 from privstream.transforms.queries.answering import NoRecords, decode_counts, sum_records
 from privstream.transforms.rows import LimitShare
@@ -55,6 +54,7 @@ MEASURES: Mapping[str, Mapping[str, int]] = {
 """What is measured of a person for a question, and its part of the budget."""
 
 VALUE_WEIGHT = MAIN // 2
+NOTHING = (None, None, None)
 MOST_PEOPLE = 0.95
 """A limit of streams is suggested that such a part of all people does not reach."""
 
@@ -142,8 +142,10 @@ class SuggestLimits(PrivateTransform):
             measures[STREAMS] = 1
         if self.values:
             measures[VALUES] = VALUE_WEIGHT
+        count = self.steps.count
+        most = {PER_ITEM: count, WINDOWS: (count or 1) * len(self.streams), STREAMS: len(self.streams)}
         grids = tuple(
-            Grid(name, VALUE_EDGES if name == VALUES else tuple(map(float, WHOLE_NUMBERS)), weight)
+            Grid(name, VALUE_EDGES if name == VALUES else whole_numbers(most.get(name)), weight)
             for name, weight in measures.items()
         )
         self.mechanism = PersonHistograms(epsilon=epsilon, grids=grids, neighbouring=neighbouring)
@@ -187,14 +189,14 @@ class SuggestLimits(PrivateTransform):
             raise ValueError("events must be a bounded collection: limits are chosen from all of them at once")
         gathered = gather(events, apply_dofn, self.event_fields)
         if self.question == "quantiles":
-            gathered = apply_dofn(gathered, WithItem(), pa.RecordBatch)
+            gathered = gathered | "WithItem" >> beam.Map(with_item).with_output_types(pa.RecordBatch)
         noise = self.noise.derive("limits", self.steps.label, f"{sorted(self.streams)}")
         streams = None if self.streams == ("",) else self.streams
         split = SplitEvents(steps=self.steps, noise=noise, shards=self.shards, streams=streams)
         measure = MeasurePeople(self.mechanism.grids, noise, added_up=self.question != "quantiles")
         counts = (
             apply_dofn(gathered, split, KeyedBatch)
-            | "ByPeople" >> beam.ParDo(ByPeople()).with_output_types(Keyed)
+            | "ByPeople" >> beam.Map(by_people).with_output_types(Keyed)
             | "PeopleTogether" >> beam.GroupByKey()
             | "MeasurePeople" >> beam.ParDo(measure).with_output_types(Keyed)
         )
@@ -328,10 +330,24 @@ def _row(
 ) -> LimitShare:
     """Return the row of some cells; it has shares where it is one cell between the ends that has an upper edge."""
     cell = cells[-1]
-    shares: list[float | None] = [None] * 6
-    if limit is not None and cell in found.seen:
-        shares = [*found.within(cell), *found.kept(cell)]
-    return LimitShare(measure, above, limit, *found.in_cells(cells), *shares, suggested.get((measure, cell), ""))
+    people = found.in_cells(cells)
+    known = limit is not None and cell in found.seen
+    within, kept = (found.within(cell), found.kept(cell)) if known else (NOTHING, NOTHING)
+    return LimitShare(
+        measure=measure,
+        above=above,
+        limit=limit,
+        people=people.people,
+        people_lower=people.lower,
+        people_upper=people.upper,
+        within=within[0],
+        within_lower=within[1],
+        within_upper=within[2],
+        kept=kept[0],
+        kept_lower=kept[1],
+        kept_upper=kept[2],
+        suggested=suggested.get((measure, cell), ""),
+    )
 
 
 def _end(window: float, start: float, end: float | None, windows: int | None) -> float:
