@@ -131,7 +131,7 @@ class NoisyHistogram:
         above = np.arange(len(self.counts)) > cell
         limit = self.edges[cell]
         least = np.where(above, limit, lowest), np.where(above, highest, lowest)
-        most = np.where(above, limit, highest), np.where(above, lowest + self._step, highest)
+        most = np.where(above, limit, highest), np.where(above, lowest, highest)
         share = self._share(np.where(above, limit, mean), mean, *self._inside(*least))
         other = self._share(np.where(above, limit, mean), mean, *self._inside(*most))
         return Part(share.share, min(share.lower, other.lower), max(share.upper, other.upper))
