@@ -136,17 +136,44 @@ class NoisyHistogram:
         other = self._share(np.where(above, limit, mean), mean, *self._inside(*most))
         return Part(share.share, min(share.lower, other.lower), max(share.upper, other.upper))
 
-    def left_out(self, cell: int) -> float:
-        """Return how much a limit at the upper edge of a cell leaves out, by the estimated people."""
-        _, _, mean = self._numbers
-        over = np.maximum(mean - self.edges[cell], 0.0)
-        over[: cell + 1] = 0.0
-        return float(self.people @ over)
+    def left_out(self, limit: float) -> float:
+        """Return how much a limit leaves out, by the estimated people.
+
+        Where numbers are whole ones, how many people have more falls by the same factor from number to number within a
+        cell, to not less than the scale of the noise at its end; people with other values lie evenly in their cells.
+        """
+        if not self._whole:
+            low, high, mean = self._numbers
+            over = np.maximum(mean - limit, 0.0)
+            inside = (low < limit) & (limit < high)
+            over[inside] = np.square(high - limit)[inside] / (2 * (high - low)[inside])
+            return float(self.people @ over)
+        starts = np.concatenate([[0.0], self.edges])
+        more = np.cumsum(self.people[::-1])[::-1]  # people who have more than each of these
+        first, last = more[:-1], np.maximum(more[1:], np.minimum(more[:-1], self.scale))
+        begin, end = np.maximum(starts[:-1], limit), np.maximum(starts[1:], limit)
+        some = first > 0
+        rate = np.log(last[some] / first[some]) / (starts[1:] - starts[:-1])[some]
+        at_begin = first[some] * np.exp(rate * (begin - starts[:-1])[some])
+        number = (end - begin)[some]
+        falls = rate < -1e-12
+        terms = np.where(falls, np.expm1(rate * number) / np.where(falls, np.expm1(rate), 1.0), number)
+        return float(at_begin @ terms)
+
+    def open_limits(self) -> list[tuple[int, int]]:
+        """Return the limits to choose from, whole numbers from 1 on, each with its cell: edges, and one between two."""
+        found = []
+        for cell in self.seen[: len(self.edges) - self.seen.start]:
+            edge = int(self.edges[cell])
+            middle = (edge + (int(self.edges[cell - 1]) if cell else 0)) // 2
+            below = [middle] if cell and self.edges[cell - 1] >= 1 and middle > self.edges[cell - 1] else []
+            found += [(limit, cell) for limit in (*below, edge) if limit >= 1]
+        return found
 
     @property
     def total(self) -> float:
         """All that people have, by the estimated people; negative numbers count as 0."""
-        return float(self.people @ self._numbers[2])
+        return self.left_out(0.0)
 
     @property
     def _whole(self) -> bool:

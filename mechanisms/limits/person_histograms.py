@@ -22,10 +22,8 @@ ROUNDED = 1 - 1e-12
 """Shares of epsilon are smaller by this factor, so that their sum is not larger after rounding."""
 
 LARGEST_NUMBER = 1 << 16
-WHOLE_NUMBERS = tuple(
-    sorted({2**power for power in range(17)} | {3 * 2**power for power in range(15)})
-)  # 1, 2, 3, 4, 6, 8, 12, .., 65,536
-"""Edges of the grid of whole numbers; each is at most half as large again as the one before, from 2 on."""
+WHOLE_NUMBERS = tuple(sorted({2**power for power in range(17)} | {3 * 2**power for power in range(15)}))
+"""Edges of the grid of whole numbers: 1, 2, 3, 4, 6, 8, 12, .., 65,536; from 2 on each at most half as large again."""
 
 
 def whole_numbers(most: int | None = None) -> tuple[float, ...]:

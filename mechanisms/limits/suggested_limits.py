@@ -68,38 +68,32 @@ def predicted_errors(left_out: Floats, noise: Floats, *, row: float) -> Floats:
         return np.where(kept > 0, left_out + noise / (row * np.maximum(kept, 0.0)), math.inf)
 
 
-def left_out_shares(histogram: NoisyHistogram) -> Floats:
-    """Return the share that a limit at each edge leaves out, float64 (edges,)."""
-    found = np.array([histogram.left_out(cell) for cell in range(len(histogram.edges))])
-    return np.minimum(1.0, found / histogram.total) if histogram.total > 0 else np.ones(len(found))
+def left_out_shares(histogram: NoisyHistogram) -> tuple[list[tuple[int, int]], Floats]:
+    """Return limits to choose from, each with its cell, and the share that each leaves out."""
+    limits = histogram.open_limits() if histogram.total > 0 else []
+    found = [min(1.0, histogram.left_out(limit) / histogram.total) for limit, _ in limits]
+    return limits, np.array(found)
 
 
-def best_limit(histogram: NoisyHistogram, noise_of: Callable[[int], float], *, row: float) -> int | None:
-    """Return the cell whose upper edge is the best limit.
+def best_limit(histogram: NoisyHistogram, noise_of: Callable[[int], float], *, row: float) -> tuple[int, int] | None:
+    """Return the best limit, and the cell that it lies in; None if nobody can be seen who has at least 1.
 
     Args:
         histogram: of what people contribute.
         noise_of: from a limit, a whole number, to the mean absolute noise of a row.
         row: the number in a row without limits.
-
-    Returns:
-        None if nobody can be seen who has at least 1. Edges beyond the last cell with people, and those below 1, are no
-        limits.
     """
-    if not histogram.seen or not histogram.total > 0:
+    limits, left = left_out_shares(histogram)
+    if not limits:
         return None
-    last = min(histogram.seen[-1], len(histogram.edges) - 1)
-    open_to = [cell for cell in range(last + 1) if histogram.edges[cell] >= 1]
-    if not open_to:
-        return None
-    noise = np.array([noise_of(int(histogram.edges[cell])) for cell in open_to])
-    return open_to[int(np.argmin(predicted_errors(left_out_shares(histogram)[open_to], noise, row=row)))]
+    noise = np.array([noise_of(limit) for limit, _ in limits])
+    return limits[int(np.argmin(predicted_errors(left, noise, row=row)))]
 
 
 def best_pair(
     first: NoisyHistogram, second: NoisyHistogram, noise_of: Callable[[int], float], *, row: float
-) -> tuple[int, int] | None:
-    """Return the cells whose upper edges are the best two limits where noise grows with their product.
+) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the best two limits, each with its cell, where noise grows with their product; None as above.
 
     What both leave out is taken to be what each leaves out by itself.
 
@@ -108,13 +102,10 @@ def best_pair(
         noise_of: from the product of two limits to the mean absolute noise of a row.
         row: the number in a row without limits.
     """
-    if not first.seen or not second.seen:
+    (ones, of_one), (others, of_other) = left_out_shares(first), left_out_shares(second)
+    if not ones or not others:
         return None
-    shares = left_out_shares(first), left_out_shares(second)
-    ends = [min(each.seen[-1], len(each.edges) - 1) + 1 for each in (first, second)]
-    left = 1.0 - np.outer(1.0 - shares[0][: ends[0]], 1.0 - shares[1][: ends[1]])
-    noise = np.array(
-        [[noise_of(int(one * other)) for other in second.edges[: ends[1]]] for one in first.edges[: ends[0]]]
-    )
+    noise = np.array([[noise_of(one * other) for other, _ in others] for one, _ in ones])
+    left = 1.0 - np.outer(1.0 - of_one, 1.0 - of_other)
     place = int(np.argmin(predicted_errors(left, noise, row=row)))
-    return place // ends[1], place % ends[1]
+    return ones[place // len(others)], others[place % len(others)]

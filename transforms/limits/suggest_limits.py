@@ -231,10 +231,10 @@ class SuggestLimits(PrivateTransform):
         """Return the options that are suggested, by measure and cell; what cannot be seen suggests nothing."""
         found: dict[tuple[str, int], str] = {}
 
-        def suggest(measure: str, cell: int | None, option: str) -> None:
-            if cell is not None:
-                place = measure, cell
-                text = f"--{option} {histograms[measure].edges[cell]:.15g}"
+        def suggest(measure: str, best: tuple[float, int] | None, option: str) -> None:
+            if best is not None:
+                place = measure, best[1]
+                text = f"--{option} {best[0]:.15g}"
                 found[place] = f"{found[place]} {text}" if place in found else text
 
         if self.question == "counts":
@@ -242,14 +242,14 @@ class SuggestLimits(PrivateTransform):
             best = best_limit(of_all, self._noise_of, row=self._row(of_all))
             suggest(CONTRIBUTIONS, best, "max_contributions")
             if self.values and best is not None:
-                suggest(VALUES, self._largest_value(histograms, int(of_all.edges[best])), "max_value")
+                suggest(VALUES, self._largest_value(histograms, best[0]), "max_value")
         elif self.question == "quantiles":
             values = histograms[WINDOWS]
             suggest(WINDOWS, best_limit(values, self._noise_of, row=self._row(values)), "max_contributions")
             seen = histograms[VALUES].seen
             if seen:
-                suggest(VALUES, max(seen[0] - 1, 0), "low")
-                suggest(VALUES, min(seen[-1], len(VALUE_EDGES) - 1), "high")
+                suggest(VALUES, (VALUE_EDGES[max(seen[0] - 1, 0)], seen[0]), "low")
+                suggest(VALUES, (VALUE_EDGES[min(seen[-1], len(VALUE_EDGES) - 1)], seen[-1]), "high")
         else:
             pair = best_pair(
                 histograms[PER_WINDOW], histograms[WINDOWS], self._noise_of, row=self._row(histograms[CONTRIBUTIONS])
@@ -258,7 +258,10 @@ class SuggestLimits(PrivateTransform):
                 suggest(PER_WINDOW, pair[0], "items_per_step")
                 suggest(WINDOWS, pair[1], "participation_cap")
             if STREAMS in histograms:
-                suggest(STREAMS, histograms[STREAMS].reached(MOST_PEOPLE), "streams_per_person")
+                most = histograms[STREAMS].reached(MOST_PEOPLE)
+                suggest(
+                    STREAMS, None if most is None else (histograms[STREAMS].edges[most], most), "streams_per_person"
+                )
         return found
 
     def _row(self, histogram: NoisyHistogram) -> float:
@@ -276,8 +279,8 @@ class SuggestLimits(PrivateTransform):
         largest = 1 if self.values and self.question == "counts" else None
         return count_noise(self.for_epsilon, self.delta, windows, limit, largest)
 
-    def _largest_value(self, histograms: Mapping[str, NoisyHistogram], contributions: int) -> int | None:
-        """Return the cell of the best `max_value` with so many contributions."""
+    def _largest_value(self, histograms: Mapping[str, NoisyHistogram], contributions: int) -> tuple[int, int] | None:
+        """Return the best `max_value` with so many contributions, and its cell."""
         values = histograms[VALUES]
         people = float(values.people.sum())
         if not people > 0 or not values.total > 0:
@@ -353,7 +356,7 @@ def _row(
 def _end(window: float, start: float, end: float | None, windows: int | None) -> float:
     """Return the end of the last window."""
     if (end is None) == (windows is None):
-        raise ValueError("one of end and windows must be given: they name the last window")
+        raise ValueError("end or windows must be given, and not both: they name the last window")
     if end is not None:
         return end
     return checks.real("start", start) + checks.integer("windows", windows, minimum=1) * checks.real("window", window)

@@ -11,11 +11,14 @@ from typing import Any
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.plot.promise import Promise
 from privstream.pipelines.plot.rows import check_picture, read_rows, write_picture
+from privstream.pipelines.questions.readings import moment
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.questions.suggest.picture import prepare
 from privstream.pipelines.questions.suggest.question import QUANTILES, SPEC, TERMINAL
+from privstream.pipelines.sinks.row_files import iso_8601
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import LimitShare
+from privstream.transforms.timing.steps import MICROS
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -93,9 +96,10 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
         yield Text(row.suggested)
         if row.kept is not None and row.within is not None and row.measure != "values":
             most = max(other.limit for other in rows if other.measure == row.measure and other.limit is not None)
-            kept = f"keeps {_share(row.kept, row.kept_lower, row.kept_upper)} of what people with at most {most:g} have"
+            what = "within" if row.measure in LARGEST_OF else "kept"
+            share = _between(_before(rows, row), row, what, float(row.suggested.split()[-1]))
+            kept = f"keeps {share} of what people with at most {most:g} have"
             if row.measure in LARGEST_OF:
-                share = _share(row.within, row.within_lower, row.within_upper)
                 kept = f"cuts nothing of {share} of people with at most {most:g}"
             yield Text(f"  {kept} ({WORDS[row.measure]}); {_beyond(rows, row.measure)} have more")
     yield Text(f"Then: {printable(command_line(rows, parameters))}")
@@ -103,12 +107,29 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
 
 def command_line(rows: Sequence[LimitShare], parameters: Mapping[str, Any]) -> str:
     """Return the command that uses what is suggested."""
-    window = f"--window {parameters['window']:g} --start {parameters['start']}"
-    until = f"--end {parameters['end']}" if parameters.get("end") is not None else f"--windows {parameters['windows']}"
+    start, end = (None if (at := parameters.get(name)) is None else moment(name, at) for name in ("start", "end"))
+    if end is None:
+        end = (start or 0.0) + parameters["windows"] * parameters["window"]
+    times = [f"--{name} {iso_8601(round(at * MICROS))}" for name, at in (("start", start or 0.0), ("end", end))]
+    window = f"--window {parameters['window']:g} {' '.join(times)}"
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
     limits = " ".join(row.suggested for row in rows if row.suggested)
     files = "--input FILE --output ROWS --noise_key_file KEY"
-    return f"privstream {parameters['question']} {files} {window} {until} {budget} {limits}"
+    return f"privstream {parameters['question']} {files} {window} {budget} {limits}"
+
+
+def _before(rows: Sequence[LimitShare], row: LimitShare) -> LimitShare | None:
+    """Return the row of the same measure whose limit is the lower edge of a row."""
+    return next((one for one in rows if one.measure == row.measure and one.limit == row.above), None)
+
+
+def _between(before: LimitShare | None, row: LimitShare, what: str, limit: float) -> str:
+    """Write the share of a limit: between its row and the row before where it is between two edges."""
+    share, lower, upper = (getattr(row, f"{what}{end}") for end in ("", "_lower", "_upper"))
+    if limit == row.limit:
+        return _share(share, lower, upper)
+    least = 0.0 if before is None else getattr(before, f"{what}_lower") or 0.0
+    return f"{least:.0%} to {upper:.0%}"
 
 
 def _beyond(rows: Sequence[LimitShare], measure: str) -> str:

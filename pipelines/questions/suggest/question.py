@@ -52,5 +52,5 @@ def settle(given: Mapping[str, Any]) -> dict[str, Any]:
     if "://" in str(given.get("output")) or given.get("copy") is not None:
         raise ValueError("--output must be a file of this machine, or -, and copy must not be given")
     if given.get("watch") is not None or str(given.get("input")).startswith("kafka://"):
-        raise ValueError("--input must have an end, and watch must not be given: limits are chosen from all of it")
+        raise ValueError("watch must not be given, and --input must have an end: limits are chosen from all of it")
     return {"values": True if given.get("value_field") is not None or given["question"] == QUANTILES else None}
