@@ -1,14 +1,31 @@
-"""Writes the tables of the documentation that list questions, from their descriptions: `make tables`."""
+"""Writes the tables of the documentation that the code knows: `make tables`."""
 
+import argparse
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import groupby
+from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args, get_type_hints
 
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.commands import run_command
+from privstream.pipelines.questions.signature import described
 from privstream.pipelines.yaml.transforms import TRANSFORMS
+from privstream.transforms import KeySum
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
+COMMON = ("stream", "window_start", "window_end")
+TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Timestamp: "time"}
+"""What the values of a column are, in words."""
 
 
 def table(*rows: Sequence[str]) -> str:
@@ -22,34 +39,199 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-TABLES = {
-    "README.md": table(
+def columns(row: type[Any], names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each column, what its values are, and what the docstring of its row says of it."""
+    hints, texts = get_type_hints(row), described(row.__doc__ or "", "Attributes")
+    commands = {spec.row_type.__name__: spec.word for spec in SPECS}
+    for text, alike in groupby(names, texts.__getitem__):
+        several = list(alike)
+        hint = hints[several[0]]
+        linked = re.sub(r"`(\w+)`", lambda found: _linked(found[1], commands), text.replace("|", "\\|"))
+        meaning = re.sub(r"\bNone\b", "empty", re.sub(r"(^|[.:] )None\b", r"\1Empty", linked))
+        values = " or empty".join(TYPES.get(each, "") for each in get_args(hint) or (hint,))
+        yield code(several), values, meaning
+
+
+def _linked(name: str, commands: dict[str, str]) -> str:
+    """Return a name as code; that of a row as a link to the command that publishes such rows."""
+    return f"[`{commands[name]}`](#{commands[name]})" if name in commands else f"`{name}`"
+
+
+def row_tables() -> str:
+    """Return a section for each command, with the columns of its rows."""
+    head = ("column", "values", "meaning")
+    sections = []
+    for spec in SPECS:
+        names = [name for name in spec.row_type._fields if name not in COMMON]
+        sections.append(f"## {spec.word}\n\n{table(head, *columns(spec.row_type, names))}")
+        if spec.row_type._fields == KeySum._fields[: len(spec.row_type._fields)]:
+            more = table(head, *columns(KeySum, KeySum._fields[len(spec.row_type._fields) :]))
+            sections.append(f"With `--max_value` rows have these columns, too:\n\n{more}")
+    return "\n\n".join(sections)
+
+
+def option_tables() -> str:
+    """Return a section for each heading of the help pages, with the commands that have its options, and defaults."""
+    found: dict[str, dict[str, dict[str, argparse.Action]]] = defaultdict(lambda: defaultdict(dict))
+    for spec in SPECS:
+        parser = argparse.ArgumentParser(add_help=False)
+        run_command(spec).add_arguments(parser)
+        for group in parser._action_groups:
+            for action in group._group_actions:
+                title = (group.title or "").partition(" (")[0].replace("queries without", "input without")
+                found[title][action.option_strings[0]][spec.word] = action
+    sections = []
+    for title, options in found.items():
+        rows = ((f"`{name}`", _users(actions), _defaults(actions)) for name, actions in options.items())
+        sections.append(f"## {title[0].upper()}{title[1:]}\n\n{table(('option', 'commands', 'default'), *rows)}")
+    return "\n\n".join(sections)
+
+
+def _users(actions: dict[str, argparse.Action]) -> str:
+    """Return the commands that have an option; those that have it not, where these are few."""
+    others = [word for word in WORDS if word not in actions]
+    if len(others) > len(WORDS) // 4:
+        return code(actions)
+    return f"all but {code(others)}" if others else "all"
+
+
+def _defaults(actions: dict[str, argparse.Action]) -> str:
+    """Return the default of an option, and by command where commands differ."""
+    by_default: dict[str, list[str]] = defaultdict(list)
+    for word, action in actions.items():
+        default = f"{action.default:g}" if isinstance(action.default, float) else action.default
+        none = "required" if action.required else "none"
+        by_default[none if default is None or default is False else f"`{default}`"].append(word)
+    if len(by_default) == 1:
+        return next(iter(by_default))
+    most = max(by_default, key=lambda default: len(by_default[default]))
+    others = (f"{default} for {code(words)}" for default, words in by_default.items() if default != most)
+    return f"{most}; {'; '.join(others)}"
+
+
+def plan(words: str) -> dict[str, dict[str, Any]]:
+    """Return what a plan with one epsilon predicts of each method."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        if cli.main(["plan", *words.split(), "--epsilon", "1", "--delta", "1e-6", "--json"]) != 0:
+            raise ValueError(f"privstream plan {words} must end well")
+    methods: dict[str, dict[str, Any]] = json.loads(printed.getvalue())["budgets"][0]["methods"]
+    return methods
+
+
+def shown(number: float) -> str:
+    """Return a number of a plan; large ones in millions, small ones with a digit behind the point."""
+    if number >= 1e6:
+        return f"{float(f'{number / 1e6:.2g}'):g} million"
+    return f"{number:.1f}" if number < 100 and number % 1 else f"{number:,.0f}"
+
+
+def contributions_table() -> str:
+    """Return what `counts` needs by the limit on the contributions of a person."""
+    limits = (7, 30, 100, 365, 1000)
+    plans = [plan(f"counts --max_contributions {limit} --windows 30")["the only method"] for limit in limits]
+    lines = {
+        "standard deviation": "stddev",
+        "threshold of one window": "threshold",
+        "people needed for certain": "detection_threshold",
+        "in each of 4 windows, even chance": "needed_in_4",
+        "in each of 16 windows, even chance": "needed_in_16",
+    }
+    return table(
+        ("a person counts at most", *(f"{limit:,} times" for limit in limits)),
+        *((title, *(shown(each[number]) for each in plans)) for title, number in lines.items()),
+    )
+
+
+def charges_table() -> str:
+    """Return what methods of `heavy-hitters` need by the limit on charges of a person."""
+    limits = (1, 4, 16, 64)
+    run = "--beta 0.01 --count_share 0 --items 1000 --windows 1000"
+    plans = [plan(f"heavy-hitters --max_hits {limit} {run}") for limit in limits]
+    return table(
+        ("a person is charged at most", *(f"{limit} time{'s' * (limit > 1)}" for limit in limits)),
+        *(
+            (f"`{method}`", *(shown(each[method]["detection_threshold"]) for each in plans))
+            for method in ("status", "clock", "target_charging", "paper")
+        ),
+    )
+
+
+def margins_table() -> str:
+    """Return the margins of methods of `alerts` by the number of windows, for three rules."""
+    rules = [{"name": str(number), "at_least" if number else "at_most": 500} for number in range(3)]
+    rows = []
+    with TemporaryDirectory() as folder:
+        for number in (7, 48, 720, 8760):
+            margins = []
+            for windows in (1, 7):
+                path = Path(folder, f"{windows}.jsonl")
+                path.write_text("\n".join(json.dumps({**rule, "windows": windows}) for rule in rules), "utf-8")
+                methods = plan(f"alerts --rules {path} --windows {number}")
+                margins += [methods[name]["margin"] for name in methods if "margin" in methods[name]]
+            rows.append((f"{number:,}", *(f"{ceil(margin):,}" for margin in margins)))
+    return table(("windows", "`status`", "`sparse_vector`, 10 alerts", "`counts`", '`counts`, `"windows": 7`'), *rows)
+
+
+def question_table() -> str:
+    """Return what each command is for."""
+    return table(
         ("command", "use it to", "you may know it as", "the guarantee protects"),
         *((f"`{spec.word}`", spec.summary, spec.known_as, spec.protected) for spec in SPECS),
-    ),
-    "docs/commands.md": table(
-        ("command", "`--method auto` takes the most accurate of"),
+    )
+
+
+def method_table() -> str:
+    """Return the methods of each command."""
+    return table(
+        ("command", "`--method auto` takes the most accurate of", "by name only"),
         *(
-            (f"`{spec.word}`", code(name for name in spec.methods if name not in spec.by_name))
+            (
+                f"`{spec.word}`",
+                code(name for name in spec.methods if name not in spec.by_name),
+                code(name for name in spec.methods if name in spec.by_name),
+            )
             for spec in SPECS
             if spec.methods
         ),
-    ),
-    "docs/beam_yaml.md": table(
-        ("transform", "its keys are the options of", "fields of its rows"),
-        *((f"`{name}`", f"`privstream {to.spec.word}`", code(to.fields)) for name, to in TRANSFORMS.items()),
-    ),
+    )
+
+
+def yaml_table() -> str:
+    """Return the transforms of Beam YAML."""
+    return table(
+        ("transform", "its keys are the options of", "its rows have"),
+        *(
+            (
+                f"`{name}`",
+                f"[`privstream {to.spec.word}`](commands.md#{to.spec.word})",
+                f"[these columns](rows.md#{to.spec.word})",
+            )
+            for name, to in TRANSFORMS.items()
+        ),
+    )
+
+
+TABLES: dict[str, tuple[Callable[[], str], ...]] = {
+    "README.md": (question_table,),
+    "docs/commands.md": (method_table,),
+    "docs/beam_yaml.md": (yaml_table,),
+    "docs/rows.md": (row_tables,),
+    "docs/options.md": (option_tables,),
+    "docs/how_to/counts.md": (contributions_table,),
+    "docs/how_to/method.md": (charges_table, margins_table),
 }
+"""What makes the tables of a page, in their order."""
 
 
 def page(name: str) -> str:
-    """Return the text of a page with its table as it should be."""
+    """Return the text of a page with its tables as they should be."""
     text = (ROOT / name).read_text("utf-8")
     between = r"(?<=<!-- written by make tables -->\n\n).*?(?=\n\n<!-- end -->)"
-    written, number = re.subn(between, lambda _: TABLES[name], text, flags=re.DOTALL)
-    if number != 1:
-        raise ValueError(f"{name} must have one place for a table, got {number}")
-    return written
+    tables = (make() for make in TABLES[name])
+    if (number := len(re.findall(between, text, flags=re.DOTALL))) != len(TABLES[name]):
+        raise ValueError(f"{name} must have {len(TABLES[name])} places for tables, got {number}")
+    return re.sub(between, lambda _: next(tables), text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ import pytest
 from documents import PAGES, ROOT, command_lines, options
 from privstream.pipelines import cli
 from privstream.pipelines.questions.alert_rules_file import FIELDS, read_rules
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch
 
 PAGE = (ROOT / "docs" / "commands.md").read_text()
-SECTIONS = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+SECTIONS = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^##? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 MOST_BYTES = 60_000
 MOST_PEOPLE = 1000
 
@@ -41,9 +41,8 @@ def test_every_command_has_its_section() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_the_row_is_what_the_command_publishes(section: str) -> None:
-    fields = re.findall(r"`(\w+(?:,\s\w+)+)`", SECTIONS[section])
-    assert tuple(re.split(r",\s", fields[0])) == question(section).row_type._fields
+def test_every_section_leads_to_its_columns(section: str) -> None:
+    assert f"(rows.md#{section})" in SECTIONS[section]
 
 
 def test_the_rules_are_rules(tmp_path: Path) -> None:
