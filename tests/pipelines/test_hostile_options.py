@@ -20,7 +20,7 @@ COMMANDS = {
     **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
     "report": "none.jsonl --output page.html",
     "serve": "none",
-    "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2",
+    "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + " --windows 2" * in_windows(name)
