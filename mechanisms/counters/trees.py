@@ -174,8 +174,8 @@ def tree_quantile(
     while low < high:
         middle = (low + high) // 2
         inside = within(functools.partial(_coarse_window, z=middle, cell=cell))
-        exceeded = -math.expm1(columns * math.log(inside)) if inside > 0 else 1.0
-        low, high = (low, middle) if exceeded <= beta else (middle + 1, high)
+        failing = -math.expm1(columns * math.log(inside)) if inside > 0 else 1.0
+        low, high = (low, middle) if failing <= beta else (middle + 1, high)
     return high if cell == 1 else math.floor((high + 0.5) * cell)
 
 
