@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error, node_law
 from privstream.mechanisms.counters.unknown_horizon import best_counter
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from typing_extensions import override
@@ -142,7 +142,7 @@ class FreshNoise(CardinalityAlgorithm):
     horizon: int
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a step."""
         return node_law(self.epsilon, self.delta, self.horizon)
 

@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.free_gap.noisy_top_k import Indices, NoisyTopK
 from privstream.mechanisms.mechanism import packed_parameters
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
@@ -145,7 +145,7 @@ class MeasuredTopK:
         return self._selection_for(found)
 
     @functools.cached_property
-    def measurement(self) -> DiscreteLaplace | DiscreteGaussian:
+    def measurement(self) -> SymmetricNoise:
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
         laplace = self._pure_measurement
         if self.delta == 0 or self._charges * self._people_changed == 1:
