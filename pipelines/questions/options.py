@@ -24,7 +24,7 @@ PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
 GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(
-        ("window", "period", "over", "start", "end", "horizon", "renew_every", "allowed_lateness"), WINDOWS
+        ("window", "period", "over", "start", "end", "horizon", "windows", "renew_every", "allowed_lateness"), WINDOWS
     ),
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),

@@ -120,7 +120,9 @@ class RunCommand:
         promise = Promise(run.guarantee_file, run.promised)
         note = partial(shown_in_words, row_type, promise)
         below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promise)
-        with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
+        with file_or_terminal(
+            arguments.output, row_type, self.spec.title, shown, note, below, table=self.spec.table
+        ) as path:
             try:
                 write, letters = self._writers(run, path)
             except (ValueError, TypeError, OSError) as error:

@@ -146,6 +146,7 @@ class QuestionSpec:
             were not given; they enter what identifies the run.
         below: the path of a function from rows and their guarantee file to what a terminal shows
             below the rows.
+        table: whether it shows the rows themselves above that.
         inputs: the path of a function from the options to further readers, by name. The transform then gets a
             dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
         files: options that name further files to read.
@@ -199,6 +200,7 @@ class QuestionSpec:
     prepare: str | None = None
     settle: str | None = None
     below: str | None = None
+    table: bool = True
     inputs: str | None = None
     files: tuple[str, ...] = ("domain",)
     watched: str = "input"
