@@ -1,4 +1,4 @@
-"""Guarantees are written with their whole curve, and read back as they were."""
+"""Guarantees and accuracy: what they say, how they add up, and that they are read as they were written."""
 
 import dataclasses
 import importlib
@@ -39,9 +39,86 @@ from privstream.mechanisms import (
     StatusMonitor,
     ThresholdMonitor,
 )
+from privstream.mechanisms.accuracy import EACH, TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
-from privstream.mechanisms.privacy.accounting import PairCurve, PointCurve, PureDp, SlackCurve
+from privstream.mechanisms.monitor import clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.clock import ClockCurve
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    GaussianCurve,
+    PairCurve,
+    PointCurve,
+    PureDp,
+    SlackCurve,
+)
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+
+FIELDS = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"epsilon": -1.0}, ValueError, "epsilon must be finite and >= 0, got -1.0"),
+        ({"epsilon": math.inf}, ValueError, "epsilon must be finite and >= 0, got inf"),
+        ({"epsilon": True}, TypeError, "epsilon must be a number, got bool"),
+        ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\), got 1.0"),
+        ({"neighbouring": "swap"}, ValueError, "neighbouring must be one of add_remove, replace_one, got 'swap'"),
+        ({"horizon": 0}, ValueError, "horizon must be >= 1, got 0"),
+        ({"unit": "one event"}, TypeError, "unit must be a PrivacyUnit, got str"),
+    ],
+)
+def test_fields_are_checked(changes, error, message):
+    with pytest.raises(error, match=message):
+        PrivacyGuarantee(**{**FIELDS, **changes})
+
+
+def test_it_is_frozen_data_and_the_curve_does_not_count():
+    one = PrivacyGuarantee(**FIELDS, curve=clock.ClockCurve(eta=0.1, clocks=1))
+    assert one == PrivacyGuarantee(**FIELDS)
+    assert "curve" not in repr(one)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.epsilon = 2.0
+
+
+def test_steps_may_be_called_windows_in_sentences_alone():
+    one = PrivacyGuarantee(**FIELDS, horizon=7)
+    other = dataclasses.replace(one, step="window")
+    assert "at most 7 steps" in one.paragraph() and "at most 7 windows" in other.paragraph()
+    assert "The inputs of each window may depend" in other.paragraph()
+    assert one == other and other.to_dict()["adaptivity"] == one.adaptivity
+
+
+def test_json_holds_every_field_but_the_curve():
+    one = PrivacyGuarantee(**FIELDS, limits=("Few.",), caveats=("Perhaps.",), proof="x.md", horizon=7)
+    found = json.loads(json.dumps(one.to_dict()))
+    assert {field.name for field in dataclasses.fields(PrivacyGuarantee)} - set(found) == {"curve", "step"}
+    assert found["limits"] == ["Few."]
+    assert found["caveats"] == ["Perhaps."]
+    assert found["paragraph"].endswith(" Proof: x.md. Perhaps.")
+    assert (found["unit"], found["privacy_unit"]) == ("one event", {"what": "event"})
+    assert found["horizon"] == 7
+
+
+def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_and_adversary():
+    budget = MonitorBudget(
+        epsilon=1.0, delta=1e-6, max_hits=4, tests=100, beta=0.1, domain="unknown", tests_per_person=50
+    )
+    paragraph = clock.calibrate(budget).guarantee.paragraph()
+    for part in (
+        "(epsilon = 1, delta = 1e-06)-differential privacy for one person over the whole run",
+        "adding or removing",
+        "charged for at most 4 hits",
+        "at most 50 tests",
+        "one 64-bit number",
+        "cannot break these",
+        "Public: all parameters",
+        "adversary may choose",
+    ):
+        assert part in paragraph
+    assert "\n" not in paragraph
+
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
 MECHANISMS = [
@@ -249,3 +326,137 @@ def test_a_file_that_is_no_guarantee_is_named(tmp_path):
         path.write_text(content)
         with pytest.raises(ValueError, match=r"rows.guarantee.json must be a guarantee that a command has written"):
             read_guarantee_file(str(path))
+
+
+def guarantee(epsilon=0.5, delta=0.0, **changes):
+    fields = {"unit": EVENT, "neighbouring": "add_remove", "epsilon": epsilon, "delta": delta}
+    return PrivacyGuarantee(**{**fields, **changes})
+
+
+def test_a_point_says_what_randomised_response_says_elsewhere():
+    curve = PureDp(1.0)
+    response = math.e / (1 + math.e)
+    assert curve.delta(0.0) == pytest.approx(2 * response - 1)
+    assert curve.delta(0.5) == pytest.approx(response - math.exp(0.5) * (1 - response))
+    assert curve.delta(1.0) == curve.delta(5.0) == 0.0
+    assert PointCurve(1.0, 1e-6).delta(2.0) == 1e-6
+    assert PointCurve(1.0, 1e-6).epsilon(1e-6) == 1.0
+    assert PointCurve(1.0, 1e-6).epsilon(1e-7) == math.inf
+
+
+def test_epsilon_inverts_delta_from_above():
+    curve = ClockCurve(eta=0.0669, clocks=4)
+    for delta in (1e-3, 1e-6, 1e-9):
+        epsilon = curve.epsilon(delta)
+        assert curve.delta(epsilon) <= delta < curve.delta(epsilon * (1 - 1e-6))
+    assert curve.epsilon(0.9) == 0.0
+
+
+def test_slack_adds_to_delta():
+    curve = SlackCurve(curve=PureDp(1.0), slack=1e-5)
+    assert curve.delta(1.0) == 1e-5
+    assert curve.epsilon(2e-5) == pytest.approx(PureDp(1.0).epsilon(1e-5))
+    assert curve.epsilon(1e-6) == math.inf
+    assert curve.to_pld().get_delta_for_epsilon(1.001) == pytest.approx(1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("inner", [GaussianCurve(shift=1.0), ClockCurve(eta=0.5, clocks=4)], ids=repr)
+def test_no_delta_of_a_distribution_with_slack_is_below_its_curve(inner):
+    curve = SlackCurve(curve=inner, slack=0.1)
+    loss = curve.to_pld(1e-3)
+    for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0, 4.0):
+        assert loss.get_delta_for_epsilon(epsilon) >= curve.delta(epsilon) - 1e-9
+        assert loss.get_delta_for_epsilon(epsilon) <= inner.delta(epsilon) + 0.1 / (1 - inner.delta(0.0)) + 1e-3
+    with pytest.raises(ValueError, match=r"slack must be < 0\.6"):
+        SlackCurve(curve=GaussianCurve(shift=1.0), slack=0.7).to_pld(1e-3)
+
+
+def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
+    assert guarantee(0.5).compose(guarantee(0.25), delta=1e-9).epsilon == pytest.approx(0.75, abs=1e-3)
+    clocks = ClockCurve(eta=0.05, clocks=1)
+    both = ComposedCurve(curves=(clocks, clocks), interval=1e-3)
+    assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
+    assert both.delta(0.8) == pytest.approx(ClockCurve(eta=0.05, clocks=2).delta(0.8), rel=0.01)
+    assert both.delta(0.8) >= ClockCurve(eta=0.05, clocks=2).delta(0.8) * (1 - 1e-6)
+
+
+def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
+    found = guarantee(limits=("a",), horizon=9).compose(guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
+    assert found.limits == ("a", "b")
+    assert found.horizon == 5
+    assert found.curve.delta(found.epsilon) <= found.delta
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "message"),
+    [
+        (
+            (guarantee(unit=PERSON), guarantee()),
+            r"unit must be protected by all guarantees: one for one event \(add_remove\) promises nothing to one "
+            r"person over the whole run \(add_remove\)",
+        ),
+        ((guarantee(0.5, 1e-3),), "delta must be > the sum of what the guarantees cannot do without, got 1e-09"),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(guarantees, message):
+    with pytest.raises(ValueError, match=message):
+        guarantees[0].compose(*guarantees[1:], delta=1e-9)
+
+
+LASTING = Limit.at_most("max_contributions", 15, "contribution", "in the whole run", "first", lasting=True)
+WINDOW = Limit.at_most("", 1, "value", "in a window", "random")
+
+
+def test_a_limit_says_what_counts_and_what_is_missing():
+    counted = "each person counts with at most 15 contributions in the whole run (max_contributions), the first ones"
+    assert LASTING.text == f"{counted}; who has 30 counts with half of them"
+    assert (
+        WINDOW.text
+        == "each person counts with at most 1 value in a window, chosen at random; who has 2 counts with one of them"
+    )
+    several = Limit.at_most("categories_per_row", 2, "category", "", "last", unit="event")
+    assert several.text.startswith("each event counts with at most 2 categories (categories_per_row), the last ones; ")
+    assert several.text.endswith("an event that has 4 counts with half of them")
+    other = Limit.at_most("", 3, "item", "", "those that are liked")
+    assert (
+        other.text
+        == "each person counts with at most 3 items, those that are liked; who has 6 counts with half of them"
+    )
+
+
+def test_without_limits_nothing_is_said():
+    found = Coverage()
+    assert (found.leaves_out, found.scope, found.to_dict()["limits"]) == ("", TOGETHER, [])
+    assert Accuracy(error=1.0, failure_probability=0.1, claim="All is well.").sentence == "All is well."
+
+
+def test_limits_are_a_sentence_with_what_they_can_look_like():
+    coverage = Coverage(holds="the numbers that count,", scope=EACH, limits=(LASTING, WINDOW), more=", or not")
+    assert coverage.leaves_out == (
+        f"{LASTING.text}; {WINDOW.text}; the numbers of all people may be larger, most so in later windows, which can "
+        "look like a decline, or not. By how much is not published"
+    )
+    one = Coverage(limits=(WINDOW,), beyond="the quantiles of all values may be others")
+    assert one.leaves_out == f"{WINDOW.text}; the quantiles of all values may be others. By how much is not published"
+    made = Accuracy(error=math.inf, failure_probability=0.1, claim="Bounds hold.", coverage=coverage)
+    assert made.sentence == f"Bounds hold. This is about the numbers that count: {coverage.leaves_out}."
+    assert made.to_dict() == {
+        "failure_probability": 0.1,
+        "sentence": made.sentence,
+        "intervals": coverage.to_dict() | {"probability": 0.9},
+    }
+    assert coverage.to_dict()["limits"] == ["max_contributions"]
+
+
+def test_where_all_starts_afresh_limits_and_scopes_are_those_of_a_period():
+    found = Coverage(limits=(LASTING,)).of_period
+    assert "at most 15 contributions in one period (max_contributions)" in found.leaves_out
+    assert "later windows of each period, which can look like a decline in it and a rise after it" in found.leaves_out
+    assert found.scope == f"{TOGETHER}, in one period"
+    assert Coverage(scope=EACH).of_period.scope == EACH
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+def test_an_error_is_a_number(wrong):
+    with pytest.raises(ValueError, match="error must be finite"):
+        Accuracy(error=wrong, failure_probability=0.1, claim="")
