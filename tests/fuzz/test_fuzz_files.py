@@ -26,8 +26,6 @@ ALL = {"jsonl": 300, "csv": 300, "avro": 150, "parquet": 100}
 
 
 def check_of(format):
-    """Return the check of one format."""
-
     def check(chance, folder):
         check_one_record_decides_for_itself(CASES[format](chance, folder, format))
 

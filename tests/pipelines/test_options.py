@@ -135,7 +135,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def contents(folder: Path) -> Mapping[str, bytes]:
-    """Return all files of a folder."""
     return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
 
 

@@ -292,7 +292,6 @@ def test_a_truth_is_that_of_one_result_of_its_kind(folder: Path, capsys: pytest.
 
 
 def item_holders(item: str, *, hour: int, people: int) -> ItemHolders:
-    """Return the truth about an item in an hour of the example."""
     row = row_of("counts", hour, item)
     return ItemHolders(row.stream, row.window_start, row.window_end, item, people)
 

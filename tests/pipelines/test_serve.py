@@ -62,7 +62,6 @@ class Site:
         self.app = apps.App(self.page, access)
 
     def ask(self, path: str, token: bytes | None = None, method: str = "GET", host: str = "localhost:8080") -> Answered:
-        """Ask for a path."""
         self.now += 1
         environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "HTTP_HOST": host}
         if token is not None:
@@ -80,7 +79,6 @@ class Site:
         return found
 
     def sections(self) -> list[str]:
-        """Return the pieces of all results."""
         return [self.ask(f"/results/{one['id']}").body for one in self.state["results"]]
 
     def section(self) -> str:

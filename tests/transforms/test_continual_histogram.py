@@ -1,11 +1,9 @@
 """Live histograms and flags: the rows of the slow reference on every runner, whatever happens on the way."""
 
 import functools
-import itertools
 import random
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import apache_beam as beam
@@ -19,21 +17,19 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, crowd_at, disordered, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import as_arrow, as_rows, checked, run_bounded
+from every_runner import of_elements, one_job
 from grids import some_quick
-from histogram_workloads import CONFIGURATIONS, FLAGS, KEY, NAMES, SECOND, START, random_events, transform
+from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.counters.trees import BinaryTreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.histograms.query import Histogram, MaxSum, MinSum
-from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.batches import StepKey
 from privstream.transforms.histograms.categories import Categories, first_rows
-from privstream.transforms.timing.clocked import ClockedSteps, StartClocks, by_clock, clock_of
+from privstream.transforms.timing.clocked import ClockedSteps, StartClocks, clock_of
 from scipy import stats
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -71,13 +67,6 @@ def test_slow_bundles_lose_no_batch(monkeypatch):
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
 
-@one_job("histograms", ["plain", "people", "flags"], "plain", "people", "flags")
-def test_windows_without_events_are_published(name):
-    made = transform(name)
-    results = yield of_elements([], made)
-    assert sorted(results.elements("rows")) == expected(name, made, [])
-
-
 @pytest.mark.slow
 def test_interesting_configurations_are_interesting():
     """Intervals end in the modes that have them, flags go up, limits bind: else the tests above would say little."""
@@ -98,67 +87,6 @@ def test_interesting_configurations_are_interesting():
             assert len(slow_histogram.counted(made, events)) < len(slow_histogram.counted(free, events))
 
 
-def drive(made, events, chance, *, crashes, workers=2):
-    """Run all stages by hand, with bundles that fail, in random order along a random watermark."""
-    fns = dofns_of(made)
-    names = [name for name in ("BoundRows", "LimitRows", "PublishHistogram", "RaiseFlags") if name in fns]
-    stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-    stages[-1].feed(call_all(StartClocks(tuple(by_clock(made.categories.streams))), [b""]))
-    steps, markers = made.steps, {}
-    waiting, watermark = list(events), START * SECOND
-
-    def arrive(some):
-        batches = as_arrow(some, chance.choice([1, 7, 1000]))
-        if len(names) == 1:
-            stages[0].feed(call_all(fns["CountEvents"], checked(made, batches)))
-            return
-        keyed_batches = call_all(fns["SplitRows"], checked(made, batches))
-        for key, (digest, _) in keyed_batches:
-            markers.setdefault(key, []).append(digest)
-        stages[0].feed(keyed_batches)
-
-    while watermark < steps.end * steps.size + 5 * SECOND:
-        due = [e for e in waiting if e[2] <= watermark]
-        waiting = [e for e in waiting if e not in due]
-        arrive(due)
-        watermark += chance.choice([1, 5, 10, 80]) * SECOND
-        late = [e for e in waiting if e[2] // steps.size * steps.size + steps.size <= watermark]
-        waiting = [e for e in waiting if e not in late]
-        arrive(late)
-        if len(names) > 1:
-            ready = [k for k in markers if steps.decision_time(StepKey.from_bytes(k).step).micros <= watermark]
-            stages[0].feed([(key, (b"".join(markers.pop(key)), b"")) for key in ready])
-        for stage, following in itertools.pairwise(stages):
-            stage.advance(watermark)
-            following.feed(stage.take())
-        stages[-1].advance(watermark)
-    return stages
-
-
-@some_quick("seed", range(2), 0)
-@pytest.mark.parametrize("name", ALL)
-def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
-    chance = random.Random(seed)
-    events = random_events(name, chance, 200)
-    made = transform(name)
-    stages = drive(made, events, chance, crashes=0.2)
-    assert sorted(stages[-1].outputs) == expected(name, made, events)
-    assert [stage.dead for stage in stages if stage.dead] == []
-    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {"publish_histogram_progress", "raise_flags_progress", "limit_rows_progress", "limit_rows_log"}
-    assert not any(stage.cells.timers for stage in stages)
-
-
-@pytest.mark.slow
-def test_shards_and_batches_change_nothing():
-    events = random_events("people, streams", random.Random(1))
-    wanted = expected("people, streams", transform("people, streams"), events)
-    for shards in (1, 7):
-        random.Random(shards).shuffle(events)
-        made = transform("people, streams", shards=shards)
-        assert sorted(run_bounded("fn_api", as_arrow(events, 600), made).elements("rows")) == wanted
-
-
 def test_a_state_is_small_however_many_events_there_were():
     made = transform("plain")
     sizes = []
@@ -170,33 +98,6 @@ def test_a_state_is_small_however_many_events_there_were():
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
     assert sizes[0] == sizes[1] < 1500
-
-
-@one_job("late sets", ["several categories", "people", "flags", "published flags"], runners=["prism"])
-def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
-    made = transform(name, delta=1e-6, allowed_lateness=5, **({"epsilon": 2.9} if name in FLAGS else {}))
-    chance = random.Random(3)
-    waiting = [e for e in random_events(name, chance, 300) if e[2] >= START * SECOND]
-    stream = made.categories.streams[0]
-    late = [(f"late {i}", "dog", (START + 10) * SECOND + i, stream) for i in range(30)]
-    late += [(f"late {i}", "eel", (START + 75) * SECOND + i, stream) for i in range(12)]
-    used = list(waiting)
-    used.append((f"user {0}", "dog", 0, ""))  # outside of the run
-    results = yield of_stream(disordered(waiting, late, START, chance), made)
-    assert sorted(results.elements("rows")) == expected(name, made, used)
-    letters = {letter.record.partition(" ")[0] for letter in results.elements("dead")}
-    assert letters == {"dog", "eel"}
-    assert results.counters["privstream:events_late"] == len(late)
-
-
-@one_job("late sets", itertools.product(["people", "approximate"], ["alone", "beside one"]), runners=["prism"])
-def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
-    name, beside = case
-    made = transform(name, delta=1e-6)
-    crowd = [(f"user {i}", "dog", START * SECOND + i, "") for i in range(60)]
-    others = [] if beside == "alone" else [("somebody", "cat", START * SECOND, "")]
-    results = yield of_stream(crowd_at(START + 11, crowd, others), made)
-    assert sorted(results.elements("rows")) == expected(name, made, others)
 
 
 @pytest.mark.parametrize("name", ["plain", "people"])
@@ -217,28 +118,6 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
 
 def arrived(user, item, time, at) -> TimestampedValue:
     return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
-
-
-@one_job("sets without an end", ["approximate", "plain", "anchored", "flags", "people, streams"], runners=["prism"])
-def test_a_histogram_without_an_end(name):
-    made = transform(name, end=None)
-    events = random_events(name, random.Random(8), 100)
-    source = test_stream.TestStream()
-    for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND):
-        source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
-    source = source.advance_watermark_to_infinity()
-    results = yield of_stream(source, made)
-    rows = sorted(results.elements("rows"))
-    windows = max((row.window_end.micros // SECOND - START) // 10 for row in rows)
-    assert 42 <= windows <= 42 + 2 * 256
-    if name in ("plain", "anchored"):
-        counter = made.mechanism.counter
-        assert isinstance(counter, UnknownHorizonCounter)
-        assert all(isinstance(counter.epoch(number), BinaryTreeCounter) for number in range(3))
-    ends = transform(name, end=None)
-    ends.steps = replace(ends.steps, end=ends.steps.first + windows)
-    ends._noise = made._noise
-    assert rows == expected(name, ends, events)
 
 
 def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
@@ -282,16 +161,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     chance.shuffle(shuffled)
     assert kept(shuffled) == together
     assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
-
-
-def test_the_key_and_everything_public_decide_the_noise():
-    events = random_events("plain", random.Random(1), 100)
-    rows = [r.estimate for r in expected("plain", transform("plain"), events)]
-    other = transform("plain", noise=KeyedNoise(KEY + b"!"))
-    assert [r.estimate for r in expected("plain", other, events)] != rows
-    for change in ({"allowed_lateness": 1}, {"separator": "+"}, {"beta": 0.06}):
-        changed = transform("plain", **change)
-        assert [r.estimate for r in expected("plain", changed, events)] != rows
 
 
 @pytest.mark.parametrize(
