@@ -15,13 +15,12 @@ from privstream.pipelines.command import HelpPage, Parser
 from privstream.pipelines.option_checks import check_texts
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.option_types import RULE, seconds
-from privstream.pipelines.questions.options import comma_separated
-from privstream.pipelines.questions.readings import duration
+from privstream.pipelines.questions.option_types import OPTION_TYPES, RULE, comma_separated, seconds
 from privstream.pipelines.runners import launch
 from questions import (
     EVENT,
     EXAMPLES,
+    KEY,
     ONE_FOR_ALL,
     SHARED_OPTIONS,
     in_windows,
@@ -195,6 +194,7 @@ COMMANDS = {
     **{f"plan {word}": example.plan for word, example in EXAMPLES.items()},
     "report": "none.jsonl --output page.html",
     "serve": "none",
+    "suggest": f"--input events.jsonl {KEY} --window 1h --start 2024-01-01 --windows 2 --dry_run",
     **{f"plot {name}": "--input none.jsonl --output picture.png" for name in cli.PLOTS},
     **{
         f"simulate {name}": "--users 5 --seed 1 --output new.jsonl" + " --windows 2" * in_windows(name)
@@ -341,9 +341,9 @@ VALUES = {
     "largest": "100",
     "ledger": "accounts.jsonl",
     "leave_values": "out",
-    "max_contributions": "2 --unit user",
+    "max_contributions": "2 --unit person",
     "max_hits": "3",
-    "max_per_window": "1 --max_contributions 2 --unit user",
+    "max_per_window": "1 --max_contributions 2 --unit person",
     "max_updates": "50",
     "max_value": "500",
     "measure_share": "0.5",
@@ -374,7 +374,7 @@ VALUES = {
     "time_field": "when",
     "time_unit": "s",
     "timeout": "30",
-    "unit": "user --max_contributions 2",
+    "unit": "person --max_contributions 2",
     "user_field": "who",
     "value_field": "cents",
     "value_share": "0.4",
@@ -549,6 +549,7 @@ def test_options_have_full_names_only(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == "tool: error: unrecognized arguments: --eps 1; see tool --help\n"
 
 
+DURATION = OPTION_TYPES["Seconds"]
 LENGTHS = {
     "90": 90,
     "1e2": 100,
@@ -564,13 +565,13 @@ LENGTHS = {
 
 @pytest.mark.parametrize(("text", "length"), LENGTHS.items())
 def test_a_duration_is_a_number_with_or_without_a_unit(text: str, length: float) -> None:
-    assert seconds(text) == duration("window", text) == duration("window", length) == length
+    assert seconds(text) == DURATION.read("window", text) == DURATION.read("window", length) == length
 
 
 @pytest.mark.parametrize("text", ["", "s", "1y", "1h30m", "1dd", "1 day", "h1", "0x1d"])
 def test_what_is_no_duration_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="window must be a number of seconds, or a number with its unit, such as"):
-        duration("window", text)
+        DURATION.read("window", text)
     options = ["--users", "5", "--windows", "1", "--seed", "1", "--output", "e.csv"]
     with pytest.raises(SystemExit, match="2"):
         cli.main(["simulate", "heavy-hitters", *options, "--window", text])

@@ -14,8 +14,8 @@ from headless_browser import Chromium
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
-from privstream.pipelines.questions.alert_rules_file import write_rules
 from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.questions.public_lists import write_rules
 from privstream.pipelines.report.page import render
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import of_method, words_of

@@ -182,7 +182,7 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
             ValueError,
             "method must be one of auto, sparse_counter, direct_counter, visit_counter, ",
         ),
-        ({"unit": "people"}, ValueError, "unit must be one of user, event, got 'people'"),
+        ({"unit": "people"}, ValueError, "unit must be one of person, event, got 'people'"),
         ({"end": START}, ValueError, "end must leave room for one window after start"),
         ({"shards": 0}, ValueError, "shards must be >= 1, got 0"),
     ],
