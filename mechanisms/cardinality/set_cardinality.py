@@ -26,6 +26,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
+from typing_extensions import override
 
 UNITS = ("user", "event")
 MODES = ("auto", "sparse", "direct", "counter", "paper")
@@ -67,7 +68,7 @@ class SetCardinality(Mechanism[CardinalityState]):
         epsilon: finite and > 0.
         delta: in [0, 1); spent in mode direct and by counters.
         unit: "user" or "event".
-        horizon: steps of the run at most; None for no end.
+        horizon: steps of the run at most; None if unbounded.
         max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
             Several changes of one person within a step count as what is left of them at its end. Unit "user".
         visits_per_person: how often one person enters the set at most, or None for no limit. Unit "user".
@@ -150,8 +151,8 @@ class SetCardinality(Mechanism[CardinalityState]):
         return self._algorithm(self.chosen_mode)
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         if self.unit == "event":
             unit, limits = EVENT, ["An event changes whether one person is in the set over one stretch of steps."]
         else:
@@ -188,11 +189,11 @@ class SetCardinality(Mechanism[CardinalityState]):
 
     @property
     def expected_steps(self) -> int:
-        """`horizon`, or for how many steps errors are predicted where there is no end."""
+        """`horizon`, or for how many steps errors are predicted where that is unbounded."""
         return self.horizon or _TYPICAL_STEPS
 
+    @override
     def initial_state(self) -> CardinalityState:
-        """Return the state before the first step: nobody is in the set."""
         memory = self.algorithm.initial_memory()
         return CardinalityState(step=0, size=0, shown=0, round=0, exhausted=False, memory=memory)
 

@@ -16,6 +16,7 @@ from privstream.mechanisms.monitor.status import StatusCalibration
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
+from typing_extensions import override
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +130,8 @@ class StatusMonitor(ItemMonitor[StatusState]):
         checks.integer("up_steps", self.up_steps, minimum=1)
 
     @cached_property
+    @override
     def calibrated(self) -> StatusCalibration:
-        """The noise and the thresholds that meet the guarantee."""
         return status.calibrate(self._budget, min(self.up_steps, self._budget.tests))
 
     def ends_with(self, beta: float) -> int:
@@ -174,9 +175,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
         ended = up.items[~stays]
         changed = np.union1d(started, ended)
         listed = up.with_started(started, step)
-        counts = self._noisy(step, changed, tally.counts(changed), source)
-        shown = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
-        shown[np.searchsorted(listed.items, changed)[: len(counts)]] = counts
+        shown = self._noisy_of_changed(step, listed.items, changed, tally.counts(changed), source)
         rows = StatusRows(listed.items, _statuses(listed, started, ended), listed.since, shown)
         return rows, listed.without(ended), tally.charges(np.isin(tally.items, changed))
 

@@ -1,4 +1,4 @@
-"""Tails of sums of independent integer noises: exact, by Chernoff bounds, and over all prefixes of a tree."""
+"""Tails of sums of independent integer noises, exact or by Chernoff bounds; shares of failure probabilities."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
-from scipy import fft, optimize
-
-SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
-
-
-def series_share(number: int) -> float:
-    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
-    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)
-
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
+from scipy import fft
 
 Floats = NDArray[np.float64]
+
+SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
 _LONGEST = 1 << 21  # cells of a convolution; beyond, Chernoff's bound is returned
 _REACH = 40.0  # e^-40 is below what float64 resolves
@@ -96,7 +91,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
         rate = -math.expm1(log_rest) / widest
         return (noises.log_moment(rate) - log_beta) / rate
 
-    found: Any = optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
+    found: Any = scipy.optimize.minimize_scalar(bound, bounds=(-40.0, -1e-9), method="bounded", options={"xatol": 1e-9})
     chernoff = max(0, math.ceil(found.fun))
     rate = -math.expm1(found.x) / widest
     law = noises.tilted(rate)
@@ -111,19 +106,7 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def gaussian_quantile(parts: Sequence[tuple[DiscreteGaussian, int]], log_beta: float) -> int:
-    """Return z that |sum| exceeds with probability at most e^log_beta, for so many discrete Gaussian noises each.
-
-    They are subgaussian, with parameter sigma each (Canonne, Kamath, Steinke 2020, Corollary 17).
-    """
-    sigma = math.sqrt(sum(number * law.sigma**2 for law, number in parts))
-    return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
-
-
-Law = DiscreteLaplace | DiscreteGaussian
-
-
-def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
+def log_moment(law: SymmetricNoise, rate: float, weights: Floats) -> Floats:
     """Return upper bounds of ln E[e^(rate w X)] for each weight w.
 
     Exact for the discrete Laplace law; the discrete Gaussian is at most sigma^2-subgaussian (Canonne, Kamath, Steinke
@@ -138,7 +121,7 @@ def log_moment(law: Law, rate: float, weights: Floats) -> Floats:
     return np.where(rate * weights < 1 / law.scale, np.log(np.maximum(product, 1.0)), np.inf)
 
 
-def minimal_bound(exponent: Callable[[float], float], law: Law, largest_weight: float, rest: float) -> float:
+def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, largest_weight: float, rest: float) -> float:
     """Return the minimum over rates of (exponent(rate) + rest) / rate: where a Chernoff bound reaches e^-rest."""
     if isinstance(law, DiscreteGaussian):
         limits = (-12.0, 8.0)
@@ -151,11 +134,11 @@ def minimal_bound(exponent: Callable[[float], float], law: Law, largest_weight: 
         rate = unit * math.exp(log_rate)
         return (exponent(rate) + rest) / rate
 
-    found: Any = optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
+    found: Any = scipy.optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
     return float(found.fun)
 
 
-def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -> float:
+def sums_quantile(parts: Sequence[tuple[SymmetricNoise, int]], columns: int, beta: float) -> float:
     """Return z with Pr[|X| > z in any of `columns` columns] <= beta, X the sum of so many noises of each law."""
     rest = math.log(2 * columns / checks.probability("beta", beta))
     widest = max((law for law, _ in parts), key=lambda law: law.variance)
@@ -166,24 +149,20 @@ def sums_quantile(parts: Sequence[tuple[Law, int]], columns: int, beta: float) -
     return minimal_bound(exponent, widest, 1.0, rest)
 
 
-def union_quantile(
-    law: Law, moments: Callable[[float], Floats], largest_weight: float, steps: int, columns: int, beta: float
-) -> float:
-    """Return z that no prefix 1 .. `steps` exceeds, in any column, with probability 1 - beta.
+def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
+    """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 
-    The noise of a prefix has one independent part for each set bit h of its length; `moments(rate)[h]` is its log
-    moment. The sum over prefixes of e^(sum over bits of k_h) is a product over levels: no prefix is visited.
+    Exact for discrete Laplace noises. Discrete Gaussian ones are subgaussian, with parameter sigma each (Canonne,
+    Kamath, Steinke 2020, Corollary 17).
     """
-    rest = math.log(2 * columns / checks.probability("beta", beta))
+    gaussian = [(law, number) for law, number in parts if isinstance(law, DiscreteGaussian)]
+    if gaussian:
+        sigma = math.sqrt(sum(number * law.sigma**2 for law, number in gaussian))
+        return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
+    laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
+    return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
 
-    def exponent(rate: float) -> float:
-        parts = moments(rate)
-        total, above = -math.inf, 0.0  # prefixes that share the leading bits of `steps`, then have a 0 for its 1
-        for height in reversed(range(steps.bit_length())):
-            if steps >> height & 1:
-                below = above + float(np.logaddexp(0.0, parts[:height]).sum())
-                total = float(np.logaddexp(total, below))
-                above += float(parts[height])
-        return float(np.logaddexp(total, above))
 
-    return minimal_bound(exponent, law, largest_weight, rest)
+def series_share(number: int) -> float:
+    """Return the share of a failure probability that falls to number = 1, 2, ..; all together at most 1."""
+    return 1 / (SERIES * (number + 1) * math.log(number + 1) ** 2)

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from privstream.mechanisms.counters.continual_counter import CounterState, Integers, bound_noise
-from privstream.mechanisms.counters.toeplitz import Floats, ToeplitzCounter, grid_law, square_root
+from privstream.mechanisms.counters.toeplitz import ToeplitzCounter, grid_law
+from privstream.mechanisms.noise.correlated import Floats, square_root, whole_counts
 from privstream.mechanisms.noise.sources import NoiseSource
 from scipy import fft
+from typing_extensions import override
 
 LARGEST_HORIZON = 1 << 20
 _MOST_BITS = 16
@@ -57,8 +59,9 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
         self._check_noise(lambda: self.law)
 
     @cached_property
+    @override
     def fraction(self) -> int:
-        """Fractional bits of the grid: as many as keep all sums exact."""
+        # As many bits as keep all sums exact.
         root = square_root(self.horizon)
         norm, total = float(np.sqrt(root @ root)) * self._unit_norm, float(root.sum())
         for bits in range(_MOST_BITS, 3, -1):
@@ -73,8 +76,8 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
         return np.rint(np.ldexp(square_root(self.horizon), self.fraction))
 
     @cached_property
+    @override
     def column_norm(self) -> float:
-        """The L2 norm of R's columns."""
         return math.ldexp(math.sqrt(math.fsum(np.square(self.coefficients).tolist())), -self.fraction)
 
     @cached_property
@@ -85,8 +88,9 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
     def _squares(self, steps: Floats) -> Floats:
         return np.asarray(self._cumulated[steps.astype(np.int64) - 1])
 
+    @override
     def _initial_memory(self) -> Floats:
-        """All w so far, whole numbers as float64 (steps, columns), below one row of their sums."""
+        # All w so far, whole numbers as float64 (steps, columns), below one row of their sums.
         return np.zeros((1, self.columns))
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Floats, Integers]:
@@ -99,9 +103,7 @@ class SquareRootToeplitzCounter(ToeplitzCounter):
             debts += self._matrix(len(values), len(block), len(past) - start) @ block
         self._solve(values, debts)
         cumulated = state.memory[:1] + np.cumsum(values, axis=0)
-        memory = np.concatenate([cumulated[-1:], past, values])
-        unit = math.ldexp(1.0, self.fraction)
-        return memory, np.floor((cumulated + unit / 2) / unit).astype(np.int64)
+        return np.concatenate([cumulated[-1:], past, values]), whole_counts(cumulated, self.fraction)
 
     def _solve(self, values: Floats, debts: Floats) -> None:
         """Turn z into w in place: w_t = z_t - floor(2^-fraction sum over i >= 1 of R_i w_(t-i)), given older parts."""

@@ -73,7 +73,6 @@ def _before(row: Any, event: Event) -> bool:
 
 
 def _elsewhere(row: Any, event: Event) -> bool:
-    """A row of another stream or window."""
     return row.stream != event.stream or not row.window_start.micros <= event.time < row.window_end.micros
 
 
@@ -92,7 +91,7 @@ def _hitters(chance: random.Random, streams: dict[str, Any]) -> beam.PTransform:
 
 
 def _people(chance: random.Random) -> dict[str, Any]:
-    return chance.choice([{}, {"unit": "user", "max_contributions": 3}])
+    return chance.choice([{}, {"unit": "person", "max_contributions": 3}])
 
 
 QUESTIONS = {

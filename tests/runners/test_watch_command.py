@@ -46,7 +46,7 @@ COMMANDS = {
         ["alerts", "--users=4000", "--rules={}/rules"],
         [*ON_A_CLOCK, "--rules={}/rules", "--delta=1e-6", "--method=status", "--renew_every=2h"],
     ),
-    "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=user", "--max_contributions=2"]),
+    "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=person", "--max_contributions=2"]),
     "quantiles": Watch(
         ["quantiles", "--users=2000"],
         [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value_field=item"],
@@ -77,7 +77,6 @@ MARKS = {
 
 
 def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
-    """Return options of a runner."""
     runner_harness.require(runner)
     if runner == "prism":
         return ["--runner=PrismRunner", f"--prism_location={runner_harness.prism_location()}"]
@@ -87,7 +86,6 @@ def options(runner: str, checkpoint_seconds: int = 1) -> list[str]:
 
 
 def simulate(folder: Path, name: str) -> None:
-    """Write events, and the public files that go with them."""
     run = [word.format(folder) for word in COMMANDS[name].simulate]
     assert cli.main(["simulate", *run, "--windows=4", "--seed=7", f"--output={folder}/events.parquet"]) == 0
     (folder / "noise.key").write_bytes(bytes(range(32)))
@@ -104,7 +102,6 @@ def command(folder: Path, name: str, source: str, output: str) -> list[str]:
 
 
 def expected_rows(folder: Path, name: str) -> list[dict]:
-    """Return the rows of a bounded run."""
     assert cli.main([*command(folder, name, "events.parquet", "expected.jsonl"), "--runner=FnApiRunner"]) == 0
     rows = [json.loads(line) for line in (folder / "expected.jsonl").read_text().splitlines()]
     assert len({row["window_start"] for row in rows}) >= 2

@@ -25,7 +25,7 @@ def counted(made, events: list[Event]) -> list[tuple[str, int, str, str]]:
         if stream in made.categories.streams and steps.first <= step and (steps.end is None or step < steps.end):
             order = made.categories.streams.index(stream)
             rows += [(user, step, time, order, names.index(c)) for c in categories_of(made, item)]
-    if made.unit == "user":
+    if made.unit == "person":
         rows.sort(key=lambda row: row[1:])
         in_window, in_run, kept = Counter(), Counter(), []
         for user, step, time, order, category in rows:
@@ -47,7 +47,6 @@ def matrices(made, events: list[Event]) -> dict[str, np.ndarray]:
 
 
 def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
-    """All rows of a `ContinualHistogram`."""
     names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
     for stream, matrix in matrices(made, events).items():
         state, noise = mechanism.initial_state(), made._noise().derive("stream", stream)
@@ -75,7 +74,6 @@ def _row(made, stream, number, name, category, estimate, bound) -> HistogramEsti
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:
-    """All rows of `ThresholdFlags`."""
     names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
     for stream, matrix in matrices(made, events).items():
         _, flags = mechanism.run(mechanism.initial_state(), matrix, made._noise().derive("stream", stream))

@@ -68,7 +68,8 @@ def test_text_of_a_form_is_read_at_once_as_by_strptime(form, time, place, edit):
 
 def test_days_that_there_are_not_are_no_times():
     texts = ["24.12.2025 18:30", "31.02.2025 10:00", "29.02.2100 10:00", "29.02.2024 10:00", "24.12.2025 24:00",
-             "24.12.2025 18:60", "00.12.2025 10:00", "24.13.2025 10:00", "24.12.0000 10:00", "2025-12-24 18:30"]  # fmt: skip
+             "24.12.2025 18:60", "00.12.2025 10:00", "24.13.2025 10:00",
+             "24.12.0000 10:00", "2025-12-24 18:30"]  # fmt: skip
     assert [time is not None for time in read(texts, "%d.%m.%Y %H:%M")] == [True, False, False, True] + [False] * 6
     assert read(["4.2.2025 9:05", "04.02.2025 09:05"], "%d.%m.%Y %H:%M")[0] == micros(datetime(2025, 2, 4, 9, 5))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
@@ -27,10 +27,19 @@ NOBODY = UserCounters()
 
 @dataclass(frozen=True)
 class Contributed:
-    """How often each person has contributed, and which keys each has counted for (keyed hash of all three)."""
+    """How often each person has contributed, which keys each has counted for (keyed hash of all three), or counts for
+    on a list of different people, and for how many keys each counts there."""
 
     times: UserCounters = NOBODY
     pairs: UserCounters = NOBODY
+    listed: UserCounters = NOBODY
+
+
+class PeopleLists(NamedTuple):
+    """What a list of different people needs: for how many keys each counts, the first ones, and until which step."""
+
+    keys: int
+    last: int
 
 
 class CountContributions(OrderedSteps, state="count_contributions"):
@@ -42,11 +51,13 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     on that person's events alone.
 
     Args:
-        contributions: of one person in the whole run, at most.
+        contributions: of one person in the whole run, at most; None where others have limited them.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
+        lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
+            are depends on that person's events alone: the first that count, those of one step in the order above.
     """
 
     def __init__(
@@ -55,15 +66,17 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         steps: Steps,
         noise: NoiseSource,
         timer_offset: int,
-        contributions: int,
-        distinct: bool,
+        contributions: int | None,
+        distinct: bool = False,
         newcomers: bool = False,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
+        lists: PeopleLists | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
+        self.lists = lists
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
@@ -88,16 +101,44 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         if self.distinct:
             rows = np.flatnonzero(new)
         admitted = rows[self._within_limit(held, rows, state.times)]
-        self.limited.add(step, len(rows), len(rows) - len(admitted))
-        times = Charges.of(held.users[admitted])
-        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
+        times = nobody = Charges.none()
+        if self.contributions is not None:
+            self.limited.add(step, len(rows), len(rows) - len(admitted))
+            times = Charges.of(held.users[admitted])
+        if self.lists is not None:
+            return self._listed(step, held, admitted, times, state)
+        counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else nobody
         after = Contributed(state.times.add(times), state.pairs.add(counted))
-        outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
+        outputs = list(by_group(step, self._count(held, admitted, new if self.newcomers else None), self.key_shards))
         return Handled(after, _segment(times, counted) if len(times) else None, outputs)
+
+    def _listed(
+        self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, times: Charges, state: Contributed
+    ) -> Handled:
+        """Count what is admitted, and beside it for whom a list counts each key from now on."""
+        assert self.lists is not None
+        pairs = listed = Charges.none()
+        new, before = None, Contributed(state.times)  # after its last step nothing is remembered of a list
+        if self.steps.number(step) <= self.lists.last:
+            left = self.lists.keys - state.listed.charged(held.users[admitted])
+            open_ = admitted[left > 0]
+            own = self._pairs(held, open_)
+            fresh = _charged(state.pairs, own) == 0
+            some, own, left = open_[fresh], own[fresh], left[left > 0][fresh]
+            users = held.users[some]
+            chosen = place_in_run(users, np.lexsort((own, users))) < left
+            pairs, listed = Charges.of(own[chosen]), Charges.of(users[chosen])
+            new, before = np.zeros(len(held.users), bool), state
+            new[some[chosen]] = True
+        after = Contributed(state.times.add(times), before.pairs.add(pairs), before.listed.add(listed))
+        outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
+        return Handled(after, _segment(times, pairs, listed) if len(times) or len(pairs) else None, outputs)
 
     def _within_limit(self, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters) -> np.ndarray:
         """Return which of some rows, increasing, people still have contributions left for."""
         users = held.users[rows]
+        if self.contributions is None:
+            return np.arange(len(users))
         people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
         left = self.contributions - times.charged(people)
         kept = np.ones(len(users), bool)
@@ -116,14 +157,14 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         sources = [self._sources[held.streams[code]] for code in codes[starts[:-1]].tolist()]
         return SideBySide(sources, starts).words(labels)[:, 0, 0]
 
-    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray) -> StreamCounts:
-        """Count some rows, increasing; `new` says of each row whether the person is new to the key."""
+    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
+        """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
         batch = held.batch
         each = CountBatch(
             batch.items[rows],
             np.ones(len(rows), np.int64),
             batch.names,
-            new[rows].astype(np.int64) if self.newcomers else None,
+            None if new is None else new[rows].astype(np.int64),
             None if batch.values is None else self._clip(batch.values[rows]),
         )
         return add_up(InStreams(held.streams, np.searchsorted(rows, held.starts), each))
@@ -145,15 +186,16 @@ class CountContributions(OrderedSteps, state="count_contributions"):
     def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
         """Add up the log."""
         found: list[dict[str, Any]] = [unpack("contributed", 1, segment) for segment in segments]
-        return Contributed(
-            *(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in ("times", "pairs"))
-        )
+        names = ("times", "pairs") if self.lists is None else ("times", "pairs", "listed")
+        return Contributed(*(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in names))
 
     def encode(self, state: Contributed) -> list[bytes]:
         """Write one entry per person, and per key of a person."""
-        times, pairs = state.times.compact(), state.pairs.compact()
-        chunks = range(0, max(len(times), len(pairs)), SEGMENT)
-        return [_segment(times.slice(i, i + SEGMENT), pairs.slice(i, i + SEGMENT)) for i in chunks]
+        parts = [state.times.compact(), state.pairs.compact()]
+        if self.lists is not None:
+            parts.append(state.listed.compact())
+        chunks = range(0, max(map(len, parts)), SEGMENT)
+        return [_segment(*(part.slice(i, i + SEGMENT) for part in parts)) for i in chunks]
 
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
@@ -164,6 +206,7 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     return charged
 
 
-def _segment(times: Charges, pairs: Charges) -> bytes:
+def _segment(times: Charges, pairs: Charges, listed: Charges | None = None) -> bytes:
     """Encode one entry of the log."""
-    return pack("contributed", 1, {"times": times.to_bytes(), "pairs": pairs.to_bytes()})
+    entry = {"times": times.to_bytes(), "pairs": pairs.to_bytes()}
+    return pack("contributed", 1, entry if listed is None else entry | {"listed": listed.to_bytes()})

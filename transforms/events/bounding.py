@@ -302,6 +302,7 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
     Args:
         participations: steps of streams that one person takes part in at most, or None.
         streams: streams that one person takes part in at most, or None.
+        by_people: whether what is left goes on by shard of people, and not by group of streams and shard of items.
     """
 
     def __init__(
@@ -314,11 +315,13 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         participations: int | None = None,
         streams: int | None = None,
         domain: Domain | None = None,
+        by_people: bool = False,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.domain = domain
         self.noise = noise
         self.item_shards = item_shards
+        self.by_people = by_people
         self.participations = participations
         self.streams = streams
         self._sources = SourcesByName(partial(noise.derive, "person in stream"))
@@ -340,7 +343,11 @@ class BoundAcrossWindows(OrderedSteps, state="bound_across_windows"):
         admitted, charges = self._admit(people, lots, state)
         kept = admitted[taking_part]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
-        outputs = list(self._by_group(step, held, kept))
+        if self.by_people:
+            rest = held.take(np.flatnonzero(kept)).to_bytes()
+            outputs = [(key, seal_encoded(StepKey("", step, 0), rest))]
+        else:
+            outputs = list(self._by_group(step, held, kept))
         after = Contributions(*(counters.add(new) for counters, new in zip(vars(state).values(), charges, strict=True)))
         return Handled(after, _segment(charges) if any(map(len, charges)) else None, outputs)
 

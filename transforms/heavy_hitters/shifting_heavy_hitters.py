@@ -25,6 +25,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
     PrivacyGuarantee,
+    contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
@@ -296,6 +297,8 @@ class ShiftingHeavyHitters(PrivateTransform):
             neighbouring=monitor.neighbouring,
             beta=monitor.beta,
         )
+        if isinstance(counts, FoundKeys):
+            counts = counts.with_list()
         stream = "" if self.streams_per_person is None else " of a stream"
         plurals = "s" * (items > 1), "s" * (windows > 1)
         return ByCounts(
@@ -366,6 +369,8 @@ class ShiftingHeavyHitters(PrivateTransform):
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]
         if self._tested_domain is None:
             caveats.append(items_hashed(self.neighbouring))
+        if isinstance(self.answer, ByCounts) and self.answer.lists:
+            caveats.append(contributions_hashed(self.neighbouring))
         if self.streams_per_person is not None and (
             self.streams is None or self.streams_per_person < len(self.streams)
         ):
@@ -448,13 +453,14 @@ class ShiftingHeavyHitters(PrivateTransform):
             together=True,
         )
         limits = self._participations is not None or self.streams_per_person is not None
+        lists = isinstance(self.answer, ByCounts) and self.answer.lists
         bound = BoundPerWindow(
             **common,
             timer_offset=1,
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=self.shards,
-            by_people=limits,
+            by_people=limits or lists,
             domain=domain,
         )
         batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
@@ -468,6 +474,7 @@ class ShiftingHeavyHitters(PrivateTransform):
                 participations=self._participations,
                 streams=self.streams_per_person,
                 domain=domain,
+                by_people=lists,
             )
             held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)

@@ -18,6 +18,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
     KEYED_NOISE,
     PrivacyGuarantee,
+    contributions_hashed,
     items_hashed,
     people_hashed,
     streams_hashed,
@@ -197,7 +198,7 @@ class TopKWithGap(PrivateTransform):
                 neighbouring=self.neighbouring,
                 beta=self.beta,
                 bounded_keys=MOST_ITEMS,
-            ),
+            ).with_list(),
             top=top,
             steps=self.steps,
             noise=self.noise.derive("top-k of found items", self.steps.label, self._limits_label, self._releases),
@@ -277,6 +278,8 @@ class TopKWithGap(PrivateTransform):
         caveats = [KEYED_NOISE, people_hashed(self.neighbouring)]  # numbers of FoundKeys are hashes of items
         if not listed:
             caveats.append(items_hashed(self.neighbouring))
+        if isinstance(self.answer, FoundItems) and self.answer.mechanism.listed:
+            caveats.append(contributions_hashed(self.neighbouring))
         if self._streams_limit is not None:
             caveats.append(streams_hashed(self.neighbouring))
         return replace(
@@ -328,6 +331,7 @@ class TopKWithGap(PrivateTransform):
         self.answer.calibrate()
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         limits = self._participations is not None or self._streams_limit is not None
+        lists = isinstance(self.answer, FoundItems) and self.answer.mechanism.listed > 0
         item_shards = self.shards if self.domain is None else 1
         split = SplitEvents(
             **common,
@@ -343,7 +347,7 @@ class TopKWithGap(PrivateTransform):
             items_per_step=self.items_per_step,
             selection=self.selection,
             item_shards=item_shards,
-            by_people=limits,
+            by_people=limits or lists,
             domain=self.domain,
         )
         keyed_batches = apply_dofn(gather(events, apply_dofn, self.event_fields), split, KeyedBatch)
@@ -357,6 +361,7 @@ class TopKWithGap(PrivateTransform):
                 participations=self._participations,
                 streams=self._streams_limit,
                 domain=self.domain,
+                by_people=lists,
             )
             held = apply_dofn(held, limit, Keyed)
         return self.answer.publish(held, apply_dofn, timer_offset=3)
