@@ -32,7 +32,7 @@ FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, 
 FAULTS |= {
     "time_missing": "without a time in --time_field",
     "time_type": "with a time that is neither a number nor text",
-    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (or of the form --time_format)",
+    "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z",
     "time_zone": "with a time that does not say how far it is from UTC (give --time_zone, such as Europe/Berlin)",
     "time_skipped": "with a time in an hour that the clocks of --time_zone leave out",
     "time_unit": "with a time that is a plain number (give its unit with --time_unit)",
@@ -146,7 +146,7 @@ class RunReport:
         }
         self.records = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
         self._spec, self._coverage, self._given = spec, coverage, given
-        self._faults = [(number, _fault(code, number)) for code, number in faults.items() if number]
+        self._faults = [(number, _fault(code, number, given)) for code, number in faults.items() if number]
         self._outside = self._counted(OUTSIDE | dict(spec.unusable))
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
@@ -221,7 +221,7 @@ class RunReport:
     def _of_values(self) -> Iterator[str]:
         """Warn of values that are not published as they are."""
         rounded = self.counters.get("values_rounded", 0)
-        if rounded >= MUCH * self.records:
+        if rounded and rounded >= MUCH * self.records:
             share = f"{_percent(rounded / max(rounded, self.records))} ({rounded:,} of {self.records:,})"
             unit = self._given.get("value_unit") or 1
             yield (
@@ -261,8 +261,10 @@ class RunReport:
         return [(self.counters[name], what) for name, what in words.items() if self.counters.get(name)]
 
 
-def _fault(code: str, number: int) -> str:
-    """Say what is wrong with some records."""
+def _fault(code: str, number: int, given: Mapping[str, Any]) -> str:
+    """Say what is wrong with some records, by the options of the run."""
+    if code == "time_syntax" and given.get("time_format") is not None:
+        return f"record{'s' * (number > 1)} with a time that is not of the form {given['time_format']}"
     return f"record{'s' * (number > 1)} {FAULTS.get(code, 'refused as ' + code.replace('_', ' '))}"
 
 
