@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.query import Histogram, MaxSum, MinSum
+from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import HybridSparseVector, SparseVectorWithGap
 
 GOLDEN = ([19, 13, 36, 22, 39, 26], [5.7, 4.7, 4.7, 2.7, 2.7, 1.7])
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]

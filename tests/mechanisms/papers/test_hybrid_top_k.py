@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
-from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
+from privstream.mechanisms.papers.selection import HybridNoisyTopK
 
 GOLDEN = ([26], [2], 0)
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]
