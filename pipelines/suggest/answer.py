@@ -11,7 +11,7 @@ from typing import Any
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.plot.picture_spec import check_picture, read_rows, write_picture
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.readings import moment
+from privstream.pipelines.questions.public_lists import moment
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sinks.row_files import iso_8601
 from privstream.pipelines.suggest.command import QUANTILES, SPEC, TERMINAL
