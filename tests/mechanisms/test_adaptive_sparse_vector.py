@@ -11,7 +11,7 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import mean, noisy
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import SparseVectorWithGap
 from scipy import stats
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold
 from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 from privstream.mechanisms.sparse_vector.sparse import PureComposition, Sparse
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import HybridSparseVector, SparseVectorWithGap
 
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]
 VALUES = np.array([0, 90_000, 10, 70_000, 20, 50_000, 30, 5, 6])
