@@ -72,8 +72,9 @@ def _value_field(spec: QuestionSpec, arguments: argparse.Namespace) -> str:
         raise ValueError("value_field must not be empty")
     if spec.value and (not spec.values_with or getattr(arguments, spec.values_with) is not None):
         return DEFAULT_VALUE if field is None else str(field)
-    if field is not None:
-        raise ValueError(f"{spec.values_with} must be given with value_field")
+    for option in ("value_field", "decimal", "value_unit"):
+        if getattr(arguments, option, None) is not None:
+            raise ValueError(f"{spec.values_with} must be given with {option}")
     return ""
 
 

@@ -271,10 +271,10 @@ def test_a_folder_of_files_compressed_or_not(tmp_path, read_all):
 
 
 COMMAND = ["counts", "--window", "1d", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
-FORMS = ["--encoding", "windows-1252", "--decimal", ",", "--time_format", "%d.%m.%Y %H:%M", "--time_zone",
+FORMS = ["--encoding", "windows-1252", "--time_format", "%d.%m.%Y %H:%M", "--time_zone",
          "Europe/Berlin", "--user_field", "Kunde", "--item_field", "Artikel", "--time_field", "Gekauft am",
          "--null", "-"]  # fmt: skip
-SUMS = ["--value_field", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
+SUMS = ["--decimal", ",", "--value_field", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
 
 
 def german(path):
@@ -321,7 +321,7 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     german(tmp_path / "kauf.csv")
     output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.jsonl"), "--dry_run"]
     period = ["--start", "2025-12-23", "--end", "2025-12-26"]
-    sums = ["--value_field", "Betrag", "--max_value", "50"]
+    sums = ["--value_field", "Betrag", "--decimal", ",", "--max_value", "50"]
     assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
     told = capsys.readouterr().err
     assert "8,000 of 8,003 events usable" in told
