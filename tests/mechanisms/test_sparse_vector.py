@@ -14,8 +14,7 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.mechanism import packed_parameters
 from privstream.mechanisms.noise.gaps import mean, noisy
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.above_threshold import AboveThreshold
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import AboveThreshold, SparseVectorWithGap
 from privstream.mechanisms.sparse_vector.query_mechanism import HiddenThreshold, Progress
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse, PureComposition, Sparse
 from scipy import stats

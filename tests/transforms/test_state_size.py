@@ -1,4 +1,4 @@
-"""State is written in proportion to the people charged, freed when a step is decided, and stops growing with periods."""
+"""State is written in proportion to the people charged, freed when a step is decided, stops growing with periods."""
 
 import random
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.hybrid_top_k import HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector_with_gap import HybridSparseVector, SparseVectorWithGap
+from privstream.mechanisms.papers.selection import HybridNoisyTopK
+from privstream.mechanisms.papers.sparse_vector import HybridSparseVector, SparseVectorWithGap
 
 VARIANTS = [(law, integer) for law in ("exponential", "laplace") for integer in (False, True)]
 VALUES = np.array([0, 90_000, 10, 70_000, 20, 50_000, 30, 5, 6])
