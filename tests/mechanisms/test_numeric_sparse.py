@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.checks import BudgetSpent
-from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.sparse_vector.query_mechanism import Progress
 from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
 from scipy import stats
 
 ROOT = math.sqrt(512)
-GOLDEN = ([12], [20])
 
 
 def run(mechanism, values, noise, **options):
@@ -149,9 +148,3 @@ def test_values_need_half_of_the_second_share_only():
 def test_an_epsilon_too_large_for_its_delta_is_refused():
     with pytest.raises(ValueError, match=r"epsilon must be smaller for delta 0\.005 and 10000 hits"):
         NumericSparse(epsilon=90, delta=0.01, max_hits=10_000)
-
-
-def test_golden():
-    mechanism = NumericSparse(epsilon=9.0, max_hits=5, threshold=20, integer=True)
-    _, answers = run(mechanism, np.arange(40) % 13, KeyedNoise(b"a key for tests only", "golden"))
-    assert (np.flatnonzero(answers.hits).tolist(), answers.values.tolist()) == GOLDEN
