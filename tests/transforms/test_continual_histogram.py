@@ -24,8 +24,7 @@ from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, ran
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.counters.trees import BinaryTreeCounter
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.histograms.query import Histogram, MaxSum, MinSum
+from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.histograms.categories import Categories, first_rows

@@ -7,7 +7,7 @@ from privstream.mechanisms.noise.continuous import Exponential
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.gaps import make_law
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector_with_gap import SparseVectorWithGap
+from privstream.mechanisms.papers.sparse_vector import SparseVectorWithGap
 from privstream.mechanisms.postprocess import combine_by_variance
 from scipy import optimize
 
