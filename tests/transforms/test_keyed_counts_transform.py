@@ -316,7 +316,7 @@ def test_late_counts_are_set_aside_by_item():
         ("window, public", {"domain": ["a"]}, TypeError, "domain must be a Domain, got list"),
         ("window, public", {"start": None}, ValueError, "start must be given with a domain"),
         ("start", {"start": None}, ValueError, "start must be given with a domain, and where counts are about more"),
-        ("start", {"end": None}, ValueError, "end, horizon or renew_every must be given where counts are"),
+        ("start", {"end": None}, ValueError, "end or renew_every must be given where counts are"),
         ("start", {"over": "day"}, ValueError, "over must be 'window', 'start' or a number of seconds, got 'day'"),
         ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
         ("start", {"over": -10}, ValueError, "over must be > 0"),
