@@ -176,7 +176,7 @@ def test_nobody_takes_part_too_often(taking_part, participations, streams):
 
 
 @given(TAKING_PART, LIMIT, LIMIT, st.integers(1, 3))
-def test_depends_on_nothing_but_the_persons_own_events_run(taking_part, participations, streams, split):
+def test_who_counts_in_a_run_depends_on_nothing_but_the_persons_own_events(taking_part, participations, streams, split):
     found = admitted(taking_part, participations, streams)
     assert admitted(taking_part, participations, streams, split) == found
     assert admitted(taking_part, participations, streams, split, reload=True) == found
