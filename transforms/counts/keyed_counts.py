@@ -95,7 +95,8 @@ class KeyedCounts(PrivateTransform):
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
-            counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
+            counts, those whose names come first. With `rising`, those that rose most, and none while no rise is known.
+            Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.

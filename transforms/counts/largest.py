@@ -19,7 +19,7 @@ class LargestCounts:
 
     Attributes:
         top: number of rows in a stream.
-        by: the fields that are compared, in this order; a number that is not known is the smallest.
+        by: the fields that are compared, in this order; rows in which the first is not known are left out.
     """
 
     top: int
@@ -35,7 +35,8 @@ class LargestCounts:
         """Return the largest of some rows of one window: no others can be among the largest of all."""
         streams: defaultdict[str, list[Any]] = defaultdict(list)
         for row in rows:
-            streams[row.stream].append(row)
+            if getattr(row, self.by[0]) is not None:
+                streams[row.stream].append(row)
         return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
 
     def _largest(self, rows: list[Any]) -> list[Any]:
@@ -44,5 +45,4 @@ class LargestCounts:
 
     def _place(self, row: Any) -> tuple[Any, ...]:
         """Return what sorts a row."""
-        numbers = (getattr(row, name) for name in self.by)
-        return *((number is None, -(number or 0)) for number in numbers), row.item
+        return *(-getattr(row, name) for name in self.by), row.item
