@@ -282,7 +282,8 @@ class FoundKeys(KeyedCounts):
             over_files, in_stream = (numbers[f"smoothed_error_{how}"] for how in ("file", "stream"))
             claim += (
                 f" Where an item hardly changes, smoothed counts are off by {over_files:.3g} over files and by "
-                f"{in_stream:.3g} as a stream has them (root mean square, simulated); where it jumps, by as much as counts."
+                f"{in_stream:.3g} as a stream has them (root mean square, simulated), and where it jumps by as much as "
+                "counts."
             )
         return replace(found, claim=claim, numbers=numbers)
 
