@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.factors import (
+from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
-    LARGEST_HORIZON,
     BandedFactor,
     BufferedFactor,
     Factor,
+    LevelledFactor,
 )
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
-from privstream.mechanisms.keyed_counts.levelled_factor import LevelledFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.privacy.accounting import (
     SMALLEST_SIGMA,
@@ -35,6 +34,7 @@ SHARES = tuple(np.linspace(0.05, 0.95, 37).tolist())
 LIST_SHARE = 1 / 40
 """Of the budget, a squared shift, for each key of a person on a list: docs/decisions/0030-a-list-of-people.md."""
 
+LARGEST_HORIZON = 1 << 20
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
 _FLOATS = 0.5

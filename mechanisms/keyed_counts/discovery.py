@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
-from privstream.mechanisms.keyed_counts.factors import BandedFactor
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 
 MOST_SCALES = 9

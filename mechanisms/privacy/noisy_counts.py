@@ -7,18 +7,20 @@ import itertools
 import math
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve
-from scipy import optimize
+from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve, losses
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 SIGMA_PRECISION = 1e-3
 SMALLEST_SIGMA = 0.5
 LARGEST_SIGMA = 1e6  # of the sampler
-NO_ROOM = f"count_share must leave room for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
+TOO_LITTLE = f"count_share must leave enough for counts with sigma <= {LARGEST_SIGMA:g} at this budget"
 LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
 
@@ -47,7 +49,7 @@ class CountCurve:
 
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the `releases`-fold convolution of the distribution of one release."""
-        one = privacy_loss_distribution.from_discrete_gaussian_mechanism(
+        one = losses().from_discrete_gaussian_mechanism(
             self.sigma, value_discretization_interval=interval, use_connect_dots=True
         )
         return one.self_compose(self.releases)
@@ -79,7 +81,7 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
     start = SMALLEST_SIGMA + math.sqrt(releases) / epsilon
     if start > LARGEST_SIGMA:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     interval = grid(epsilon, releases)
     spent = hits.to_pld(interval)
 
@@ -97,14 +99,14 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         while excess(high) > 0 and high < math.log(LARGEST_SIGMA):
             high += 1
     if hits.delta(epsilon) >= delta or excess(high) > 0:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     low = high
     while excess(low) <= 0:
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
             return math.exp(high)
-    root = optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
+    root = scipy.optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4)
     sigma = math.exp(next(log for log in itertools.count(root, SIGMA_PRECISION / 4) if excess(log) <= 0))
     if sigma > LARGEST_SIGMA:
-        raise ValueError(NO_ROOM)
+        raise ValueError(TOO_LITTLE)
     return sigma

@@ -78,7 +78,7 @@ class ThresholdFlags(CategoryTransform):
         method: Literal["auto", "direct_counters", "henzinger_sricharan_steiner"] = "auto",
         renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
-        unit: Literal["event", "user"] = "event",
+        unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
         categories_per_row: int = 1,
