@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts import sentences
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
@@ -26,8 +25,7 @@ from privstream.mechanisms.keyed_counts.discovery import (
 )
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.keyed_counts.shard_steps import ANSWERS
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource, SeededNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -265,7 +263,7 @@ class FoundKeys(KeyedCounts):
     @property
     def guarantee(self) -> PrivacyGuarantee:
         """Privacy of the whole run."""
-        limits = sentences.limits(self.bounds, self.unit, lasting=True)
+        limits = limits_told(self.bounds, self.unit, lasting=True)
         return replace(
             super().guarantee, limits=limits, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         )

@@ -1,7 +1,7 @@
 """Means of noisy sums and counts, and their bounds."""
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.means import means_with_bounds
+from privstream.mechanisms.keyed_counts.keyed_counts import means_with_bounds
 
 
 def test_mean_bounds_cover_all_that_sums_and_counts_allow():

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.counts.pairs import Pairs
+from privstream.transforms.counts.publishing import Pairs
 
 KEYS = st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 7, 2**63, 2**64 - 1]))
 

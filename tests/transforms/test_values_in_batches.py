@@ -10,9 +10,8 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, InStreams, Names, StepKey, decode, encode
-from privstream.transforms.counts.contributions import Contributed, CountContributions
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.stream_counts import joined, unsealed_counts
+from privstream.transforms.counts.contributions import Contributed, CountContributions, joined, unsealed_counts
+from privstream.transforms.counts.publishing import LargestCounts
 from privstream.transforms.events.bounding import added_up
 from privstream.transforms.events.split import SplitEvents
 from privstream.transforms.timing.steps import Steps

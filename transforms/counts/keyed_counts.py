@@ -24,11 +24,9 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists
-from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
