@@ -177,9 +177,9 @@ class FoundKeys(KeyedCounts):
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
-        if self.windows > 1 and (self.max_value or 0) > (most := LARGEST_SUMMED // self.windows):
+        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
             raise ValueError(
-                f"max_value must be at most {most:,} for sums over {self.windows:,} windows, got {self.max_value}"
+                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
             )
 
     @cached_property

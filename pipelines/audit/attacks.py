@@ -212,7 +212,7 @@ HEAVY_HITTERS = (
         text=f"{FOUND_BY} people have {len(THREE)} items in each of {HITTER_WINDOWS} windows: these are found. With "
         "D, one person more has them in all windows. The adversary adds up all counts.",
         options={"epsilon": EPSILON, "delta": DELTA, "method": "counts", "items_per_step": len(THREE)},
-        control={"epsilon": 2 * EPSILON},
+        control={"epsilon": 3 * EPSILON},
         others=all_windows(*(sent for item in THREE for sent in crowd(FOUND_BY, item))),
         suspect=all_windows(*(Sent(SUSPECT, item) for item in THREE)),
         score=total("count"),
