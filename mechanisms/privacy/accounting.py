@@ -348,6 +348,11 @@ def counting_sigma(epsilon: float, delta: float, changes: int) -> float:
     return max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
 
 
+def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
+    """Return the curve of noise that just meets a budget: pure with delta = 0, Gaussian otherwise."""
+    return PureDp(epsilon) if delta == 0 else GaussianCurve(shift=largest_shift(epsilon, delta))
+
+
 def sensitivity_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return sigma for discrete Gaussian noise on integer vectors of that L2 sensitivity."""
     return max(SMALLEST_SIGMA, math.sqrt((sensitivity / largest_shift(epsilon, delta)) ** 2 + SMOOTHING))
