@@ -24,11 +24,9 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists
-from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
@@ -96,7 +94,8 @@ class KeyedCounts(PrivateTransform):
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
-            counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
+            counts, those whose names come first. With `rising`, those that rose most, and none while no rise is known.
+            Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
