@@ -342,7 +342,7 @@ laws = pytest.mark.parametrize("law", CONTINUOUS_LAWS)
 
 @laws
 @pytest.mark.parametrize("scale", [0.01, 1.0, 2.5e6])
-def test_the_law_is_accepted_and_one_30_percent_off_is_rejected_continuous(law, scale):
+def test_a_continuous_law_is_accepted_and_one_30_percent_off_is_rejected(law, scale):
     sample = law(scale).draw(CONTINUOUS_NOISE.derive(law.__name__), DRAWS)
     assert stats.kstest(sample, CONTINUOUS_LAWS[law](scale=scale).cdf).pvalue > FALSE_ALARM
     assert stats.kstest(sample, law(scale).cdf).pvalue > FALSE_ALARM
@@ -401,12 +401,12 @@ def test_batches_do_not_matter(law, cut):
 
 
 @laws
-def test_golden_continuous(law):
+def test_golden_draws_of_continuous_laws(law):
     np.testing.assert_allclose(law(1.0).draw(CONTINUOUS_NOISE, 3), CONTINUOUS_GOLDEN[law], rtol=1e-13)
 
 
 @laws
-def test_arguments_continuous(law):
+def test_arguments_of_continuous_laws(law):
     for scale, shown in [(0, "0"), (-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf")]:
         with pytest.raises(ValueError, match=f"scale must be finite and > 0, got {shown}"):
             law(scale)

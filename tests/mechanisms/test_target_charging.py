@@ -133,7 +133,7 @@ PAPER_TABLE = {
 
 
 @pytest.mark.parametrize("hits", PAPER_TABLE)
-def test_scales_and_detection_thresholds_are_those_of_the_table_paper(hits):
+def test_scales_and_detection_thresholds_of_the_paper_are_those_of_the_table(hits):
     scale, million, billion = PAPER_TABLE[hits]
     found = [kaplan_mansour_stemmer.calibrate(budget(max_hits=hits, tests=tests)) for tests in (MILLION, BILLION)]
     assert found[0].noise_scale == pytest.approx(scale, abs=0.5)
@@ -160,7 +160,7 @@ def test_probabilities_are_those_of_the_sum_of_both_noises():
     assert miss == pytest.approx([p[least > count].sum() for count in counts], rel=1e-9)
 
 
-def test_drawn_thresholds_follow_the_hit_probability_paper():
+def test_drawn_thresholds_of_the_paper_follow_the_hit_probability():
     found = kaplan_mansour_stemmer.calibrate(budget())
     drawn = found.draw_thresholds(SeededNoise(13), 100_000)
     for share in (0.9, 1.0, 1.05):
@@ -186,7 +186,7 @@ def test_draws_below_one_are_drawn_again_or_raised():
     assert unknown.absent_hit_probability() == 0
 
 
-def test_items_of_one_person_stay_within_the_delta_of_the_domain_paper():
+def test_items_of_one_person_stay_within_the_delta_of_the_domain_in_the_paper():
     found = kaplan_mansour_stemmer.calibrate(budget(domain="unknown", tests_per_person=1000))
     allowed = -math.log1p(-5e-7) / 1000
     assert float(found.hit_probability(1)) <= allowed

@@ -151,8 +151,7 @@ def test_the_plot(clinic, tmp_path, ending):
     assert cli.main(["plot", "alerts", *given]) == 0
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
-    if ending == "svg":
-        assert b"flu" in content or b"Alerts" in content or len(content) > 20_000
+    assert ending == "png" or (b"<!-- flu -->" in content and b"<!-- line down -->" in content)
 
 
 def test_the_plot_of_nothing_and_of_something_else(clinic, tmp_path, capsys):
@@ -318,8 +317,7 @@ def test_the_plan_of_streams_with_a_budget_of_their_own_is_that_of_the_transform
 def test_the_simulation_is_what_it_says(clinic):
     truth = read_row_file(clinic["truth.jsonl"], RuleCount)
     assert len(truth) == WINDOWS * 3
-    met = {row.rule: [row.people for row in truth if row.rule == row.rule] for row in truth}
-    assert set(met) == {"flu", "rash", "line down"}
+    assert {row.rule for row in truth} == {"flu", "rash", "line down"}
     rules = {rule.name: rule for rule in rules_for(USERS)}
     assert read_rules(clinic["rules"]) == rules_for(USERS)
     down = [row for row in truth if row.rule == "line down" and row.people <= rules["line down"].threshold]

@@ -357,7 +357,7 @@ TIME = "2024-01-01T00:00:01Z"
 VALUE_SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.string()), ("price", pa.float64())])
 
 
-def normalise_value(values, **options):
+def normalise_numbers(values, **options):
     columns = {"user": ["u"] * len(values), "item": ["i"] * len(values), "time": [TIME] * len(values), "price": values}
     return Normaliser(FieldMapping(value="price", time_zone="UTC", **options))(RawEvents(columns, str, str))
 
@@ -377,7 +377,7 @@ def normalise_value(values, **options):
     ids=lambda values: str(values.type) if isinstance(values, pa.Array) else repr(values),
 )
 def test_numbers_in_any_usual_form(values):
-    batch, refusals = normalise_value(values, whole=True)
+    batch, refusals = normalise_numbers(values, whole=True)
     assert batch["value"].type == pa.float64()
     assert batch["value"].to_pylist() == [5.0, 7.0]
     assert refusals == []
@@ -385,7 +385,7 @@ def test_numbers_in_any_usual_form(values):
 
 @pytest.mark.parametrize("make", [list, lambda values: pa.array([str(value or "").encode() for value in values])])
 def test_what_is_no_number_is_refused_row_by_row(make):
-    batch, refusals = normalise_value(make([5, "five", None, "1e999", 0.5]), whole=True)
+    batch, refusals = normalise_numbers(make([5, "five", None, "1e999", 0.5]), whole=True)
     assert batch["value"].to_pylist() == [5.0, 0.0]
     told = {1: "type", 2: "missing", 3: "finite"}
     assert [(one.row, one.code) for one in refusals] == [(row, f"value_{rule}") for row, rule in told.items()]
@@ -394,22 +394,22 @@ def test_what_is_no_number_is_refused_row_by_row(make):
         "value must be present and not empty",
         "value must be finite",
     ]
-    assert normalise_value(make([0.5]))[0]["value"].to_pylist() == [0.5]
+    assert normalise_numbers(make([0.5]))[0]["value"].to_pylist() == [0.5]
 
 
 def test_bytes_that_are_no_text_are_refused():
-    _, refusals = normalise_value(pa.array([b"\xff", b"5"], pa.binary()))
+    _, refusals = normalise_numbers(pa.array([b"\xff", b"5"], pa.binary()))
     assert [(one.row, one.code) for one in refusals] == [(0, "value_encoding")]
 
 
 def test_lists_with_wrong_values_are_read_as_far_as_possible():
-    batch, refusals = normalise_value([True, [5], {"a": 1}, float("nan"), 10**400, 9])
+    batch, refusals = normalise_numbers([True, [5], {"a": 1}, float("nan"), 10**400, 9])
     assert batch["value"].to_pylist() == [9.0]
     assert [one.code for one in refusals] == ["value_type"] * 3 + ["value_finite"] * 2
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.timestamp("us"), pa.list_(pa.int64()), pa.struct([])])
-def test_fields_of_unusable_types_are_refused_at_launch_value(kind):
+def test_numbers_of_unusable_types_are_refused_at_launch(kind):
     FieldMapping(value="price").check(VALUE_SCHEMA, "f")
     with pytest.raises(TypeError, match="field `price` of f must be a number, got"):
         FieldMapping(value="price").check(VALUE_SCHEMA.set(3, pa.field("price", kind)), "f")

@@ -241,7 +241,7 @@ def holders(events: Path) -> dict[tuple[int, str], set[str]]:
     return found
 
 
-def test_the_truth_is_what_the_events_say_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_truth_of_the_command_is_what_the_events_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events, truth = tmp_path / "e.parquet", tmp_path / "t.jsonl"
     assert cli.main([*CITY, "--output", str(events), "--truth", str(truth)]) == 0
     shown = capsys.readouterr()

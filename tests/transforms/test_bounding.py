@@ -25,10 +25,8 @@ from privstream.transforms.batches import (
     encode,
     group_of,
 )
-from privstream.transforms.counts.contributions import Contributed, CountContributions
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.pairs import Pairs
-from privstream.transforms.counts.stream_counts import joined, unsealed_counts
+from privstream.transforms.counts.contributions import Contributed, CountContributions, joined, unsealed_counts
+from privstream.transforms.counts.publishing import LargestCounts, Pairs
 from privstream.transforms.events.bounding import (
     SELECTIONS,
     BoundAcrossWindows,
@@ -176,7 +174,7 @@ def test_nobody_takes_part_too_often(taking_part, participations, streams):
 
 
 @given(TAKING_PART, LIMIT, LIMIT, st.integers(1, 3))
-def test_depends_on_nothing_but_the_persons_own_events_run(taking_part, participations, streams, split):
+def test_who_counts_in_a_run_depends_on_nothing_but_the_persons_own_events(taking_part, participations, streams, split):
     found = admitted(taking_part, participations, streams)
     assert admitted(taking_part, participations, streams, split) == found
     assert admitted(taking_part, participations, streams, split, reload=True) == found
