@@ -1,8 +1,9 @@
-"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys."""
+"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys; or count
+events, whoever sent them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,15 +15,26 @@ from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, StepKey, sealed_batch
-from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_group
+from privstream.transforms.batches import (
+    CountBatch,
+    EventBatch,
+    HolderBatch,
+    InStreams,
+    Keyed,
+    StepKey,
+    group_of,
+    seal_encoded,
+    sealed_batch,
+)
 from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
 from privstream.transforms.events.dead_letters import late_in_streams
 from privstream.transforms.events.domain import Domain
+from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
 NOBODY = UserCounters()
+StreamCounts = InStreams[CountBatch]
 
 
 @dataclass(frozen=True)
@@ -210,3 +222,64 @@ def _segment(times: Charges, pairs: Charges, listed: Charges | None = None) -> b
     """Encode one entry of the log."""
     entry = {"times": times.to_bytes(), "pairs": pairs.to_bytes()}
     return pack("contributed", 1, entry if listed is None else entry | {"listed": listed.to_bytes()})
+
+
+def add_up(rows: StreamCounts) -> StreamCounts:
+    """Add up the rows of each item of a stream; items are distinct and increasing in each stream then."""
+    codes, batch = rows.codes, rows.batch
+    order = np.lexsort((batch.items, codes)) if len(rows.streams) > 1 else np.argsort(batch.items)
+    starts = np.flatnonzero(first_of_run(codes[order], batch.items[order]))
+
+    def total(column: Any) -> Any:
+        return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
+
+    kept = order[starts]
+    added = CountBatch(batch.items[kept], total(batch.counts), batch.names, total(batch.new), total(batch.sums))
+    return InStreams(rows.streams, np.searchsorted(codes[kept], np.arange(len(rows.streams) + 1)), added)
+
+
+def joined(parts: Sequence[StreamCounts]) -> StreamCounts:
+    """Add counts up, stream by stream and item by item."""
+    return add_up(InStreams.join(CountBatch, parts))
+
+
+def by_group(step: int, counted: StreamCounts, shards: int) -> Iterator[Keyed]:
+    """Send counts of a step on by group of streams and shard of items; streams without any are left out."""
+    group = np.array([int(group_of(stream)) for stream in counted.streams], np.int64)[counted.codes]
+    place = group * shards + (counted.batch.items % np.uint64(shards)).astype(np.int64)
+    for number in np.unique(place).tolist():
+        to = StepKey(str(number // shards), step, number % shards)
+        yield sealed_counts(to, counted.take(np.flatnonzero(place == number)))
+
+
+def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
+    """Return what `PublishWindows` takes."""
+    return key._replace(step=0).to_bytes(), seal_encoded(key, counted.to_bytes())
+
+
+def unsealed_counts(record: bytes) -> StreamCounts:
+    """Return the counts in what `sealed_counts` returned."""
+    return InStreams.from_bytes(CountBatch, sealed_batch(record))
+
+
+class CountEvents(OnTimeBatches, state="count_events"):
+    """Per group of streams, step and shard of items: events in, counts of those that were in
+    time out, with sums of values."""
+
+    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
+        self.domain = domain
+
+    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
+        """Count and describe late events."""
+        events = InStreams.from_bytes(EventBatch, batch)
+        self.late.inc(len(events.users))
+        yield from late_in_streams(self.steps, key, events, self.domain)
+
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Count one step of one shard of items."""
+        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        found = events.batch
+        sums = None if found.values is None else found.values.astype(np.int64)
+        ones = CountBatch(found.items, np.ones(len(found.items), np.int64), found.names, None, sums)
+        yield sealed_counts(key, add_up(InStreams(events.streams, events.starts, ones)))

@@ -24,11 +24,9 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.smoothing import MOST_RISING, MOST_SUMMED
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists
-from privstream.transforms.counts.events import CountEvents
+from privstream.transforms.counts.contributions import CountContributions, CountEvents, PeopleLists
 from privstream.transforms.counts.finished import SmoothFinished
-from privstream.transforms.counts.largest import LargestCounts
-from privstream.transforms.counts.publishing import KeyPublisher, forgets, publish_counts
+from privstream.transforms.counts.publishing import KeyPublisher, LargestCounts, forgets, publish_counts
 from privstream.transforms.events.bounding import BoundPerWindow
 from privstream.transforms.events.coverage import ALL_EVENTS, ALL_PEOPLE, FIRST_WINDOWS, JUST_FOUND, WHOLE_RUN
 from privstream.transforms.events.domain import Domain
@@ -38,7 +36,7 @@ from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTra
 from privstream.transforms.events.split import SplitEvents, check_shards
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
-from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, last_end, renamed, windows_in
 
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
@@ -84,8 +82,9 @@ class KeyedCounts(PrivateTransform):
         start: start of the first window, in seconds since 1970 UTC; the others are counted from it. It must be given
             with a `domain`, and where counts are about more than one window.
         end: end of the last window that is published, in seconds since 1970 UTC.
-        horizon: number of windows of the run, in place of `end`. One of both must be given where counts are about more
-            than one window.
+        windows: number of windows of the run since `start`, in place of `end`. One of both must be given where counts
+            are about more than one window.
+        horizon: deprecated name of `windows`.
         renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
             that is remembered but items that stay found. The guarantee is then for what one person does in one such
             period.
@@ -95,7 +94,8 @@ class KeyedCounts(PrivateTransform):
             found or `over` is "window", else since the start. Other windows of an item that was found may have fewer,
             unless windows forget. With the unit "event" it is a number of events.
         top: number of items that are published in a window of a stream at most: those with the largest counts; of equal
-            counts, those whose names come first. With `rising`, those that rose most. Without it all are published.
+            counts, those whose names come first. With `rising`, those that rose most, and none while no rise is known.
+            Without it all are published.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too. The values of a person for an item in a window are added up; a value and
             such a sum count as `max_value` if they are larger, and as 0 if they are negative.
@@ -139,6 +139,7 @@ class KeyedCounts(PrivateTransform):
         over: Span = "window",
         start: Moment | None = None,
         end: Moment | None = None,
+        windows: int | None = None,
         horizon: int | None = None,
         renew_every: Seconds | None = None,
         allowed_lateness: Seconds = 0,
@@ -166,7 +167,7 @@ class KeyedCounts(PrivateTransform):
         rises = rising is not None
         by = ("rise", "count") if rises else ("count",)
         self._choose = None if top is None else LargestCounts(checks.integer("top", top, minimum=1), by)
-        end = _end(window, start, end, horizon)
+        end = last_end(window, start, end, renamed("windows", windows, "horizon", horizon))
         self.steps = Steps.of(
             window=window, start=start, end=end, renew_every=renew_every, allowed_lateness=allowed_lateness
         )
@@ -181,7 +182,7 @@ class KeyedCounts(PrivateTransform):
         if not by_itself and start is None:
             raise ValueError("start must be given with a domain, and where counts are about more than one window")
         if span != "window" and self.steps.count is None:
-            raise ValueError("end, horizon or renew_every must be given where counts are about more than one window")
+            raise ValueError("end or renew_every must be given where counts are about more than one window")
         for name, given in {"signed_values": signed_values, "value_share": value_share is not None}.items():
             if given and max_value is None:
                 raise ValueError(f"max_value must be given with {name}")
@@ -468,14 +469,3 @@ def _check_views(
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
-
-
-def _end(window: float, start: float | None, end: float | None, horizon: int | None) -> float | None:
-    """Return the end of the last window."""
-    if horizon is None:
-        return end
-    if end is not None:
-        raise ValueError("horizon must not be given with end: both name the last window")
-    if start is None:
-        raise ValueError("start must be given with horizon: it is the number of windows since then")
-    return start + checks.integer("horizon", horizon, minimum=1) * checks.real("window", window)

@@ -203,6 +203,24 @@ class Steps:
         return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
 
 
+def renamed(name: str, value: int | None, former: str, given: int | None) -> int | None:
+    """Return the value of an argument that may be given by its former name, but not by both."""
+    if value is not None and given is not None:
+        raise ValueError(f"{former} must not be given with {name}, whose deprecated name it is")
+    return given if value is None else value
+
+
+def last_end(window: float, start: float | None, end: float | None, windows: int | None) -> float | None:
+    """Return the end of the last window, in seconds since 1970, of which the number since the start may be given."""
+    if windows is None:
+        return end
+    if end is not None:
+        raise ValueError("windows must not be given with end: both name the last window")
+    if start is None:
+        raise ValueError("start must be given with windows, which are counted from it")
+    return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
+
+
 def windows_in(over: Span, steps: Steps) -> str | int:
     """Return "window", "start", or the number of windows that so many seconds have; one alone is a "window"."""
     if isinstance(over, str):
