@@ -93,11 +93,7 @@ def options(
 
 
 def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | None:
-    """Write a public list as the file that the command line has in its place; return its length.
-
-    Raises:
-        ValueError, TypeError: the list breaks a rule.
-    """
+    """Write a public list as the file that the command line has in its place; return its length."""
     write = None if kind is None else OPTION_TYPES[kind].write
     if write is None or isinstance(value, str | os.PathLike | int):
         return None
@@ -106,11 +102,7 @@ def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | Non
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value as it stands on a command line.
-
-    Raises:
-        TypeError, ValueError: it cannot.
-    """
+    """Return a value as it stands on a command line."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, timedelta):
@@ -237,11 +229,7 @@ def _spec(word: str) -> QuestionSpec:
 
 
 def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], folder: str) -> str:
-    """Run the command; return the path of the rows.
-
-    Raises:
-        CommandError, ValueError, TypeError: as the command words it.
-    """
+    """Run the command; return the path of the rows."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     output = rows if output is None else os.fspath(output)
     if output == "-":

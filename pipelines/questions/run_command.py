@@ -172,11 +172,7 @@ class RunCommand:
         self._report(run, {COMPLETE: 1, **counters} if counters else counters)
 
     def _check(self, arguments: argparse.Namespace) -> _Run:
-        """Check the options and the input.
-
-        Raises:
-            ValueError, TypeError, OSError: naming the option or the file.
-        """
+        """Check the options and the input."""
         output, arguments = arguments.output, with_files(arguments)
         if self.spec.settle is not None:
             settled = loaded(self.spec.settle)(vars(arguments))
@@ -234,11 +230,7 @@ class RunCommand:
     def _writers(
         self, run: _Run, path: str
     ) -> tuple[WriteRows | WriteWindowFiles, WriteRows | WriteDeadLetterFiles | None]:
-        """Return what writes rows and dead letters.
-
-        Raises:
-            ValueError, TypeError, OSError: naming the option.
-        """
+        """Return what writes rows and dead letters."""
         row_type = self.spec.row_type_of(run.transform)
         if run.endless:
             return writers(self.spec, run.arguments, row_type, run.destination)
@@ -264,11 +256,7 @@ class RunCommand:
         }
 
     def _check_apart(self, arguments: argparse.Namespace, ledger: str | None, inputs: list[str]) -> None:
-        """Refuse to write over a file that this run reads or writes.
-
-        Raises:
-            ValueError: naming the option and the path.
-        """
+        """Refuse to write over a file that this run reads or writes."""
         taken = {os.path.realpath(path): "--input" for path in inputs}
         for option in ("noise_key_file", *self.spec.files):
             if isinstance(path := getattr(arguments, option), str):
@@ -351,22 +339,14 @@ def _let_go(row: Any) -> Iterator[Any]:
 
 
 def _run_id(arguments: argparse.Namespace, identity: RunIdentity, endless: bool) -> str:
-    """Return the run id that noise depends on: what was given, or what identifies the run by itself.
-
-    Raises:
-        ValueError: it must be given, and was not.
-    """
+    """Return the run id that noise depends on: what was given, or what identifies the run by itself."""
     if endless and not arguments.run_id:
         raise ValueError(RUN_ID_NEEDED)
     return str(arguments.run_id or identity.run_id)
 
 
 def _check_output(arguments: argparse.Namespace, guarantee_file: str, endless: bool) -> None:
-    """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted.
-
-    Raises:
-        ValueError: naming the option and the path.
-    """
+    """Check that rows and guarantee can be written, and that they replace no results, unless that is wanted."""
     option = files_option(arguments)
     if endless:
         check_folder(arguments.output, option)
