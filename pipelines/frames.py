@@ -28,7 +28,7 @@ from privstream.pipelines.terminal import NOTE, WARNING
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
-ENDLESS = ("input", "input_format", "watch", "watermark", "output_format")
+OF_FILES = ("input", "input_format", "watch", "watermark", "output_format")
 """Options about files that are read, or come without an end: a frame is neither."""
 
 DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")
@@ -64,7 +64,7 @@ def options(
     parser = _Parser(prog=spec.word, add_help=False)
     run_command(spec).add_arguments(parser)
     actions = {action.dest: action for action in parser._actions}
-    known = [name for name in actions if name not in (*ENDLESS, "output")]
+    known = [name for name in actions if name not in (*OF_FILES, "output")]
     words = [f"--input={input}", f"--output={output}"]
     kinds = {option.name: option.type for option in options_of(spec)}
     shown: dict[str, str] = {}

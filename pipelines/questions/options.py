@@ -29,7 +29,9 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("epsilon", "delta", "beta", "unit", "neighbouring", "restartable"), PRIVACY),
     **dict.fromkeys(("count_share", "measure_share", "budget", "min_alerts", "branches"), PRIVACY),
     **dict.fromkeys(("max_hits", "participation_cap", "items_per_step", "selection"), LIMITS),
-    **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS),
+    **dict.fromkeys(
+        ("max_contributions", "spread", "max_per_window", "categories_per_row", "visits_per_person"), LIMITS
+    ),
     **dict.fromkeys((STREAMS_PER_PERSON, "separator"), LIMITS),
     **dict.fromkeys(("domain", STREAMS, "max_updates"), PUBLIC),
     "shards": RUNNING,

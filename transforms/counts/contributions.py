@@ -64,6 +64,8 @@ class CountContributions(OrderedSteps, state="count_contributions"):
 
     Args:
         contributions: of one person in the whole run, at most; None where others have limited them.
+        spread: whether a person has used at most a part of them by each step, as large as the part of the run until its
+            end, rounded up; what is not used is carried over. Steps must have an end.
         distinct: whether a person counts only once for each key of a stream in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
@@ -79,6 +81,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         noise: NoiseSource,
         timer_offset: int,
         contributions: int | None,
+        spread: bool = False,
         distinct: bool = False,
         newcomers: bool = False,
         key_shards: int,
@@ -91,6 +94,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.lists = lists
         self.noise = noise
         self.contributions = contributions
+        self.spread = spread
         self.distinct = distinct
         self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
@@ -112,7 +116,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
             new = _charged(state.pairs, pairs) == 0
         if self.distinct:
             rows = np.flatnonzero(new)
-        admitted = rows[self._within_limit(held, rows, state.times)]
+        admitted = rows[self._within_limit(step, held, rows, state.times)]
         times = nobody = Charges.none()
         if self.contributions is not None:
             self.limited.add(step, len(rows), len(rows) - len(admitted))
@@ -146,13 +150,23 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
         return Handled(after, _segment(times, pairs, listed) if len(times) or len(pairs) else None, outputs)
 
-    def _within_limit(self, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters) -> np.ndarray:
+    def allowed(self, step: int) -> int:
+        """Return how many contributions of a person may count up to a step, since everything started afresh."""
+        assert self.contributions is not None
+        if not self.spread:
+            return self.contributions
+        assert self.steps.count is not None
+        return -(-self.contributions * self.steps.number(step) // self.steps.count)
+
+    def _within_limit(
+        self, step: int, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters
+    ) -> np.ndarray:
         """Return which of some rows, increasing, people still have contributions left for."""
         users = held.users[rows]
         if self.contributions is None:
             return np.arange(len(users))
         people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
-        left = self.contributions - times.charged(people)
+        left = self.allowed(step) - times.charged(people)
         kept = np.ones(len(users), bool)
         over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
         place = place_in_run(users[over], np.lexsort((self._pairs(held, rows[over]), users[over])))
