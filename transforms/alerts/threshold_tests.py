@@ -23,22 +23,20 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    seal_encoded,
     string_buffers,
 )
-from privstream.transforms.events.bounding import first_of_run
-from privstream.transforms.events.dead_letters import late_in_streams, late_letter
-from privstream.transforms.events.split import people_key
+from privstream.transforms.events.bounding import BoundEvents, first_of_run, to_people
+from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clocks, stepped
-from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 ONE_RUN = b""
 """Key of tests that go over all streams."""
 
 
-class MeetRules(OnTimeBatches, state="meet_rules"):
+class MeetRules(BoundEvents, state="meet_rules"):
     """Per group of streams, step and shard of people: events in, out who meets which rule: holdings of its number.
 
     They go on keyed by group of streams and step, or `by_people`, for `BoundAcrossWindows`, by shard of people.
@@ -62,22 +60,15 @@ class MeetRules(OnTimeBatches, state="meet_rules"):
         self._rules = np.array([number for number, _ in pairs], np.int64)[order]
         self._for_all = np.array([number for number, rule in enumerate(self.rules) if rule.items is None], np.int64)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late events."""
-        events = InStreams.from_bytes(EventBatch, batch)
-        self.late.inc(len(events.users))
-        yield from late_in_streams(self.steps, key, events, None)
-
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Find who meets which rule in one step of one shard of people."""
-        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+    @override
+    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
         rows, rules = self.meet(events.people(), events.batch.items)
         if not len(rows):
             return
         met = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
         held = InStreams.sort(events.streams, events.codes[rows], met).with_rows()
         if self.by_people:
-            yield people_key(key.shard), seal_encoded(key, held.to_bytes())
+            yield to_people(key, held.to_bytes())
         else:
             yield key._replace(shard=0).to_bytes(), held.to_bytes()
 

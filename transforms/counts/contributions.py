@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SideBySide, SourcesByName
+from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, StepKey, sealed_batch
+from privstream.transforms.batches import CountBatch, HolderBatch, InStreams, Keyed
 from privstream.transforms.counts.stream_counts import StreamCounts, add_up, by_group
-from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
-from privstream.transforms.events.dead_letters import late_in_streams
+from privstream.transforms.events.bounding import (
+    BoundOverRun,
+    Charged,
+    LimitCounter,
+    Used,
+    draw_in_streams,
+    within_limit,
+)
 from privstream.transforms.events.domain import Domain
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
-
-NOBODY = UserCounters()
-
-
-@dataclass(frozen=True)
-class Contributed:
-    """How often each person has contributed, and which keys each has counted for (keyed hash of all three)."""
-
-    times: UserCounters = NOBODY
-    pairs: UserCounters = NOBODY
+from typing_extensions import override
 
 
-class CountContributions(OrderedSteps, state="count_contributions"):
-    """Per shard of people: leave out what is beyond a person's limit, and count the rest by group of streams
-    and shard of keys.
-
-    Steps are handled in order, and of a person's keys in a step those count that come first in an order that depends
-    on nothing but the person, the keys, their streams and the noise key. So what is left of a person's events depends
-    on that person's events alone.
+class CountContributions(BoundOverRun, state="count_contributions"):
+    """Leave out what is beyond a person's limit, and count the rest by group of streams and shard of keys.
 
     Args:
         contributions: of one person in the whole run, at most.
@@ -48,6 +34,9 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
     """
+
+    kind = "contributed"
+    limit_names = ("times", "pairs")  # pairs: of a person and a key, by the keyed hash of both and the stream
 
     def __init__(
         self,
@@ -62,8 +51,7 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
+        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.noise = noise
         self.contributions = contributions
         self.distinct = distinct
@@ -75,46 +63,27 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.limited = LimitCounter("contributions", steps)
         self.clipped = Metrics.counter("privstream", "contributions_clipped")
 
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Contributed
-    ) -> Handled:
-        """Admit people's keys while the limit allows it, and count what is admitted."""
-        held = InStreams.join(HolderBatch, [batch for _, batch in batches])
-        rows = np.arange(len(held.users))
+    @override
+    def admit(self, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+        users, codes = held.users, held.codes
+
+        def pairs_of(some: np.ndarray) -> np.ndarray:
+            labels = np.stack([users[some], held.batch.items[some]], axis=1)
+            return draw_in_streams(self._sources.__getitem__, held.streams, codes[some], labels)
+
+        rows = np.arange(len(users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
-            pairs = self._pairs(held, rows)
-            new = _charged(state.pairs, pairs) == 0
+            pairs = pairs_of(rows)
+            new = _charged(used["pairs"], pairs) == 0
         if self.distinct:
             rows = np.flatnonzero(new)
-        admitted = rows[self._within_limit(held, rows, state.times)]
+        within = within_limit(users[rows], self.contributions, used["times"], lambda some: pairs_of(rows[some]))
+        admitted = rows[within]
         self.limited.add(step, len(rows), len(rows) - len(admitted))
-        times = Charges.of(held.users[admitted])
         counted = Charges.of(pairs[admitted[new[admitted]]]) if self.remembers_keys else Charges.none()
-        after = Contributed(state.times.add(times), state.pairs.add(counted))
-        outputs = list(by_group(step, self._count(held, admitted, new), self.key_shards))
-        return Handled(after, _segment(times, counted) if len(times) else None, outputs)
-
-    def _within_limit(self, held: InStreams[HolderBatch], rows: np.ndarray, times: UserCounters) -> np.ndarray:
-        """Return which of some rows, increasing, people still have contributions left for."""
-        users = held.users[rows]
-        people, person, wanted = np.unique(users, return_inverse=True, return_counts=True)
-        left = self.contributions - times.charged(people)
-        kept = np.ones(len(users), bool)
-        over = np.flatnonzero((wanted > left)[person])  # few: nobody else's keys need an order
-        place = place_in_run(users[over], np.lexsort((self._pairs(held, rows[over]), users[over])))
-        kept[over] = place < left[person[over]]
-        return np.flatnonzero(kept)
-
-    def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
-        """Return keyed hashes of person, stream and key, uint64, for some rows, increasing."""
-        codes = held.codes[rows]
-        starts = [*np.flatnonzero(first_of_run(codes)).tolist(), len(rows)]
-        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        if not len(rows):
-            return labels[:, 0]
-        sources = [self._sources[held.streams[code]] for code in codes[starts[:-1]].tolist()]
-        return SideBySide(sources, starts).words(labels)[:, 0, 0]
+        charged = {"times": Charges.of(users[admitted]), "pairs": counted}
+        return charged, list(by_group(step, self._count(held, admitted, new), self.key_shards))
 
     def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray) -> StreamCounts:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key."""
@@ -134,27 +103,6 @@ class CountContributions(OrderedSteps, state="count_contributions"):
         self.clipped.inc(int((within != values).sum()))
         return within
 
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        """Return the contributions in a sealed record."""
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        """Describe late contributions by key."""
-        return late_in_streams(self.steps, key, batch, self.domain)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> Contributed:
-        """Add up the log."""
-        found: list[dict[str, Any]] = [unpack("contributed", 1, segment) for segment in segments]
-        return Contributed(
-            *(UserCounters.of(Charges.from_bytes(one[name]) for one in found) for name in ("times", "pairs"))
-        )
-
-    def encode(self, state: Contributed) -> list[bytes]:
-        """Write one entry per person, and per key of a person."""
-        times, pairs = state.times.compact(), state.pairs.compact()
-        chunks = range(0, max(len(times), len(pairs)), SEGMENT)
-        return [_segment(times.slice(i, i + SEGMENT), pairs.slice(i, i + SEGMENT)) for i in chunks]
-
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     """Return what each key has been charged; in order they are found several times as fast."""
@@ -162,8 +110,3 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     charged = np.empty(len(keys), np.int64)
     charged[order] = counters.charged(keys[order])
     return charged
-
-
-def _segment(times: Charges, pairs: Charges) -> bytes:
-    """Encode one entry of the log."""
-    return pack("contributed", 1, {"times": times.to_bytes(), "pairs": pairs.to_bytes()})

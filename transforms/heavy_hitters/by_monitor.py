@@ -14,14 +14,14 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Limit
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
 from privstream.mechanisms.noise.routed import SideBySide
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Keyed, StepKey, group_of, seal_parts
-from privstream.transforms.events.bounding import LimitCounter, first_of_run
+from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, first_of_run
 from privstream.transforms.events.coverage import charged_out
 from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
@@ -198,7 +198,7 @@ class PruneItems(StepBatches, state="prune_items"):
                 yield stream.encode(), part
 
 
-class MonitorStream(MonitorStage, state="monitor_stream"):
+class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
     """Per stream: decide each step once, publish its hits, and log who was charged."""
 
     monitor: ThresholdMonitor
@@ -229,14 +229,6 @@ class MonitorStream(MonitorStage, state="monitor_stream"):
         ]
         segment = charges.to_bytes() if len(charges) else None
         return Handled(state.add(charges), segment, rows)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
-        """Add up the log."""
-        return UserCounters.of(Charges.from_bytes(segment) for segment in segments)
-
-    def encode(self, state: UserCounters) -> list[bytes]:
-        """Write one entry per person."""
-        return state.compact().to_segments()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,9 @@ from privstream.transforms.batches import (
     StepKey,
     seal_encoded,
     seal_parts,
-    sealed_batch,
     string_buffers,
 )
-from privstream.transforms.events.dead_letters import late_in_streams
+from privstream.transforms.events.bounding import HoldingsInOrder
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import ByMonitor, ItemCounts, MonitorStage
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
@@ -52,7 +51,7 @@ MayBeUpIn = dict[str, MayBeUp]
 """By stream; nothing may be up in others. An entry is never changed."""
 
 
-class PruneDownItems(MonitorStage, state="prune_down_items"):
+class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
     """Per group of streams and shard of items: keep the items that may be up, or may go up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
@@ -120,14 +119,6 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
         """Leave out streams in which nothing may be up, unless items of a list may go up although nobody has them."""
         listed = self.monitor.domain_size is not None
         return {stream: one for stream, one in state.items() if listed or len(one.items)}
-
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        """Return the holdings in a sealed record."""
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        """Describe late holdings by item."""
-        return late_in_streams(self.steps, key, batch, self.domain)
 
     def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
         """Take what was written last of each stream."""

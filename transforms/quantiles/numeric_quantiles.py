@@ -19,27 +19,28 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
-from privstream.transforms.batches import EventBatch, HolderBatch, Keyed, Names, StepKey, decode, seal
-from privstream.transforms.events.bounding import LimitCounter, first_of_run, place_in_run
+from privstream.transforms.batches import EventBatch, Keyed
+from privstream.transforms.events.bounding import first_of_run, place_in_run
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN, together
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform, check_streams
-from privstream.transforms.events.split import check_shards, people_key, stream_numbers
+from privstream.transforms.events.split import check_shards, stream_numbers
 from privstream.transforms.histograms.categories import (
     LISTED,
+    BoundCodes,
     Categories,
     CountedSteps,
     CountEvents,
     LimitRows,
     SplitRows,
-    late_counts,
 )
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.clocked import Outputs, WithClock
-from privstream.transforms.timing.on_time import KeyedBatch, OnTimeBatches, WithOnTimeMarkers
+from privstream.transforms.timing.on_time import KeyedBatch, WithOnTimeMarkers
 from privstream.transforms.timing.steps import Moment, Seconds, Span, Steps, windows_in
+from typing_extensions import override
 
 LAST_PLACE = 65_535
 """Of the streams in which a person has a value: so many values of one person may count, at most."""
@@ -74,39 +75,30 @@ class SortIntoBins(beam.DoFn):
         yield batch.append_column("item", named)
 
 
-class BoundValues(OnTimeBatches, state="bound_values"):
-    """Per step and shard of people: of each person one value in each stream, chosen at random; on by shard of people.
+class BoundValues(BoundCodes, state="bound_values"):
+    """Of each person one value in each stream counts, chosen at random.
 
     Which one, and which stream comes first, depends on nothing but the person's own events, with their times, and the
-    noise key. An item is stream * number of bins + bin.
+    noise key. The code of a value is stream * number of bins + bin.
     """
 
-    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.categories = categories
+    counter = "values"
+
+    def __init__(self, *, noise: NoiseSource, **common: Any) -> None:
+        super().__init__(**common)
         self.noise = noise
-        self.limited = LimitCounter("values", steps)
 
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        """Count and describe late values."""
-        events = decode(EventBatch, batch)
-        self.late.inc(len(events.users))
-        bins, counts = np.unique(events.items.astype(np.int64), return_counts=True)
-        yield from late_counts(self.steps, self.categories, key.step, bins, counts)
-
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Bound one step of one shard of people."""
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
-        noise = self.noise.derive("value order", key.step)
+    @override
+    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
+        noise = self.noise.derive("value order", step)
         values = _hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        lots = _hashes(noise.derive("person"), events.users, values)
+        draws = _hashes(noise.derive("person"), events.users, values)
         streams = events.items // np.uint64(len(self.categories.domain))
-        order = np.lexsort((events.items, events.times, lots, streams, events.users))  # rows that are left are equal
+        order = np.lexsort((events.items, events.times, draws, streams, events.users))  # rows that are left are equal
         rows = order[first_of_run(events.users[order], streams[order])]
-        users, lots = events.users[rows], lots[rows]
-        places = np.minimum(place_in_run(users, np.lexsort((streams[rows], lots, users))), LAST_PLACE).astype(np.uint16)
-        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
-        yield people_key(key.shard), seal(key, HolderBatch(users, events.items[rows], places, Names.none()))
+        users, draws = events.users[rows], draws[rows]
+        places = place_in_run(users, np.lexsort((streams[rows], draws, users)))
+        return rows, np.minimum(places, LAST_PLACE).astype(np.uint16)
 
 
 def _hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
