@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, group_of
-from privstream.transforms.events.bounding import BoundAcrossWindows, Contributions
+from privstream.transforms.events.bounding import BoundAcrossWindows, Used
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -22,7 +22,7 @@ def admitted(taking_part, participations, streams, split=1, *, reload=False) -> 
     limit = BoundAcrossWindows(
         steps=STEPS, noise=NOISE, timer_offset=2, item_shards=3, participations=participations, streams=streams
     )
-    ledger, log, found = Contributions(), [], set()
+    ledger, log, found = limit.decode(b"", []), [], set()
     for step in sorted({step for step, _, _ in taking_part}):
         batches = []
         for stream in sorted({s for at, s, _ in taking_part if at == step}, reverse=bool(split % 2)):
@@ -86,7 +86,7 @@ def test_a_cap_above_16_bits_holds():
     limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    ledger = Contributions(participations=before)
+    ledger = Used(limit.decode(b"", []).counters | {"participations": before})
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
         handled = limit.handle(b"", 1, [(StepKey("", 1, 0), InStreams.of("", holdings))], ledger)
@@ -97,9 +97,10 @@ def test_a_cap_above_16_bits_holds():
 
 def test_counting_over_many_steps_does_not_wrap_around():
     limit = BoundAcrossWindows(steps=STEPS, noise=NOISE, timer_offset=2, item_shards=1, participations=100_000)
-    _, charges = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), Contributions())
+    _, charged = limit._admit(np.array([5], np.uint64), np.array([9], np.uint64), limit.decode(b"", []))
+    charges = charged["participations"]
     counters = UserCounters()
     for _ in range(17):
-        counters = counters.add(charges[0])
-        charges[0] = counters.compact()
+        counters = counters.add(charges)
+        charges = counters.compact()
     assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]

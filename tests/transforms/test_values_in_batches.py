@@ -10,7 +10,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, InStreams, Names, StepKey, decode, encode
-from privstream.transforms.counts.contributions import Contributed, CountContributions
+from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.largest import LargestCounts
 from privstream.transforms.counts.stream_counts import joined, unsealed_counts
 from privstream.transforms.events.bounding import added_up
@@ -107,7 +107,7 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
         held = HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
         return InStreams.of("", held)
 
-    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], Contributed())
+    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
     (one,) = map(counted, first.outputs)
     assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
     assert one.sums.tolist() == [100, 5]
