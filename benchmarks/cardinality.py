@@ -22,7 +22,7 @@ from privstream.mechanisms import SeededNoise, SetCardinality
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode
 from privstream.transforms.cardinality import set_cardinality as transforms
 from privstream.transforms.cardinality.members import CHANGE, SplitPresence, TrackMembers, last_presence
-from privstream.transforms.events.record_batches import read_batch
+from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.timing.clocked import STEP, parts_of
 
 EPSILON, BETA, RUNS = 1.0, 0.05, 3

@@ -26,7 +26,7 @@ from _report import load_average, parser, print_table, results_folder, write_csv
 from apache_beam.options.pipeline_options import PipelineOptions
 from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.runners.flink_options import FlinkJobOptions
+from privstream.pipelines.runners.flink import FlinkJobOptions
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.transforms import ShiftingHeavyHitters
 

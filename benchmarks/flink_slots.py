@@ -26,7 +26,7 @@ from flink_throughput import ALL, KEY, SOME, on_cluster, write_events
 from heavy_hitters_throughput import WINDOW
 from matplotlib.figure import Figure
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.questions.counts.question import SPEC
+from privstream.pipelines.questions.catalogue import COUNTS as SPEC
 from privstream.pipelines.simulate.streams import START_MICROS
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows

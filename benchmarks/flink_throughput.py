@@ -35,8 +35,8 @@ from _throughput import plot_rates
 from apache_beam.options.pipeline_options import PipelineOptions
 from heavy_hitters_throughput import WINDOW, some_people
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.questions.heavy_hitters.question import SPEC
-from privstream.pipelines.simulate.event_writers import write_simulation
+from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows

@@ -28,7 +28,7 @@ from _plain_beam import arrow_alone, distinct_pairs, group_by_person
 from _report import parser, results_folder
 from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.simulate.event_writers import write_simulation
+from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS, SimulatedWindow, simulate_heavy_hitters
 from privstream.transforms import ShiftingHeavyHitters
 

@@ -25,8 +25,8 @@ from _report import parser, results_folder
 from _throughput import Files, Run, command, measure, one_of_each, report, start_beam
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from privstream.pipelines.questions.histogram.simulation import category_counts, category_names, simulate_trips
-from privstream.pipelines.simulate.event_writers import write_simulation
+from privstream.pipelines.simulate.histogram import category_counts, category_names, simulate_trips
+from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import START_MICROS
 
 SHARE = 20  # one event in so many, for plain Beam

@@ -52,7 +52,7 @@ START_SECONDS = 90
 REST_PORT = 8081  # Flink's own default
 WATCH_SECONDS = 2
 CHECKPOINT_MILLISECONDS = 10_000
-# Why: pipelines/runners/flink_options.py, which sets them for `privstream` commands.
+# Why: pipelines/runners/flink.py, which sets them for `privstream` commands.
 CHECKPOINT_OPTIONS = (
     "--finish_bundle_before_checkpointing",
     "--operator_chaining=false",

@@ -92,6 +92,6 @@ def latest_checkpoint(folder: Path, job: str | None = None) -> Path:
 def _cause(trace: str) -> str:
     """Return what a stack trace means."""
     # A Python without the package can start the script all the same, which says then what is missing.
-    from privstream.pipelines.runners.restart_causes import restart_cause  # noqa: PLC0415
+    from privstream.pipelines.runners.flink import restart_cause  # noqa: PLC0415
 
     return restart_cause(trace)

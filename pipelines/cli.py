@@ -13,10 +13,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from privstream.pipelines.command import Command, CommandError, UsageError
-from privstream.pipelines.help_page import Parser, with_dashes
-from privstream.pipelines.option_texts import check_texts
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.command import Command, CommandError, Parser, UsageError, with_dashes
+from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.commands import (
     audit_command,
     plan_command,
@@ -28,13 +26,19 @@ from privstream.pipelines.terminal import PrintableFormatter, one_line, say
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
-SPECS = [question(word) for word in WORDS]
+SPECS = QUESTIONS.values()
 PLANS: Commands = {spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS}
-PLOTS: Commands = {spec.word: (partial(plot_command, spec), spec.picture) for spec in SPECS if spec.picture}
-SIMULATIONS: Commands = {
-    spec.word: (partial(simulate_command, spec), spec.simulation) for spec in SPECS if spec.simulation
+PLOTS: Commands = {
+    spec.word: (partial(plot_command, spec, spec.picture), spec.picture.summary) for spec in SPECS if spec.picture
 }
-AUDITS: Commands = {spec.word: (partial(audit_command, spec), spec.audit) for spec in SPECS if spec.audit}
+SIMULATIONS: Commands = {
+    spec.word: (partial(simulate_command, spec.simulation), spec.simulation.summary)
+    for spec in SPECS
+    if spec.simulation
+}
+AUDITS: Commands = {
+    spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
+}
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
@@ -132,10 +136,10 @@ def load(what: str | Callable[[], Command]) -> Command:
 
 def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     """Run a command that has been parsed."""
-    numbers = importlib.import_module("privstream.pipelines.numbers")  # late, as commands are: it takes a second
+    checks = importlib.import_module("privstream.pipelines.option_checks")  # late, as commands are: it takes a second
     try:
-        check_texts(known, others)
-        numbers.check_numbers(known)
+        checks.check_texts(known, others)
+        checks.check_numbers(known)
         command.run(known, others)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,10 +1,16 @@
-"""What a subcommand of `privstream` is."""
+"""What a subcommand of `privstream` is, how it reads its options, and help that fits on a terminal."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from privstream.pipelines.terminal import one_line
 
 
 class CommandError(Exception):
@@ -47,3 +53,133 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, list[str]], None]
     takes_beam_options: bool = False
+
+
+NARROW, WIDE = 60, 100
+LONGEST_NAME = 28
+LIST_LINE = re.compile(r"( +\S+(?: \S+)*?  +)\S")
+CONTINUES = " " * 8
+SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
+LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
+METAVARS = {int: "N", float: "X"}
+
+
+NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
+"""What a text must be that is read by these."""
+
+
+class HelpPage(argparse.HelpFormatter):
+    """Help of at most 100 columns; paragraphs are wrapped, lines that begin with spaces stay lines."""
+
+    def __init__(self, prog: str, **given: Any) -> None:
+        width = max(NARROW, min(WIDE, shutil.get_terminal_size().columns - 2))
+        super().__init__(prog, **({"width": width, "max_help_position": LONGEST_NAME} | given))
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an option, or the commands, whose names are set in a step deeper than argparse reckons."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap paragraphs; explanations in a list keep to the right of what they explain."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            if lines and (line.startswith(CONTINUES) or _goes_on(lines[-1], line)):
+                lines[-1] += f" {line.strip()}"
+            else:
+                lines.append(line)
+        return "\n".join(_wrap(line, width, indent) for line in lines)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        """Return N for whole numbers, X for numbers, NAME for words."""
+        return METAVARS.get(action.type, "NAME") if action.nargs is None else ""  # type: ignore[call-overload]
+
+
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads text for argparse, and says which rule the text breaks."""
+    if parse in (*NUMBERS, str):
+        return parse  # what a parser does with these is below
+    return _read_by(parse)
+
+
+def _read_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{NUMBERS.get(parse, error)}, got {text!r}") from None
+
+    return read
+
+
+def with_dashes(message: str, options: Iterable[str]) -> str:
+    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max_hits must be >= 1`.
+
+    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
+    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
+
+    Args:
+        message: of a transform, or of a command.
+        options: the names of all options of the command, without dashes.
+    """
+    names = set(options)
+
+    def dashed(found: re.Match[str]) -> str:
+        return f"--{found[0]}" if found[0] in names else found[0]
+
+    rule, got, value = message.partition(", got ")
+    subject = SUBJECT.match(rule)
+    end = subject.end() if subject else 0
+    return re.sub(r"\w+", dashed, rule[:end]) + LONG_NAME.sub(dashed, rule[end:]) + got + value
+
+
+def _goes_on(line: str, following: str) -> bool:
+    """Tell whether two lines are of one paragraph: neither is empty or of a list, and the first announces none."""
+    return bool(line and following) and not (line[0].isspace() or following[0].isspace() or line.endswith(":"))
+
+
+def _wrap(paragraph: str, width: int, indent: str) -> str:
+    """Wrap one paragraph or one line of a list."""
+    listed = LIST_LINE.match(paragraph)
+    if paragraph.startswith(" ") and not listed:
+        return f"{indent}{paragraph}"
+    hanging = indent + " " * (len(listed[1]) if listed else 0)
+    return textwrap.fill(
+        paragraph, width, initial_indent=indent, subsequent_indent=hanging, drop_whitespace=True, break_on_hyphens=False
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options by their full names only, and reports a mistake in one line."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given})
+        for number in NUMBERS:
+            self.register("type", number, _read_by(number))
+
+    def format_help(self) -> str:
+        """Return the help, with the options that must be given as usage."""
+        if self.usage is None:
+            self.usage = self._shortest()
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, in one line, and where to read more."""
+        self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
+
+    def _shortest(self) -> str | None:
+        """Return the shortest call that can be, or None for argparse's own words."""
+        if self._subparsers is not None:
+            return None
+        width = self._get_formatter()._width
+        needed = [
+            " ".join([*action.option_strings[:1], self._word(action)]) for action in self._actions if action.required
+        ]
+        words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
+        lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
+        return "\n".join(lines).replace("\0", " ")
+
+    def _word(self, action: argparse.Action) -> str:
+        """Return what stands for the value of an option."""
+        return str(action.metavar or METAVARS.get(action.type, "NAME"))  # type: ignore[call-overload]

@@ -17,11 +17,11 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
+from privstream.pipelines.pictures.truth import found_and_missed
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.plot.truth import found_and_missed
-from privstream.pipelines.questions.counts.risers import cells, risers
+from privstream.pipelines.questions.risers import cells, risers
 from privstream.pipelines.report.report_command import EXTRA
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount

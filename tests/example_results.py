@@ -11,7 +11,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.ledger import Entry, Ledger
 from privstream.pipelines.questions.catalogue import question
-from privstream.pipelines.questions.endless import GUARANTEE
+from privstream.pipelines.questions.input_output import GUARANTEE
 from privstream.pipelines.sinks.row_files import field_types, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from privstream.pipelines.accounts.ledger import ENDING, Entry, Ledger
 from privstream.pipelines.accounts.spending import Total, distinct, totals
-from privstream.pipelines.clock import clock
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.console import clock
 from privstream.pipelines.terminal import printable
 from rich.box import SIMPLE_HEAD
 from rich.console import Console

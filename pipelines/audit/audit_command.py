@@ -1,4 +1,4 @@
-"""`privstream audit QUESTION`: attacks on the transform of a question, and what they prove about its guarantee."""
+"""`privstream audit QUESTION`: attacks the mechanisms of a question, and says what they show about one person."""
 
 from __future__ import annotations
 
@@ -6,20 +6,110 @@ import argparse
 import importlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 from privstream.mechanisms import checks
-from privstream.pipelines.audit.finding import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, find, overall
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.accounts.run_identity import noise_source
+from privstream.pipelines.audit.attacks import Attack
+from privstream.pipelines.audit.evidence import Evidence, measure
+from privstream.pipelines.audit.trials import Trials
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
-from privstream.pipelines.plot.rows import check_picture, write_picture
-from privstream.pipelines.questions.attack import Attack
-from privstream.pipelines.questions.page import show
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.console import show
+from privstream.pipelines.plot.picture_spec import check_picture, write_picture
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import say
 from rich.table import Table
+
+WRONG = 1e-4
+"""Probability with which some bound on the transforms of an audit may be wrong, of all its attacks together."""
+
+CONSISTENT, REFUTED, NO_POWER = "consistent", "refuted", "no power"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What an attack has found.
+
+    Attributes:
+        attack: the attack.
+        method: of the transform, empty if there is but one.
+        guarantee: what is claimed of the transform.
+        real: what the attack proves about it.
+        control: what the same attack proves about the control, against the same claim.
+    """
+
+    attack: Attack
+    method: str
+    guarantee: PrivacyGuarantee
+    real: Evidence
+    control: Evidence
+
+    @property
+    def verdict(self) -> str:
+        """What follows."""
+        if self.real.violated:
+            return REFUTED
+        return CONSISTENT if self.control.violated else NO_POWER
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values for JSON."""
+        claim = self.guarantee
+        return {
+            "attack": self.attack.name,
+            "text": self.attack.text,
+            "method": self.method or None,
+            "claimed": {
+                "epsilon": claim.epsilon,
+                "delta": claim.delta,
+                "unit": str(claim.unit),
+                "neighbouring": claim.neighbouring,
+                "proof": claim.proof,
+            },
+            "found": _plain(self.real),
+            "control": {"options": dict(self.attack.control)} | _plain(self.control),
+            "verdict": self.verdict,
+        }
+
+
+def find(spec: QuestionSpec, attack: Attack, attacks: int, arguments: argparse.Namespace) -> Finding:
+    """Run an attack, one of so many, on the transform and on its control.
+
+    Raises:
+        ValueError: the noise key cannot be used.
+        RunError: a run failed.
+    """
+
+    def trials(name: str, options: Mapping[str, Any]) -> Trials:
+        noise = noise_source(arguments.noise_key_file, None, f"audit {spec.word} {attack.name} {name}")
+        return Trials(spec, attack, options, arguments.trials, noise)
+
+    real, control = trials("claimed", attack.options), trials("control", {**attack.options, **attack.control})
+    guarantee = real.guarantee
+    found = [measure(*each.run(), guarantee, WRONG / attacks) for each in (real, control)]
+    method = getattr(real.transform, METHOD, "")
+    return Finding(attack=attack, method=method, guarantee=guarantee, real=found[0], control=found[1])
+
+
+def overall(findings: Sequence[Finding]) -> str:
+    """Return the verdict of an audit: the worst of its attacks."""
+    verdicts = {finding.verdict for finding in findings}
+    return next(each for each in (REFUTED, NO_POWER, CONSISTENT) if each in verdicts)
+
+
+def _plain(evidence: Evidence) -> dict[str, Any]:
+    """Return evidence as plain values."""
+    return {
+        "epsilon_at_least": evidence.epsilon,
+        "delta_at_least": evidence.points[-1].found,
+        "share": evidence.share,
+        "curve": [point._asdict() for point in evidence.points],
+        "refuted": evidence.violated,
+    }
+
 
 FEWEST = 400
 """Fewer trials catch no control."""
@@ -44,7 +134,7 @@ class AuditCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         """Run all attacks, print and draw what they found, and end with the verdict."""
-        attacks: Sequence[Attack] = importlib.import_module(self.spec.module("attacks")).ATTACKS
+        attacks: Sequence[Attack] = () if self.spec.audit is None else loaded(self.spec.audit.path)
         try:
             if checks.integer("trials", arguments.trials, minimum=FEWEST) % 2:
                 raise ValueError(f"trials must be even, half of them for each input, got {arguments.trials}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from privstream.pipelines.audit.finding import WRONG, Finding
+from privstream.pipelines.audit.audit_command import WRONG, Finding
 from privstream.pipelines.plot.chart import ALARM, COLOURS, FAINT, GREY, INK, chart, key_above
 
 MOST = 3.0

@@ -18,8 +18,8 @@ from apache_beam.utils.timestamp import Timestamp
 from numpy.typing import NDArray
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.attacks import SUSPECT, Attack, Seen, Sent
 from privstream.pipelines.command import RunError
-from privstream.pipelines.questions.attack import SUSPECT, Attack, Seen, Sent
 from privstream.pipelines.questions.options import NOISE, STREAMS
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
 from privstream.pipelines.runners import launch

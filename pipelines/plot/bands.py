@@ -14,14 +14,15 @@ from privstream.pipelines.plot.chart import (
     GREY,
     INK,
     MARKERS,
+    Label,
     chart,
     freeze_layout,
     note,
+    place,
     short,
     style_axes,
     told,
 )
-from privstream.pipelines.plot.labels import Label, place
 
 LABEL_POINTS = 6
 FAR_BELOW = 0.5

@@ -1,24 +1,27 @@
-"""What all pictures of rows over time have in common: size, colours, the time axis, title and caption."""
+"""A picture of one chart: axes, colours and their two schemes, notes and labels."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import matplotlib
+import numpy as np
 from matplotlib import dates, font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from matplotlib.transforms import Affine2D
+from matplotlib.transforms import Affine2D, Bbox
 from privstream.pipelines.sinks.row_files import iso_8601
 
 INK, GREY, FAINT, ALARM = "#222222", "#9a9a9a", "#dddddd", "#b3261e"
@@ -256,3 +259,132 @@ def short(text: str) -> str:
 def _whole_number(value: float, _: int | None) -> str:
     """Write a tick that is a whole number."""
     return f"{value:,.0f}"
+
+
+DISTANCES = (5, 16, 30, 46, 64, 84, 108, 136)
+MARGIN = 1.5
+LINE_FROM = 12
+MARK = 4.0
+BACKGROUND = {"boxstyle": "square,pad=0.08", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
+
+Side = Literal["left", "center", "right"]
+
+
+class Label(NamedTuple):
+    """A name, the points at which it may stand (in data coordinates, the best first), and its colour."""
+
+    text: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+
+
+def place(axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]] = ()) -> None:
+    """Write each label near one of its points, with a thin line to those that had to move away.
+
+    Labels never overlap. They keep off `points` too, if they can. A label for which there is no room is left out.
+    """
+    canvas = axes.get_window_extent()
+    taken: list[Bbox] = []
+    marks = [_around(x, y) for x, y in axes.transData.transform(np.array(points).reshape(-1, 2))]
+    for label in labels:
+        note = axes.annotate(
+            label.text,
+            label.points[0],
+            xytext=(0, 0),
+            textcoords="offset points",
+            color=label.colour,
+            fontsize=8.5,
+            bbox=BACKGROUND,
+            zorder=6,
+        )
+        for obstacles in (taken + marks, taken):
+            if (offset := _find_place(note, label, canvas, obstacles)) is not None:
+                break
+        else:
+            note.remove()
+            continue
+        taken.append(note.get_window_extent().padded(MARGIN))
+        if max(map(abs, offset)) > LINE_FROM:
+            axes.annotate(
+                "",
+                note.xy,
+                xytext=offset,
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": label.colour, "linewidth": 0.5, "alpha": 0.6},
+                zorder=5,
+            )
+
+
+def _find_place(note: Annotation, label: Label, canvas: Bbox, obstacles: Sequence[Bbox]) -> tuple[float, float] | None:
+    """Move a note to the first place on the canvas where no obstacle is; return its offset, or None."""
+    for x, y, side, point in _candidates(label):
+        note.xy = point
+        note.set_horizontalalignment(side)
+        note.set_verticalalignment("bottom" if y > 0 else "center" if y == 0 else "top")
+        note.set_position((x, y))
+        box = note.get_window_extent().padded(MARGIN)
+        inside = canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1
+        if inside and not any(box.overlaps(other) for other in obstacles):
+            return x, y
+    return None
+
+
+def _around(x: float, y: float) -> Bbox:
+    """Return a small box around a point."""
+    return Bbox.from_extents(x - MARK, y - MARK, x + MARK, y + MARK)
+
+
+def _candidates(label: Label) -> Iterator[tuple[float, float, Side, tuple[float, float]]]:
+    """Return offsets in points, the side on which the text is placed, and the point; the best first."""
+    for far in DISTANCES:
+        for point in label.points:
+            yield 0, far, "center", point
+            yield far, far / 2, "left", point
+            yield -far, far / 2, "right", point
+            yield far, 0, "left", point
+            yield -far, 0, "right", point
+            yield far, -far / 2, "left", point
+            yield -far, -far / 2, "right", point
+
+
+PAPER = "#ffffff"
+DARK = {PAPER: "#15181c", INK: "#e8e8e8", GREY: "#8d939a", FAINT: "#3a4048", ALARM: "#ff7b72"} | dict(
+    zip(
+        COLOURS,
+        (
+            "#568efc",
+            "#ea902c",
+            "#2afeb3",
+            "#db68b4",
+            "#ffe924",
+            "#b0d9fe",
+            "#c7a194",
+            "#94b0fc",
+            "#efb921",
+            "#30e380",
+            "#b58768",
+            "#c2c2c2",
+        ),
+        strict=True,
+    )
+)
+"""By its colour in light. Words in any of them have a contrast of 5 to 1 or more, and colour-blind people see those of
+lines as different. The paper is that of the pages, see `report.css`."""
+
+TAG, COLOUR = re.compile(r"<[^<>]+>"), re.compile("|".join(DARK))
+
+
+def in_both(svg: str) -> str:
+    """Return an SVG whose colours follow the scheme of the page that shows it; one that is printed is light."""
+    light, dark = (
+        "".join(f"{_name(colour)}:{shown};" for colour, shown in pairs)
+        for pairs in (zip(DARK, DARK, strict=True), DARK.items())
+    )
+    style = f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}</style>"
+    named = TAG.sub(lambda tag: COLOUR.sub(lambda colour: f"var({_name(colour[0])})", tag[0]), svg)
+    return named.replace("</style>", style, 1)
+
+
+def _name(colour: str) -> str:
+    """Return the name of the property that has a colour."""
+    return f"--{colour[1:]}"

@@ -6,9 +6,9 @@ import dataclasses
 import json
 from collections.abc import Iterable
 
-from privstream.pipelines.sinks.whole_files import whole_file
+from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import AlertRule
 

@@ -1,19 +1,623 @@
-"""All questions."""
+"""All questions: what each is to a user, on help pages, in tables and in plans. Imports no Beam."""
 
 from __future__ import annotations
 
-import importlib
+from dataclasses import replace
+from functools import partial
 
-from privstream.pipelines.questions.spec import ROOMS, QuestionSpec
+from privstream.pipelines.questions.signature import REQUIRED
+from privstream.pipelines.questions.spec import CHARGES, ITEMS, WINDOWS, Excess, Option, Part, QuestionSpec
 
-WORDS = (
-    *("heavy-hitters", "counts", "top-k", "alerts", "histogram", "quantiles", "flags", "cardinality"),
-    *("ranges", "predecessor", "queries"),
+POINT_QUERIES = """\
+queries, one JSON object on each line. A query with a time (and a stream) is answered at the end of the window in which
+the time lies; a query without a time is answered at the end of every window of every stream:
+"""
+POINT_ANSWERS = "number of answers to queries with a time for which errors are bounded"
+
+about_points = partial(
+    QuestionSpec,
+    user="point, a whole number",
+    item="action",
+    unusable={
+        "points_outside_universe": "events of points that are not in 1 .. --universe",
+        "events_of_other_actions": "events of actions that neither insert nor delete",
+    },
+    unanswered={
+        "queries_malformed": "queries that break a rule",
+        "queries_outside_run": "queries outside of the windows of the run",
+        "queries_late": "queries that came after their window had been answered",
+    },
+    extras=(
+        Option("queries", "Path", "file with the public queries, see below", REQUIRED),
+        Option("answers", "int", f"{POINT_ANSWERS}; without it, as many as there are in --queries"),
+    ),
+    hidden=("standing",),
+    unplanned=("insert_values", "streams", "consistent"),
+    files=("queries",),
+    error_unit="points",
 )
-"""The questions, in the order of help pages; each has a room of its name."""
+
+
+HEAVY_HITTERS = QuestionSpec(
+    word="heavy-hitters",
+    summary="find trending items: those that many people have in a window; no list of items is needed",
+    description="Reports the items that many people have in each window, such as trending searches. The items "
+    "need not be known before.",
+    protected="a person over the whole run",
+    known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
+    transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
+    row="HeavyHitter",
+    order=("stream", "window_start", "-count", "item"),
+    title="heavy hitters",
+    published="hits_published",
+    limits=(ITEMS, WINDOWS, CHARGES),
+    settle="questions.settling.settle_heavy_hitters",
+    all_streams=True,
+    one_stream=True,
+    sizes={
+        "domain": Option("items", "int", "number of items on a public list, if there is one"),
+        "streams": Option("streams", "int", "number of streams, if events have one"),
+    },
+    columns={
+        "detection_threshold": "enough people in a window, in all tests",
+        "lasting_windows": "windows until the same people fade",
+        "threshold": "threshold",
+        "noise_scale": "noise scale",
+        "count_stddev": "standard deviation of counts",
+        "ends_with": "people with whom an item ends",
+    },
+    error_means="how many people are enough for a report in the window itself, in all tests together",
+    picture=Part("pictures.heavy_hitters.PICTURE", "the items of each window, and those that were missed"),
+    simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
+    audit=Part(
+        "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
+    ),
+)
+
+
+SUMS_CLIPPED = "Sums and means are of what is left: a larger --max_value changes fewer, for more noise."
+
+COUNTS = QuestionSpec(
+    word="counts",
+    summary="count the people who have each item, by window, in the last days or since the start; no list of items is "
+    "needed",
+    description="Counts the people who have each item: in each window, in the last windows, or since the start. The "
+    "items need not be known before. With --start and --end, an item is found when enough people have it in one window "
+    "or in several, and then has a row in every window; with --forget, in each window in which enough people have it.",
+    protected="a person over the whole run, or an event",
+    known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
+    transform="counts.keyed_counts.KeyedCounts",
+    row="KeyCount",
+    order=("stream", "window_start", "-count", "item"),
+    title="counts",
+    published="counts_published",
+    user="person, not read with --unit event",
+    value="whole number to add up for each item, such as a price in cents (default: value); read with --max_value",
+    whole_values=True,
+    values_with="max_value",
+    units_without_users=("event",),
+    silence="no item reached a threshold, so nothing is published",
+    limits=(
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "times an item of a person was left out, whose --max_contributions are used up",
+            ("max_contributions",),
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "times an item of a person was left out, who has contributed --max_contributions times",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
+    clipped=(
+        Excess(
+            "values_clipped",
+            "events_usable",
+            "values were beyond the limits of --max_value, and count as the nearest limit",
+            instead=SUMS_CLIPPED,
+        ),
+        Excess(
+            "contributions_clipped",
+            "contributions_before_limit",
+            "times the values of a person for an item in a window added up to a sum beyond the limits of --max_value, "
+            "which counts as the nearest limit",
+            instead=SUMS_CLIPPED,
+        ),
+    ),
+    prepare="questions.settling.check_span",
+    settle="questions.settling.settle_counts",
+    below="questions.risers.below",
+    unplanned=("streams", "top", "rising", "at_least"),
+    sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},
+    planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
+    columns={
+        "detection_threshold": "surely found in one window",
+        "threshold": "threshold",
+        "stddev": "standard deviation of counts",
+        "sum_stddev": "of sums",
+        "error_bound": "error bound",
+    },
+    picture=Part("pictures.counts.PICTURE", "the items that most people have, and the true counts"),
+    simulation=Part(
+        "simulate.searches.COUNTS",
+        "searches of a city, with the people who search for each item in a window or since the start",
+    ),
+    audit=Part("audit.attacks.COUNTS", "noise of counts, limits of a person, items that nobody else has"),
+)
+
+
+RANKING_NUMBERS = """\
+numbers in the answer, for a list of so many --items:
+  ranking error         with probability 1 - beta, no item that is left out of a window belongs to over so many more
+                        people than an item that is published
+  least error bound     each count comes with an error bound of its own, which holds with probability 1 - beta and is
+                        never smaller than this one
+  standard deviation    of a count that stands clear of the counts of the items that are left out. Where the noise
+                        decides which items are published, counts are too high on average, and their standard deviation
+                        may be larger than this one
+numbers in the answer without --items, where items have to be found:
+  needed to be found    each of 10,000 items is found, with probability 1 - beta in all, that so many people have in a
+                        window
+  even chance           an item that so many people have in one window, or in each of several, is found with
+                        probability one half
+  least error bound     of an estimate, as above; those of all items of a window hold together
+"""
+
+TOP_K = QuestionSpec(
+    word="top-k",
+    summary="rank items by numbers of people (top pages, top products); no list of items is needed",
+    description="Ranks items by the number of people who have them, in every window, and publishes by how much each "
+    "item is ahead of the next one. With --domain all items of a public list compete, and every window has --top rows. "
+    "Without it an item is found when enough people have it in one window or in several, and stays found; that needs "
+    "--delta, and --end or --renew_every.",
+    protected="a person, over the whole run or in one window",
+    known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
+    transform="top_k.top_k_with_gap.TopKWithGap",
+    row="RankedItem",
+    order=("stream", "window_start", "rank"),
+    title="ranks",
+    published="ranks_published",
+    silence="no item was found, so nothing is published",
+    limits=(ITEMS, WINDOWS),
+    one_stream=True,
+    sizes={
+        "domain": Option("items", "int", "number of items on the public list, if there is one"),
+        "streams": Option("streams", "int", "number of streams, if events have one"),
+    },
+    plan_epilog=RANKING_NUMBERS,
+    columns={
+        "selection_error": "ranking error (people)",
+        "least_error_bound": "least error bound of a count (people)",
+        "estimate_stddev": "standard deviation of a clear count",
+        "detection_threshold": "needed to be found",
+        "stddev": "standard deviation of noise",
+    },
+    picture=Part("pictures.top_k.PICTURE", "the leading items of each window, and the true numbers"),
+    simulation=Part(
+        "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
+    ),
+    audit=Part("audit.attacks.TOP_K", "ties, and counts of the items on top"),
+)
+
+
+ALERT_RULES = """\
+rules, one JSON object on each line:
+  {"name": "flu", "at_least": 500, "items": ["fever", "cough"]}
+  {"name": "outage", "at_most": 100, "until": 150}
+  {"name": "three days of flu", "at_least": 300, "windows": 3}
+A rule is about the number of different people who have, within a window, an event of one of its items; without items,
+any event. With --method status, "until" is the number at which an alert ends; without it that is the threshold. With
+--method counts, "windows" is the number of windows in a row over which the mean of the numbers is compared: so many on
+average, not in each of them. One rule with "windows" leaves counts as the only method of its run: put such rules into
+a run of their own, and the others can have status. Rules, and the file with them, are public.
+"""
+
+ALERT_NUMBERS = """\
+numbers in the answer:
+  start margin          with probability 1 - beta, in all tests of a run together, while it lasts, every number of
+                        people that passes its threshold by more than the margin gives an alert, and none that misses
+                        its threshold by more than the margin does. Of rules about several windows that is the mean
+                        over them; their own margins, about sqrt(n) smaller for n windows, are in the sentence below
+  end margin            by status, with the same probability: every alert ends whose number of people misses "until" by
+                        more than the margin, and none ends while the number passes it by more. The other methods
+                        decide each window by itself, and do not report ends
+  fewest alerts         number of alerts that the budget pays for in any case
+  most alerts           number of alerts that the budget pays for if all of them pass their thresholds clearly
+  standard deviation    of the noise on the count of an alert: for a threshold passed narrowly, and clearly
+Choose a threshold that is higher than usual numbers by the margin, and lower by the margin than the numbers that must
+be noticed. More windows raise the margins of status and sparse_vector only with their logarithm; that of counts grows
+with the square root of their number (with delta above 0). Status and counts have no number of alerts: they never stop,
+and --method auto takes one of them.
+The margins of status are for people who have been charged fewer than --max_hits times.
+"""
+
+MET = "Reports the windows in which numbers of people pass the thresholds of public rules, and by how much."
+ALERTS_BY_METHOD = {
+    "status": f"{MET} An alert starts, continues and ends: people are charged, and counted, only where it starts and "
+    "ends. Who has been charged as often as the run allows no longer counts. No run stops.",
+    "sparse_vector": f"{MET} Tests without an alert cost nothing. Alerts spend the budget; when it is spent, the run "
+    "stops, and its last row says so.",
+    "counts": f"{MET} Every number gets noise in every window, which is paid for before the run, and is compared with "
+    "its threshold. No alert costs anything, and no run stops.",
+}
+"""What a page says, of the method that ran."""
+
+ALERTS = QuestionSpec(
+    word="alerts",
+    summary="report the windows in which numbers of people pass the thresholds of public rules",
+    description="Reports the windows in which numbers of people pass the thresholds of public rules, and by how "
+    "much. By status, an alert starts, continues and ends; only starts and ends charge people, and no run stops. By "
+    "sparse vector, tests without an alert cost nothing, and when alerts have spent the budget, the run stops and "
+    "reports it. By counts, every window is paid for before, and no run stops.",
+    protected="a person over the whole run",
+    known_as="outbreaks, outages, unusual numbers of unique users",
+    transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
+    row="Alert",
+    order=("window_start", "stream", "rule"),
+    title="alerts",
+    published="alerts_published",
+    unusable={"events_outside_domain": "events of items that no rule names"},
+    limits=(
+        WINDOWS._replace(
+            text="times a person was left out, who is in --streams_per_person other streams",
+            options=("streams_per_person",),
+        ),
+        CHARGES,
+    ),
+    beyond={"runs_stopped": "runs of tests have stopped, because their budget is spent"},
+    only_by={"runs_stopped": "sparse_vector"},
+    by_method=ALERTS_BY_METHOD,
+    files=("rules",),
+    by_name=("sparse_vector",),
+    epilog=ALERT_RULES,
+    plan_epilog=f"{ALERT_RULES}\n{ALERT_NUMBERS}",
+    sizes={
+        "rules": Option(
+            "rules", "int|Path", "number of rules, all with at_least; or the file with the rules", REQUIRED
+        ),
+        "streams": Option("streams", "int", "number of streams, if events have one"),
+    },
+    columns={
+        "margin": "start margin (people)",
+        "end_margin": "end margin (people)",
+        "min_alerts": "fewest alerts",
+        "max_alerts": "most alerts",
+        "gap_stddevs": "standard deviation of counts",
+    },
+    picture=Part("pictures.alerts.PICTURE", "how long alerts last, their bounds, and the true numbers"),
+    simulation=Part("simulate.alerts.COMMAND", "what people report to a clinic, with an outbreak and an outage"),
+    audit=Part("audit.attacks.ALERTS", "alerts that one person more makes likelier, and their numbers"),
+)
+
+
+HISTOGRAM = QuestionSpec(
+    word="histogram",
+    summary="count the events of each category since the start, after every window",
+    description="Counts the events of public categories: after every window, how many there have been since the start.",
+    protected="an event, or a person over the whole run",
+    known_as="running totals of a dashboard; `count(*) GROUP BY category`",
+    transform="histograms.continual_histogram.ContinualHistogram",
+    row="HistogramEstimate",
+    order=("stream", "window_start", "query", "-estimate", "category"),
+    title="estimates",
+    published="estimates_published",
+    user="person, read with --unit user alone",
+    item="category",
+    units_without_users=("event",),
+    limits=(
+        Excess(
+            "categories_over_limit",
+            "categories_before_limit",
+            "categories of events left out, because --categories_per_row others of their event count",
+            ("categories_per_row",),
+        ),
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "categories of people left out, because others count in their window",
+            ("max_per_window", "max_contributions"),
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "categories of people left out, who had reached --max_contributions",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
+    prepare="questions.settling.bind_histogram",
+    unplanned=("streams", "separator", "max_per_window"),
+    sizes={"domain": Option("categories", "int", "number of categories on the public list", REQUIRED)},
+    columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
+    error_unit="events",
+    picture=Part("pictures.histogram.HISTOGRAM", "counts or quantiles with their error bounds, and the true counts"),
+    simulation=Part("simulate.histogram.COMMAND", "trips in a city, by means of transport"),
+    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person, by an adaptive adversary"),
+)
+
+
+QUANTILES = QuestionSpec(
+    word="quantiles",
+    summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
+    description="Finds quantiles of a number in the events, such as a latency, a price or an age: in each window, in "
+    "the last windows, or since the start. Each has an interval that contains it, for the values that count.",
+    protected="a person over the whole run, or an event",
+    known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
+    transform="quantiles.numeric_quantiles.NumericQuantiles",
+    row="QuantileEstimate",
+    order=("stream", "window_start", "quantile"),
+    title="quantiles",
+    published="quantiles_published",
+    user="person, not read with --unit event",
+    item="",
+    value="number (default: value)",
+    units_without_users=("event",),
+    limits=(
+        Excess(
+            "values_over_limit",
+            "values_before_limit",
+            "values left out, because another one of their person counts in their window",
+            instead="a person counts with one value in a window, so that a shorter --window leaves out fewer, and "
+            "--unit event none",
+        ),
+        Excess(
+            "contributions_over_limit",
+            "contributions_before_limit",
+            "values left out, because their person had reached --max_contributions",
+            ("max_contributions",),
+            lasting=True,
+        ),
+    ),
+    clipped=(
+        Excess(
+            "values_clipped",
+            "events_usable",
+            "values were outside of --low to --high, and count as the nearest of these",
+            instead="Quantiles that are outside are not seen: a wider range changes fewer.",
+        ),
+    ),
+    files=(),
+    prepare="questions.settling.check_span",
+    unplanned=("streams",),
+    planned=(Option("window", "Seconds", "length of a window in seconds; needed where --over is a duration"),),
+    assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
+    columns={
+        "rank_error": "error bound",
+        "rank_stddev": "largest standard deviation",
+        "levels": "levels of the tree of bins",
+    },
+    error_unit="values",
+    plan_epilog="""\
+The error is one of ranks: the number of values below an edge of a bin is off by at most so many. An edge inside of an
+interval is at most twice as many values away from the true quantile.
+""",
+    picture=Part("pictures.quantiles.PICTURE", "quantiles with their intervals, and the true ones"),
+    simulation=Part("simulate.quantiles.COMMAND", "requests to a service, with their latencies and a slow hour"),
+    audit=Part("audit.attacks.QUANTILES", "a value more"),
+)
+
+
+FLAGS = replace(
+    HISTOGRAM,
+    word="flags",
+    summary="report which categories have been counted more often than their thresholds",
+    description="Reports which public categories have been counted more often than their thresholds since the "
+    "start: after every window, a flag for each category. A flag that is up stays up.",
+    known_as="milestones: more than n events since the start",
+    transform="histograms.threshold_flags.ThresholdFlags",
+    row="CategoryFlag",
+    order=("stream", "window_start", "-raised", "category"),
+    title="flags",
+    published="flags_published",
+    files=("domain", "thresholds"),
+    assumed={"thresholds": 1},
+    columns={"error_bound": "error bound of counts"},
+    picture=Part("pictures.histogram.FLAGS", "when flags went up, and when counts passed their thresholds"),
+    audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
+)
+
+
+CARDINALITY = QuestionSpec(
+    word="cardinality",
+    summary="estimate how many people are present (in a building, online), while they come and go",
+    description="Estimates how many people are in a set now (in the building, subscribed, online), at the end of "
+    "every window, from events of people who enter and leave, or from sessions with a time-out. People may come "
+    "and go as often as they like.",
+    protected="a person over the whole run, or an event",
+    known_as="daily active users, unique users online, occupancy",
+    transform="cardinality.set_cardinality.SetCardinality",
+    row="CardinalityEstimate",
+    order=("stream", "window_start"),
+    title="estimates",
+    published="estimates_published",
+    item="value for entering or leaving",
+    unusable={"events_of_other_values": "events that neither enter nor leave"},
+    limits=(
+        Excess(
+            "entries_over_limit",
+            "entries_before_limit",
+            "entries that do not count, because their person had reached the limits of visits and streams",
+            ("visits_per_person", "streams_per_person"),
+            lasting=True,
+            of="entries",
+            repeats=True,
+        ),
+    ),
+    beyond={
+        "estimates_without_bound": "estimates without a bound, which no longer follow the set, because "
+        "--max_updates was passed",
+    },
+    files=(),
+    unplanned=("enter_values", "timeout"),
+    assumed={"leave_values": ("leave",)},
+    sizes={"streams": Option("streams", "int", "number of streams, if events have one")},
+    columns={"error_bound": "error bound of all estimates (people)"},
+    picture=Part(
+        "pictures.cardinality.PICTURE", "how many people are in a set, with error bounds, and the true numbers"
+    ),
+    simulation=Part("simulate.cardinality.COMMAND", "people who enter and leave a building"),
+    audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
+)
+
+
+RANGES = about_points(
+    word="ranges",
+    summary="count the points in ranges of numbers (slots, prices), while points come and go",
+    description="Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, "
+    "while points come and go.",
+    protected="one event, which is one update of a point",
+    known_as="`count(*) WHERE x BETWEEN a AND b`; no percentiles of x",
+    transform="points.range_counts.RangeCounts",
+    row="RangeCount",
+    order=("stream", "window_start", "low", "high"),
+    title="counts",
+    published="counts_published",
+    prepare="questions.point_queries.prepare_ranges",
+    inputs="questions.point_queries.range_inputs",
+    epilog=f"""{POINT_QUERIES}\
+  {{"low": 1, "high": 50}}
+  {{"low": 1, "high": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
+""",
+    planned=(
+        Option("ranges", "int", "number of ranges that are counted in every window, if their file is not given"),
+        Option("queries", "Path", "file with the ranges, of the form that privstream ranges takes"),
+        Option("answers", "int", POINT_ANSWERS),
+    ),
+    plan_epilog="""\
+With --queries, the error is the one that a run with these ranges promises. With --ranges, it is a bound for any ranges;
+a run, which knows its ranges, promises at most this error, and mostly a smaller one.
+""",
+    columns={"error_bound": "error bound of all counts", "windows": "windows"},
+    picture=Part(
+        "pictures.points.RANGES", "how many points lie in each range, with error bounds, and the true numbers"
+    ),
+    simulation=Part("simulate.points.RANGES", "cars in a car park, and queries about parts of it"),
+    audit=Part("audit.attacks.RANGES", "one update of a point"),
+)
+
+
+PREDECESSOR = about_points(
+    word="predecessor",
+    summary="find the nearest points below and above public points, while points come and go",
+    description="Finds the nearest points below and above public points (the last price level with activity, the "
+    "nearest slot in use) at the end of every window.",
+    protected="one event, which is one update of a point",
+    known_as="nearest free slot, last price level",
+    transform="points.predecessor_queries.PredecessorQueries",
+    row="NearestPoints",
+    order=("stream", "window_start", "query"),
+    title="answers",
+    published="neighbours_published",
+    prepare="questions.point_queries.prepare_predecessor",
+    inputs="questions.point_queries.predecessor_inputs",
+    epilog=f"""{POINT_QUERIES}\
+  {{"point": 50}}
+  {{"point": 50, "time": "2024-01-01T12:00:00Z", "stream": "north"}}
+""",
+    planned=(
+        Option("queries", "Path", "file with the queries, of the form that privstream predecessor takes"),
+        Option("answers", "int", f"{POINT_ANSWERS}; without it and --queries, all points in all windows"),
+    ),
+    plan_epilog="""\
+The error is a number of points. With probability 1 - beta, in all answers together, at least one point and no more
+points than the error lie between a query and the predecessor or successor in its answer; where an answer has none, no
+more points than the error lie on that side. This error is for the worst data. Each answer has a bound of its own, which
+is far smaller where points are only inserted: it counts the intervals between query and answer that are not known to
+have points.
+""",
+    columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
+    picture=Part("pictures.points.PREDECESSOR", "the nearest points of each query, as reported and in truth"),
+    simulation=Part("simulate.points.PREDECESSOR", "trades at price levels, and queries about levels"),
+    audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
+)
+
+
+WATCHED = "queries"
+
+QUERIES = QuestionSpec(
+    word="queries",
+    summary="answer many counting queries about one data set, one after the other",
+    description="Answers linear queries about how many people have which items, in the order in which they are "
+    "asked: from counts of all items with noise, or from a public hypothesis that learns from its errors.",
+    protected="a person, over all queries together",
+    known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
+    transform="queries.private_queries.PrivateQueries",
+    row="QueryAnswer",
+    order=("time", "query"),
+    title="answers",
+    published="queries_answered",
+    unanswered={
+        "queries_malformed": "lines that are not queries on the domain",
+        "queries_late": "queries that came after their time, or after a later query had been answered",
+    },
+    limits=(
+        Excess(
+            "items_over_limit",
+            "items_before_limit",
+            "items of people left out, because another item of their person counts",
+            instead="a person counts with one item, the --selection one; ask counts --over start where people have "
+            "several",
+        ),
+    ),
+    beyond={"queries_refused": "queries refused, because the budget is spent"},
+    extras=(
+        Option(WATCHED, "Path", "file or folder with the public queries, see below", REQUIRED),
+        Option("planned", "int", "number of queries for which errors are bounded", 1000),
+    ),
+    prepare="questions.queries_file.prepare",
+    inputs="questions.queries_file.inputs",
+    files=("domain", WATCHED),
+    watched=WATCHED,
+    epilog="""\
+queries, one JSON object on each line, in the order in which they are asked, or with a time:
+  {"name": "young", "items": ["0-9", "10-19"]}
+  {"name": "points", "items": ["gold", "silver"], "weights": [1, 0.5], "time": "2024-01-01T12:00:00Z"}
+The answer is the number of people who have one of the items, or a weighted number with --real_weights. Queries and
+the domain are public. Each person counts with one item.
+
+With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
+complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
+query has a time. A file named _END ends the run.
+""",
+    sizes={"domain": Option("items", "int", "number of items on the public list", REQUIRED)},
+    unplanned=(WATCHED,),
+    plan_epilog="""\
+numbers in the answer:
+  error bound       with probability 1 - beta, all answers together are within so many people of the truth
+  of one item       the same where each query is about one item; a query of n items has up to sqrt(n) times this bound
+  alpha             as given, or the value with the smallest error bound
+  measurements      number of answers that may be taken from the data before queries are refused
+  people needed     with at least so many people no query is refused, with probability 1 - beta; 1 if every query could
+                    be measured
+""",
+    columns={
+        "error_bound": "error bound (people)",
+        "item_error_bound": "of one item",
+        "alpha": "alpha",
+        "max_measurements": "measurements",
+        "records_needed": "people needed",
+    },
+    picture=Part("pictures.queries.PICTURE", "answers with their error bounds, or their errors"),
+    simulation=Part("simulate.queries.COMMAND", "region and age of people, and questions about them"),
+    audit=Part("audit.attacks.QUERIES", "noise of answers, several records of a person"),
+)
+
+
+QUESTIONS = {
+    spec.word: spec
+    for spec in (
+        *(HEAVY_HITTERS, COUNTS, TOP_K, ALERTS, HISTOGRAM, QUANTILES, FLAGS, CARDINALITY),
+        *(RANGES, PREDECESSOR, QUERIES),
+    )
+}
+"""The questions, in the order of help pages."""
+
+WORDS = tuple(QUESTIONS)
 
 
 def question(word: str) -> QuestionSpec:
     """Return the description of a question."""
-    spec: QuestionSpec = importlib.import_module(f"{ROOMS}.{word.replace('-', '_')}.question").SPEC
-    return spec
+    return QUESTIONS[word]

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from privstream.pipelines.command import Command
-from privstream.pipelines.questions.options import add_option, add_options, options_of
-from privstream.pipelines.questions.shared_options import add_files, add_key
-from privstream.pipelines.questions.spec import ROOMS, Option, QuestionSpec, resolve
+from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, options_of
+from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, loaded
 
 TRIALS = 4000
 BEAM = "Any option of Apache Beam may be added, such as --runner."
@@ -16,10 +15,10 @@ UNPLANNED = ("epsilon", "method", "window", "period", "start", "end", "allowed_l
 """Options of runs that say nothing about accuracy, or that plans have in another form."""
 
 
-def loaded(path: str) -> Any:
-    """Return a class of this room that needs Beam, which takes seconds to load."""
-    with resolve("privstream.pipelines.clock.clock")("loading Apache Beam"):
-        return resolve(f"{ROOMS}.{path}")
+def with_beam(path: str) -> Any:
+    """Return what needs Beam, which takes seconds to load."""
+    with loaded("console.clock")("loading Apache Beam"):
+        return loaded(path)
 
 
 def run_command(spec: QuestionSpec) -> Command:
@@ -32,7 +31,7 @@ def run_command(spec: QuestionSpec) -> Command:
         add_key(parser)
 
     def run(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-        loaded("run_command.RunCommand")(spec).run(arguments, beam_arguments)
+        with_beam("questions.run_command.RunCommand")(spec).run(arguments, beam_arguments)
 
     return Command(
         description=f"{spec.description} The guarantee protects {spec.protected}. {BEAM}",
@@ -62,7 +61,7 @@ def plan_command(spec: QuestionSpec) -> Command:
         parser.add_argument_group("output").add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("plan_command.PlanCommand")(spec).run(arguments)
+        with_beam("questions.plan_command.PlanCommand")(spec).run(arguments)
 
     return Command(
         description="Predicts, before any data is read, how accurate the answers of each method will be with one "
@@ -72,19 +71,19 @@ def plan_command(spec: QuestionSpec) -> Command:
     )
 
 
-def plot_command(spec: QuestionSpec) -> Command:
+def plot_command(spec: QuestionSpec, picture: Part) -> Command:
     """Return the command that draws answers."""
-    command: Command = resolve(f"{spec.module('picture')}.PICTURE").command(spec.word, lambda: spec.row_type)
+    command: Command = loaded(picture.path).command(spec.word, lambda: spec.row_type)
     return command
 
 
-def simulate_command(spec: QuestionSpec) -> Command:
+def simulate_command(simulation: Part) -> Command:
     """Return the command that writes events to try a question with."""
-    command: Command = resolve(f"{spec.module('simulation')}.COMMAND")
+    command: Command = loaded(simulation.path)
     return command
 
 
-def audit_command(spec: QuestionSpec) -> Command:
+def audit_command(spec: QuestionSpec, audit: Part) -> Command:
     """Return the command that attacks the transform of a question."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +101,11 @@ def audit_command(spec: QuestionSpec) -> Command:
         )
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        resolve("privstream.pipelines.audit.audit_command.AuditCommand")(spec).run(arguments)
+        loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
 
     return Command(
-        description=f"Attacks what answers the question {spec.word}: {spec.audit}. Thousands of trials run through the "
-        "transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
+        description=f"Attacks what answers the question {spec.word}: {audit.summary}. Thousands of trials run through "
+        "the transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
         "delta. Each attack must also catch a control, which has a larger budget than is claimed. An audit can "
         "refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
         add_arguments=add_arguments,

@@ -1,15 +1,17 @@
-"""From what a question's description says of arguments to the options of its commands. Imports no Beam."""
+"""The options of commands, from what the description of a question says and those that all have. Imports no Beam."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from privstream.pipelines.durations import seconds
-from privstream.pipelines.help_page import parsed
+from privstream.pipelines.command import parsed
+from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, READ, TIME_UNITS, WRITTEN
+from privstream.pipelines.questions.option_types import seconds
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, Option, QuestionSpec
 
@@ -186,3 +188,146 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
         default=None if default is REQUIRED else default,
         help=text.replace(kind.python, kind.shell).replace("%", "%%"),
     )
+
+
+LEDGER_ENDING = ".ledger.jsonl"
+DEFAULT_DATASET = "default"
+
+
+def add_files(
+    parser: argparse.ArgumentParser,
+    *,
+    user: str = "person",
+    item: str = "item",
+    value: str = "",
+    watched: str = "input",
+) -> None:
+    """Add: where events come from, and where rows go.
+
+    `user`, `item` and `value` say what these fields are, the last two if they are read; `watched` which option it is
+    whose files may come without an end.
+    """
+    files = parser.add_argument_group("input and output")
+    kafka = ", or kafka://host:port/topic" if watched == "input" else ""
+    files.add_argument(
+        "--input", required=True, metavar="PATH", help=f"events: a path or glob, .avro .parquet .jsonl .csv{kafka}"
+    )
+    files.add_argument(
+        "--output",
+        required=True,
+        metavar="PATH",
+        help="rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
+        "postgresql://user@host:port/database/table",
+    )
+    files.add_argument(
+        "--copy",
+        metavar="PATH",
+        help="the same rows as files, with the guarantee, where --output is a topic or a database: what --output is "
+        "otherwise. They are written first, and sent from there",
+    )
+    files.add_argument(
+        "--overwrite", action="store_true", help="replace the file of rows and its guarantee if they exist"
+    )
+    files.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
+        "recorded or spent. The numbers are exact: guard them like the input",
+    )
+    files.add_argument(
+        "--dead_letter",
+        metavar="PATH",
+        help="file for records that cannot be used, as JSON lines; guard it like the input",
+    )
+    files.add_argument("--input_format", choices=READ, help="default: by the ending of the name")
+    files.add_argument("--user_field", default="user", help=f"field with the {user} (default: user)")
+    if item:
+        files.add_argument("--item_field", default="item", help=f"field with the {item} (default: item)")
+    files.add_argument("--time_field", default="time", help="field with the time (default: time)")
+    if value:
+        files.add_argument("--value_field", metavar="NAME", help=f"field with the {value}")
+    if watched == "input":
+        files.add_argument(
+            "--stream_field", metavar="NAME", help="field with the stream (default: stream with --streams, else none)"
+        )
+    files.add_argument(
+        "--kafka_setting",
+        action="append",
+        metavar="NAME=VALUE",
+        help="setting of librdkafka, for kafka://host:port/topic; write @FILE for a secret VALUE; may be given several "
+        "times",
+    )
+    files.add_argument("--time_unit", choices=TIME_UNITS, help="unit of times that are plain numbers")
+    _add_endless(parser, watched)
+
+
+def _add_endless(parser: argparse.ArgumentParser, watched: str) -> None:
+    """Add: input, or whatever is `watched`, without an end."""
+    events = watched == "input"
+    endless = parser.add_argument_group(
+        f"{watched} without an end",
+        "--output and --dead_letter are folders then: "
+        + ("each window of each stream becomes one file" if events else "answers go into files by time"),
+    )
+    endless.add_argument(
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help=f"poll the folder --{watched}, or a glob for its files, for new files every so many seconds",
+    )
+    covered = (
+        "--allowed_lateness must cover the time from an event to its complete file"
+        if events
+        else "a query needs no time"
+    )
+    endless.add_argument(
+        "--watermark",
+        choices=CLOCKS,
+        help=f"up to which time the {watched} {'is' if events else 'are'} complete: the time of arrival (default: "
+        f"{ARRIVAL}; {covered}), or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
+    )
+    endless.add_argument("--output_format", choices=WRITTEN, help=f"format of these files (default: {DEFAULT_FORMAT})")
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the noise key."""
+    key = parser.add_argument_group("noise key (a secret; the same key gives the same rows for the same events)")
+    key.add_argument("--noise_key_file", metavar="PATH", help="file with the key, readable by every worker")
+    key.add_argument("--noise_key_variable", metavar="NAME", help="environment variable with the key")
+    key.add_argument(
+        "--run_id",
+        help="public name of the run (default: a fingerprint of input and options); it must be given if the "
+        "input has no end",
+    )
+    account = parser.add_argument_group("privacy budget (what all runs on the same people cost; see privstream budget)")
+    account.add_argument(
+        "--ledger",
+        metavar="PATH",
+        help=f"file in which each run is written down (default: the key file's name and {LEDGER_ENDING}), or none",
+    )
+    account.add_argument(
+        "--dataset",
+        default=DEFAULT_DATASET,
+        metavar="NAME",
+        help=f"public name of the data whose budget this run spends (default: {DEFAULT_DATASET})",
+    )
+    account.add_argument(
+        "--budget_limit",
+        type=limit,
+        metavar="EPSILON[,DELTA]",
+        help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
+        "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private",
+    )
+
+
+def limit(text: str) -> tuple[float, float | None]:
+    """Return the largest epsilon, and the largest delta, that are allowed; without a delta, None."""
+    try:
+        epsilon, *rest = (float(part) for part in text.split(","))
+        (delta,) = rest or (None,)
+    except ValueError:
+        epsilon, delta = math.nan, None
+    if not (0 < epsilon < math.inf) or not (delta is None or 0 <= delta < 1):
+        rule = "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1)"
+        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
+    return epsilon, delta

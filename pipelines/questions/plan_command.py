@@ -12,14 +12,11 @@ from typing import Any
 
 from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.pipelines.clock import clock
-from privstream.pipelines.command import UsageError
-from privstream.pipelines.help_page import with_dashes
+from privstream.pipelines.command import UsageError, with_dashes
+from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.options import STREAMS, options_of
-from privstream.pipelines.questions.page import show
-from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.questions.readings import STAND_INS, arguments_of
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
-from privstream.pipelines.questions.stand_ins import STAND_INS
 from privstream.pipelines.terminal import NOTE
 from rich.table import Table
 

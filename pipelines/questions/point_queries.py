@@ -1,22 +1,26 @@
-"""Public queries about points as JSON lines: `{"low": 1, "high": 50}` or `{"point": 7, "time": "2024-01-01"}`."""
+"""Queries about points as JSON lines, and what the questions about points take from them."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
-from privstream.pipelines.sinks.whole_files import whole_file
+from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE, widest_range
+from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_lines import REASON, parse_line
+from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
 from privstream.transforms import DeadLetter, PredecessorQuery, RangeQuery
 from privstream.transforms.events.times import read_micros
+from privstream.transforms.points.point_transform import MOST_STANDING
 
 Row = type[RangeQuery] | type[PredecessorQuery]
 
@@ -122,3 +126,48 @@ def write_point_queries(path: str, queries: Iterable[dict[str, int]]) -> None:
     with whole_file(path) as stream:
         for query in queries:
             stream.write(json.dumps(query).encode() + b"\n")
+
+
+predecessor_inputs = partial(give_timed, PredecessorQuery)
+
+
+def prepare_predecessor(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked; a plan need not say it.
+
+    Raises:
+        ValueError, TypeError: a number is out of range, or the file breaks a rule.
+    """
+    asked = asked_in(PredecessorQuery, given)
+    return asked | {"standing": tuple(point for (point,) in asked["standing"])}
+
+
+range_inputs = partial(give_timed, RangeQuery)
+
+
+def prepare_ranges(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked; a plan may give the number of ranges in place of a file.
+
+    Raises:
+        ValueError, TypeError: a number is out of range, or the file breaks a rule.
+    """
+    number = given.get("ranges")
+    if (number is None) == (given["queries"] is None):
+        raise ValueError("one of --ranges and --queries must be given")
+    asked = asked_in(RangeQuery, given)
+    if number is None:
+        return asked
+    return {"standing": any_ranges(number, given["universe"]), "queries": asked["queries"] or 0}
+
+
+def any_ranges(number: int, universe: int) -> tuple[tuple[int, int], ...]:
+    """Return so many ranges, or all that there are: what bounds the errors of these bounds those of any.
+
+    One of them consists of as many dyadic intervals as any range does, and the bound for all goes by the most.
+    """
+    if checks.integer("ranges", number, minimum=1) > MOST_STANDING:
+        raise ValueError(f"ranges must be <= {MOST_STANDING}, got {number}")
+    universe = min(checks.integer("universe", universe, minimum=1), LARGEST_UNIVERSE)  # a larger one is refused later
+    widest = widest_range(universe)
+    points = range(1, universe + 1)
+    others = ((low, high) for low in points for high in points[low - 1 :] if (low, high) != widest)
+    return (widest, *itertools.islice(others, number - 1))

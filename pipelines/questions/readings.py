@@ -1,4 +1,4 @@
-"""From plain values, of a command line or of Beam YAML, to the arguments of transforms."""
+"""From plain values, of a command line or of Beam YAML, to the arguments of transforms; stand-ins for plans."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import date
+from functools import cache
 from typing import Any, NamedTuple
 
-from privstream.pipelines.durations import seconds
 from privstream.pipelines.questions.alert_rules_file import read_rules
+from privstream.pipelines.questions.option_types import seconds
 from privstream.pipelines.questions.options import STREAMS, options_of, span
-from privstream.pipelines.questions.spec import ROOMS, STREAMS_PER_PERSON, QuestionSpec, resolve
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec, loaded
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.times import TIME_TEXT, read_micros
@@ -175,7 +176,7 @@ def arguments_of(
         name: read(kinds[name], name, given[name]) for name in own if name in kinds and given.get(name) is not None
     }
     if spec.prepare is not None:
-        found |= resolve(f"{ROOMS}.{spec.prepare}")(given)
+        found |= loaded(spec.prepare)(given)
     found |= known
     if not streams:
         for name in (STREAMS, STREAMS_PER_PERSON):
@@ -186,3 +187,34 @@ def arguments_of(
     elif spec.one_stream and found.get(STREAMS_PER_PERSON) is None and found.get("unit") != PER_WINDOW:
         found[STREAMS_PER_PERSON] = 1
     return found
+
+
+MOST_NAMES = 10_000_000
+FAR = 2**40
+
+
+def any_names(number: int) -> tuple[str, ...]:
+    """Return so many distinct names."""
+    if number > MOST_NAMES:
+        raise ValueError(f"must be <= {MOST_NAMES}, got {number}")
+    return tuple(map(str, range(number)))
+
+
+@cache
+def any_domain(number: int) -> Domain:
+    """Return a list of so many items."""
+    return Domain(any_names(number))
+
+
+@cache
+def any_rules(number: int) -> tuple[AlertRule, ...]:
+    """Return so many rules; their thresholds are not known, and so large that noise does not meet them."""
+    return tuple(AlertRule(name=name, at_least=FAR) for name in any_names(number))
+
+
+STAND_INS: Mapping[str, Callable[[int], Any]] = {
+    "Domain": any_domain,
+    "tuple[AlertRule, ...]": any_rules,
+    "tuple[str, ...]": any_names,
+}
+"""By the type of the argument."""

@@ -15,34 +15,33 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
-from privstream.pipelines.accounts.account import Account
-from privstream.pipelines.accounts.run_identity import RunIdentity, identify, public_name
-from privstream.pipelines.clock import clock
+from privstream.pipelines.accounts.run_identity import Account, RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
-from privstream.pipelines.noise_key import noise_source
-from privstream.pipelines.plot.promise import Promise, shown_in_words
-from privstream.pipelines.questions.endless import (
+from privstream.pipelines.console import clock
+from privstream.pipelines.plot.promise import Promise, in_words, shown_in_words
+from privstream.pipelines.questions.input_output import (
     RUN_ID_NEEDED,
     check_same_promise,
+    destination,
     end_path,
+    files_option,
     guarantee_path,
     is_endless,
     prepare,
     reader,
+    send,
+    sent,
+    with_files,
     writers,
 )
-from privstream.pipelines.questions.nothing_known import in_words
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.run_report import RunReport
-from privstream.pipelines.questions.sending import destination, files_option, send, sent, with_files
-from privstream.pipelines.questions.spec import METHOD, ROOMS, QuestionSpec, resolve
+from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.runners import launch
-from privstream.pipelines.runners.flink_restarts import name_job
-from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
+from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.sinks.destination import Destination
-from privstream.pipelines.sinks.row_files import output_format
-from privstream.pipelines.sinks.whole_files import check_destination, check_new, fingerprint, write_json
-from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
+from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format, write_json
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, check_folder
 from privstream.pipelines.sinks.writers import COMPLETE, TERMINAL, WriteRows, file_or_terminal
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms import DeadLetter
@@ -119,7 +118,7 @@ class RunCommand:
         shown = partial(in_words, parameters=vars(arguments))
         promise = Promise(run.guarantee_file, run.promised)
         note = partial(shown_in_words, row_type, promise)
-        below = None if self.spec.below is None else partial(resolve(f"{ROOMS}.{self.spec.below}"), promise=promise)
+        below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promise)
         with file_or_terminal(arguments.output, row_type, self.spec.title, shown, note, below) as path:
             try:
                 write, letters = self._writers(run, path)
@@ -177,11 +176,11 @@ class RunCommand:
         """
         output, arguments = arguments.output, with_files(arguments)
         if self.spec.settle is not None:
-            settled = resolve(f"{ROOMS}.{self.spec.settle}")(vars(arguments))
+            settled = loaded(self.spec.settle)(vars(arguments))
             arguments = argparse.Namespace(**(vars(arguments) | settled))
         endless = is_endless(arguments)
         read = reader(self.spec, arguments)
-        more = {} if self.spec.inputs is None else resolve(f"{ROOMS}.{self.spec.inputs}")(arguments)
+        more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
         account = Account.of(arguments)
         self._check_apart(arguments, account.path, [file.path for file in read.files])
         guarantee_file = guarantee_path(arguments)

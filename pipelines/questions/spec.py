@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from privstream.pipelines.questions.signature import PACKAGE, Signature, read_signature
 
-ROOMS = "privstream.pipelines.questions"
+PIPELINES = "privstream.pipelines"
 ROWS = f"{PACKAGE}.rows"
 METHOD, AUTO = "method", "auto"
 STREAMS_PER_PERSON = "streams_per_person"
@@ -39,6 +39,18 @@ class Option(NamedTuple):
     text: str
     default: Any = None
     choices: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """Something of a question that is loaded when it is needed.
+
+    Attributes:
+        path: of the object, in `privstream.pipelines`.
+        summary: what it does, in a line of a list.
+    """
+
+    path: str
+    summary: str
 
 
 class Excess(NamedTuple):
@@ -97,6 +109,8 @@ CHARGES = Excess(
 class QuestionSpec:
     """One question: what answers it, and what is its own on a command line. Importing it imports no Beam.
 
+    Paths of functions are relative to `privstream.pipelines`; see `loaded`.
+
     Attributes:
         word: the command, such as "top-k".
         summary: what the command does, in a line of a list.
@@ -126,10 +140,10 @@ class QuestionSpec:
         one_stream: whether a person is in one stream where events have one, unless `streams_per_person` says more.
         extras: options of the command beside, or instead of, the arguments of the transform.
         hidden: arguments of the transform that are no options, since `prepare` makes them.
-        prepare: the path, in this package, of a function from the options to further arguments of the transform.
-        settle: the path, in this package, of a function from the options of a run to those that it has although they
+        prepare: the path of a function from the options to further arguments of the transform.
+        settle: the path of a function from the options of a run to those that it has although they
             were not given; they enter what identifies the run.
-        below: the path, in this package, of a function from rows and their guarantee file to what a terminal shows
+        below: the path of a function from rows and their guarantee file to what a terminal shows
             below the rows.
         inputs: the path of a function from the options to further readers, by name. The transform then gets a
             dictionary of collections with these and `events`; each reader gives rows (`events`) and `dead_letters`.
@@ -146,11 +160,10 @@ class QuestionSpec:
             its `error`.
         error_unit: of the error, such as "people".
         error_means: what the error is, where that is not plain; as a part of a sentence.
-        picture: what `plot` draws; in the module `picture` of the question's room.
-        simulation: what `simulate` writes; in the module `simulation` of the question's room.
-        audit: what `audit` attacks; in the module `attacks` of the question's room.
+        picture: the `PictureSpec` of `plot`, and what it draws.
+        simulation: the `Command` of `simulate`, and what it writes.
+        audit: the attacks of `audit`, and what they are on.
         by_name: methods that `auto` never takes.
-        shared: those of these modules that are another question's, and whose.
     """
 
     word: str
@@ -196,15 +209,10 @@ class QuestionSpec:
     columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
     error_means: str = ""
-    picture: str | None = None
-    simulation: str | None = None
-    audit: str | None = None
+    picture: Part | None = None
+    simulation: Part | None = None
+    audit: Part | None = None
     by_name: tuple[str, ...] = ()
-    shared: Mapping[str, str] = field(default_factory=dict)
-
-    def module(self, name: str) -> str:
-        """Return the path of the module `picture`, `simulation` or `attacks`."""
-        return f"{ROOMS}.{self.shared.get(name, self.word).replace('-', '_')}.{name}"
 
     @cached_property
     def signature(self) -> Signature:
@@ -240,6 +248,11 @@ class QuestionSpec:
     def row_type_of(self, transform: Any) -> Any:
         """Return what a transform publishes: `row`, unless its arguments ask for further fields."""
         return getattr(transform, "row_type", self.row_type)
+
+
+def loaded(path: str) -> Any:
+    """Import what a path in `privstream.pipelines` names."""
+    return resolve(f"{PIPELINES}.{path}")
 
 
 def resolve(path: str) -> Any:

@@ -12,16 +12,14 @@ from typing import Any
 import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.file_formats import WRITTEN
-from privstream.pipelines.plot.picture_spec import Given, PictureSpec, of_stream
+from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.plot.picture_spec import Given, PictureSpec, choose_stream, of_stream, read_rows
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.plot.rows import choose_stream, read_rows
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.counts.risers import newest, risers
-from privstream.pipelines.questions.endless import GUARANTEE
-from privstream.pipelines.questions.spec import QuestionSpec, resolve
-from privstream.pipelines.sinks.row_files import arrow_table
-from privstream.pipelines.sinks.whole_files import fingerprint
+from privstream.pipelines.questions.input_output import GUARANTEE
+from privstream.pipelines.questions.risers import newest, risers
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.sinks.row_files import arrow_table, fingerprint
 from privstream.pipelines.sinks.writers import sort_rows
 from privstream.transforms import rows as row_types
 
@@ -88,7 +86,8 @@ class Result:
     @property
     def picture_spec(self) -> PictureSpec:
         """What draws it."""
-        picture: PictureSpec = resolve(f"{self.spec.module('picture')}.PICTURE")
+        assert self.spec.picture is not None
+        picture: PictureSpec = loaded(self.spec.picture.path)
         return picture
 
     def picture(self, stream: str | None = None) -> Picture:

@@ -23,18 +23,16 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineState, create_runner
 from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
-from privstream.pipelines.clock import STANDARD_ERROR, clock
 from privstream.pipelines.command import RunError, UsageError
-from privstream.pipelines.runners.flink_check import check_flink
-from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
-from privstream.pipelines.runners.flink_restarts import restarts_told
+from privstream.pipelines.console import STANDARD_ERROR, clock
+from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, prepare_for_checkpoints, restarts_told
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
     choose_local_runner,
+    on_loopback,
     state_cache_as_asked,
     without_prism,
 )
-from privstream.pipelines.runners.loopback_workers import on_loopback
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled

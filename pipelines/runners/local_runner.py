@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     FlinkRunnerOptions,
@@ -17,9 +19,62 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
     WorkerOptions,
 )
+from apache_beam.portability.api import beam_fn_api_pb2_grpc
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
+from apache_beam.runners.worker import worker_pool_main
+from apache_beam.utils import thread_pool_executor
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
+
+
+def moves_watermarks(pipeline: beam.Pipeline) -> bool:
+    """Tell whether the watermark of a bounded input goes through a pipeline step by step.
+
+    FnApiRunner, and Flink in batch mode, end one stage before the next begins: there is one watermark, the last.
+    """
+    if isinstance(pipeline.runner, PrismRunner):
+        return True
+    return isinstance(pipeline.runner, PortableRunner) and bool(pipeline.options.view_as(StandardOptions).streaming)
+
+
+HOST = "127.0.0.1"
+PINGS = [("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strikes", 0)]
+
+
+class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
+    """Beam's pool of workers for environment type LOOPBACK, which by itself listens on every interface."""
+
+    @classmethod
+    def start(
+        cls,
+        use_process: bool = False,
+        port: int = 0,
+        state_cache_size: int = 0,
+        data_buffer_time_limit_ms: int = -1,
+        container_executable: str | None = None,
+    ) -> tuple[str, grpc.Server]:
+        """Start to listen, on loopback; return the address and the server."""
+        server = grpc.server(thread_pool_executor.shared_unbounded_instance(), options=PINGS)
+        bound = server.add_insecure_port(f"{HOST}:{port}")
+        pool = cls(use_process, container_executable, state_cache_size, data_buffer_time_limit_ms)
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
+        server.start()
+        return f"{HOST}:{bound}", server
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let pipelines that are started meanwhile have workers that listen on loopback alone."""
+    module: Any = worker_pool_main  # its class is replaced, which mypy refuses
+    theirs = module.BeamFnExternalWorkerPoolServicer
+    module.BeamFnExternalWorkerPoolServicer = LoopbackWorkers
+    try:
+        yield
+    finally:
+        module.BeamFnExternalWorkerPoolServicer = theirs
+
 
 LOCAL_RUNNER = "FnApiRunner"
 SWITCHES = ("directrunner", "switchingdirectrunner")

@@ -12,11 +12,10 @@ from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.questions.shared_options import limit
+from privstream.pipelines.questions.options import limit
 from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.serve.access import Access, is_loopback, read_token
-from privstream.pipelines.serve.folder import WatchedFolder
-from privstream.pipelines.serve.health import Health
+from privstream.pipelines.serve.app import Access, is_loopback, read_token
+from privstream.pipelines.serve.folder import Health, WatchedFolder
 from privstream.pipelines.terminal import say
 
 EXTRA = "serve needs an extra: pip install 'privstream[serve]'"

@@ -1,17 +1,97 @@
-"""Simulated event streams, window by window, with the truth beside them.
-
-The same arguments, seed and numpy release give the same events. Nothing here is private or meant to be: it is for
-trying things out.
-"""
+"""Simulated streams of events: what a city searches for, and the example of Kaplan et al. (2020)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import exp, log, pi, sin
 
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, non_negative, positive, probability
-from privstream.pipelines.simulate.city_words import TRENDS, search_names
+
+TRENDS = (
+    "marathon route",
+    "lantern festival",
+    "first snow",
+    "night market",
+    "bridge reopening",
+    "open air cinema",
+    "cup final",
+    "meteor shower",
+    "museum night",
+    "storm warning",
+    "new tram line",
+    "street piano day",
+    "book fair",
+    "flower parade",
+    "rooftop concert",
+    "giant pumpkin",
+)
+
+THINGS = (
+    "bakery",
+    "bicycle shop",
+    "library",
+    "swimming pool",
+    "noodle bar",
+    "bus timetable",
+    "pharmacy",
+    "playground",
+    "post office",
+    "coffee",
+    "hairdresser",
+    "parking",
+    "cinema",
+    "dentist",
+    "florist",
+    "garden centre",
+    "gym",
+    "ice cream",
+    "kindergarten",
+    "laundry",
+    "museum",
+    "optician",
+    "picnic spot",
+    "pizza",
+    "recycling",
+    "running track",
+    "shoe repair",
+    "tailor",
+    "theatre",
+    "vet",
+    "viewpoint",
+    "yoga",
+)
+
+PLACES = (
+    "harbour",
+    "old town",
+    "north gate",
+    "station",
+    "university",
+    "river bank",
+    "castle hill",
+    "east park",
+    "mill street",
+    "market square",
+    "lakeside",
+    "south bridge",
+    "cathedral",
+    "airport",
+    "town hall",
+    "west end",
+    "botanical garden",
+    "stadium",
+    "canal",
+    "observatory",
+)
+
+
+def search_names(count: int) -> list[str]:
+    """Return so many different names; when things and places have run out, numbers are added."""
+    pairs = [f"{thing} {place}" for place, thing in product(PLACES, THINGS)]
+    return [pairs[n % len(pairs)] + (f" {n // len(pairs) + 1}" if n >= len(pairs) else "") for n in range(count)]
+
 
 START_MICROS = 1_704_067_200_000_000
 """2024-01-01 00:00 UTC, a Monday."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
-from privstream.pipelines.kafka_url import parse_url
+from privstream.pipelines.locations import parse_url
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import json_values
 from privstream.pipelines.terminal import json_text

@@ -13,9 +13,14 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.sinks.row_files import field_types, output_format, read_row_file, write_row_file
+from privstream.pipelines.sinks.row_files import (
+    check_destination,
+    field_types,
+    output_format,
+    read_row_file,
+    write_row_file,
+)
 from privstream.pipelines.sinks.terminal_table import print_rows
-from privstream.pipelines.sinks.whole_files import check_destination
 from rich.console import Console
 
 TERMINAL = "-"

@@ -43,6 +43,11 @@ class RawEvents:
     position: Callable[[int], str]
     record: Callable[[int], str]
 
+    def slice(self, first: int, last: int) -> "RawEvents":
+        """Return the rows from `first` on, those from `last` on not."""
+        columns = {name: column[first:last] for name, column in self.columns.items()}
+        return RawEvents(columns, lambda row: self.position(first + row), lambda row: self.record(first + row))
+
 
 @dataclass(frozen=True)
 class Damage:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of
+from privstream.pipelines.locations import TIME_UNITS
 from pyarrow import types
-
-TIME_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""Units of plain numbers that stand for times, and how many of each make a second."""
 
 DEFAULT_STREAM = "stream"
 """The field with the stream where streams are named and the field is not."""
@@ -69,17 +67,17 @@ class FieldMapping:
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time, stream and value must be different fields, got {', '.join(named)}")
         if self.time_unit is not None:
-            one_of("time_unit", self.time_unit, tuple(TIME_UNITS))
+            one_of("time_unit", self.time_unit, TIME_UNITS)
         integer("max_item_bytes", self.max_item_bytes, minimum=1)
 
     def names(self) -> tuple[str, ...]:
         """Return the fields to be read from a file."""
-        return tuple(self._options())
+        return tuple(self.contents().values())
 
-    def _options(self) -> dict[str, str]:
-        """Return what each field to be read contains."""
-        options = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream, "value": self.value}
-        return {name: option for option, name in options.items() if name}
+    def contents(self) -> dict[str, str]:
+        """Return the fields to be read, by what they contain."""
+        fields = {"user": self.user, "item": self.item, "time": self.time, "stream": self.stream, "value": self.value}
+        return {content: name for content, name in fields.items() if name}
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types can be used.
@@ -92,7 +90,7 @@ class FieldMapping:
             ValueError: a field is missing; the message names the option and the fields that exist.
             TypeError: a field has a type that cannot be used.
         """
-        options = self._options()
+        options = {name: content for content, name in self.contents().items()}
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"

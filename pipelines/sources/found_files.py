@@ -6,16 +6,16 @@ from typing import NamedTuple, cast
 
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
-from privstream.pipelines.sources import avro_events, csv_lines, json_lines, parquet_events
+from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
 from privstream.pipelines.sources.event_files import COMPRESSED, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.parquet_times import row_groups
+from privstream.pipelines.sources.parquet_events import row_groups
 
 FORMATS = {
     "avro": cast(EventFormat, avro_events),
     "parquet": cast(EventFormat, parquet_events),
-    "jsonl": cast(EventFormat, json_lines),
-    "csv": cast(EventFormat, csv_lines),
+    "jsonl": cast(EventFormat, json_events),
+    "csv": cast(EventFormat, csv_events),
 }
 ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")

@@ -21,13 +21,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
-from privstream.pipelines.kafka_url import SCHEME, parse_url
+from privstream.pipelines.locations import SCHEME, parse_url
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.folder_polls import clock
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.kafka_records import ParseRecords, Records
+from privstream.pipelines.sources.json_events import ParseRecords, Records
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.read_part import EVENTS, EventsRead
+from privstream.pipelines.sources.readers import EVENTS, EventsRead
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 NOWHERE = -1  # no offset

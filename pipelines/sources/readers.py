@@ -1,24 +1,235 @@
 """Reads files of events into the pipeline as Arrow record batches."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.runners.watermarks import moves_watermarks
+from privstream.pipelines.runners.local_runner import moves_watermarks
+from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, match_files, timed_parts
-from privstream.pipelines.sources.ordered_parts import ReadInOrder
-from privstream.pipelines.sources.read_part import EVENTS, EventsRead, ReadPart
-from privstream.pipelines.sources.text_pieces import CompressionError
+from privstream.pipelines.sources.found_files import (
+    FORMATS,
+    EventFile,
+    FilePart,
+    check_file,
+    check_unchanged,
+    match_files,
+    timed_parts,
+)
+from privstream.pipelines.sources.normalise import Normaliser, pieces
+from privstream.pipelines.sources.text_lines import CompressionError
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
+
+EVENTS = "events"
+
+
+class EventsRead(NamedTuple):
+    """What a reader gives.
+
+    Attributes:
+        events: Arrow record batches.
+        dead_letters: records, and whole files, that could not be read.
+    """
+
+    events: PCollection[Any]
+    dead_letters: PCollection[Any]
+
+
+def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
+    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
+    texts = (reason, path, position, record)
+    return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
+
+
+class ReadPart(beam.DoFn):
+    """Reads, checks and normalises one part of a file."""
+
+    def __init__(self, fields: FieldMapping) -> None:
+        self.fields = fields
+        self.normalise = Normaliser(fields)
+        self.checked: tuple[Any, ...] = ()
+        self.events_read = Metrics.counter("privstream", "events_read")
+        self.events_malformed = Metrics.counter("privstream", "events_malformed")
+
+    def process(self, element: FilePart) -> Iterator[Any]:
+        """Read a part of a file that is as it was found, and stays so."""
+        check_unchanged(element)
+        yield from self.read(element)
+        check_unchanged(element)
+
+    def read(self, element: FilePart) -> Iterator[Any]:
+        """Give batches of events, and tagged dead letters."""
+        file = element.path, element.size, element.modified
+        if file != self.checked:  # once, not for each of its parts
+            check_file(element, self.fields)
+            self.checked = file
+        part = Part(element.start, element.end)
+        for found in FORMATS[element.format].read(element.path, part, self.fields.names()):
+            if isinstance(found, Damage):
+                yield self.refuse(found.code, dead_letter(found.reason, element.path, found.position, found.record))
+                continue
+            for events in pieces(found):
+                batch, refusals = self.normalise(events)
+                for row, code, reason in refusals:
+                    letter = dead_letter(reason, element.path, events.position(row), events.record(row))
+                    yield self.refuse(code, letter)
+                self.events_read.inc(batch.num_rows)
+                if batch.num_rows:
+                    yield batch
+
+    def refuse(self, code: str, letter: DeadLetter) -> Any:
+        """Count a record and send it away."""
+        self.events_malformed.inc()
+        Metrics.counter("privstream", f"events_malformed_{code}").inc()
+        return beam.pvalue.TaggedOutput(DEAD_LETTERS, letter)
+
+
+ROWS_AT_ONCE = 1 << 17
+"""Small parts are read together until they have so many rows: each time costs a bundle."""
+
+
+Planned = tuple[int, str]
+"""How many parts there are, and a digest of them in their order."""
+
+
+class ReadInOrder(beam.PTransform[Any, Any]):
+    """Reads parts whose least times are known, one after the other, and spreads their events.
+
+    The watermark is the least time of what is still unread: nothing is ever late, unless a file states a least time and
+    has an earlier event. Such an event is late if its window was to be decided by the time that its part states: each
+    event is stamped with that, so this depends on the input alone.
+
+    *Privacy*: one event of an early time can only delay windows. No newest time, which one event could move, counts.
+    One such event in each part delays all windows to the end of the input, and state then holds all of it.
+
+    Args:
+        parts: with a least time each.
+        fields: which fields contain what.
+    """
+
+    def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
+        super().__init__()
+        self.parts = sorted(parts, key=_by_time)
+        self.fields = fields
+
+    def expand(self, pbegin: Any) -> Any:
+        """Read in one place, which takes little of the time, and go on everywhere."""
+        reader = OrderedParts(self.parts, self.fields)
+        read = (
+            pbegin
+            | "Parts" >> beam.Create([reader.planned])
+            | "Read in order"
+            >> beam.ParDo(reader)
+            .with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
+            .with_outputs(DEAD_LETTERS, main=EVENTS)
+        )
+        events = (
+            read[EVENTS]
+            | "Spread events" >> beam.Reshuffle()
+            | "Unpack" >> beam.Map(unpack).with_output_types(pa.RecordBatch)
+        )
+        return EventsRead(events, read[DEAD_LETTERS])
+
+
+class PartsProvider(RestrictionProvider):
+    """The parts that are still to be read: by their numbers, one after the other."""
+
+    def initial_restriction(self, element: Planned) -> OffsetRange:
+        """Begin with all of them."""
+        return OffsetRange(0, element[0])
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        """Track them by their numbers."""
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: Planned, restriction: OffsetRange) -> int:
+        """Return how many are left."""
+        return int(restriction.size())
+
+
+LEFT = beam.DoFn.RestrictionParam(PartsProvider())
+WATERMARK = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())
+
+
+class OrderedParts(beam.DoFn):
+    """Gives packed batches of events, and tagged dead letters, of parts in the order in which they are given.
+
+    The element says which parts they are: a job that is restored with other files refuses. After some of them it
+    pauses, which lets Flink's runner pass the watermark on; timers that set themselves, as in `PolledSource`, do not
+    once their input has ended. What that runner keeps of each pause, and does not free, ends with the run.
+    """
+
+    def __init__(self, parts: Sequence[FilePart], fields: FieldMapping) -> None:
+        self.parts = parts
+        self.planned = len(parts), _digest(parts)
+        self.reader = ReadPart(fields)
+
+    def process(
+        self,
+        element: Planned,
+        tracker: Any = LEFT,
+        watermark: Any = WATERMARK,
+    ) -> Iterator[Any]:
+        """Read the next parts; what is in a part comes at its least time, and the watermark follows."""
+        if tuple(element) != self.planned:
+            raise InputFileError("--input must match the files with which the job was started: these are others")
+        number, rows = tracker.current_restriction().start, 0
+        while tracker.try_claim(number):
+            part = self.parts[number]
+            least = Timestamp(micros=part.least)
+            for found in self.reader.process(part):
+                if isinstance(found, TaggedOutput):
+                    yield TaggedOutput(found.tag, TimestampedValue(found.value, least))
+                else:
+                    yield TimestampedValue(pack(found), least)
+            number, rows = number + 1, rows + part.rows
+            if number < len(self.parts):
+                watermark.set_watermark(Timestamp(micros=self.parts[number].least))
+                if rows >= ROWS_AT_ONCE:
+                    tracker.defer_remainder()
+                    return
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    """Encode a batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def unpack(data: bytes) -> pa.RecordBatch:
+    """Decode a batch."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()
+
+
+def _by_time(part: FilePart) -> tuple[int, str, int]:
+    """Order parts by their least times."""
+    return part.least or 0, part.path, part.start
+
+
+def _digest(parts: Sequence[FilePart]) -> str:
+    """Return what tells lists of parts apart."""
+    return blake2b(repr([tuple(part) for part in parts]).encode(), digest_size=16).hexdigest()
+
 
 FILES_AT_ONCE = 16
 """Footers that are read at the same time, at launch."""

@@ -28,7 +28,7 @@ from privstream.pipelines.sources.folder_polls import (
 )
 from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.read_part import EVENTS, EventsRead, ReadPart, dead_letter
+from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart, dead_letter
 from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"

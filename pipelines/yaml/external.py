@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privstream.pipelines.yaml.on_rows import OnRows
-from privstream.pipelines.yaml.transforms import TRANSFORMS, YamlTransform
+from privstream.pipelines.yaml.transforms import TRANSFORMS, OnRows, YamlTransform
 
 PLACES = ("noise_key_file", "noise_key_variable")
 

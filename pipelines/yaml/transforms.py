@@ -8,15 +8,145 @@ question. Nothing here imports what only Beam's `yaml` extra installs.
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_type_hints
 
+import apache_beam as beam
+from apache_beam.pvalue import PCollection, Row
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import named_fields_from_element_type
+from apache_beam.utils.timestamp import Timestamp
+from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.readings import READINGS
+from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.readings import READINGS, arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import QuestionSpec
-from privstream.pipelines.yaml.configuration import ADDED, Key
-from privstream.pipelines.yaml.on_rows import OnRows
+from privstream.pipelines.questions.spec import STREAMS_PER_PERSON, QuestionSpec
+from privstream.transforms.events.private_transform import PrivateTransform
+
+GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
+
+
+class Key(NamedTuple):
+    """A key of configurations.
+
+    Attributes:
+        type: of its plain values.
+        text: what it is.
+        default: REQUIRED if there is none.
+    """
+
+    type: Any
+    text: str
+    default: Any = None
+
+
+ADDED: Mapping[str, Key] = {
+    "noise_key_file": Key(str, "file with the noise key, readable by every worker. Default: a new random key.", None),
+    "noise_key_variable": Key(str, "environment variable with the noise key, set on every worker.", None),
+    "run_id": Key(str, "public name of the run. A run on other data needs another name.", ""),
+    "user_field": Key(
+        str, "field with the person, text or an integer. Where the unit is an event, it is not read.", "user"
+    ),
+    "item_field": Key(str, "field with the item, text or an integer.", "item"),
+    "time_field": Key(str, "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"),
+    "stream_field": Key(
+        str, "field with the stream. Default: stream, if streams or streams_per_person is given, else none.", None
+    ),
+    "value_field": Key(
+        str,
+        "field with the number that an event has beside its item. It is read where an option is about numbers.",
+        "value",
+    ),
+    "time_unit": Key(str, "unit of times that are plain numbers: s, ms, us or ns.", None),
+    "error_handling": Key(
+        dict[str, str],
+        "a mapping with the key output: the name of the output for rows that cannot be used. Without it they are "
+        "only counted.",
+        None,
+    ),
+}
+"""What a configuration says beside the arguments of the transform."""
+
+
+def error_output(error_handling: Any) -> str | None:
+    """Return the name of the output for dead letters."""
+    if error_handling is None:
+        return None
+    if not isinstance(error_handling, Mapping) or list(error_handling) != ["output"]:
+        raise ValueError("error_handling must be a mapping with the one key output")
+    output = error_handling["output"]
+    if not isinstance(output, str) or output in ("", GOOD):
+        raise ValueError(f"error_handling.output must be a name other than {GOOD}, got {output!r}")
+    return output
+
+
+STREAM = "stream"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class OnRows(beam.PTransform[Any, Any]):
+    """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
+
+    Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps.
+
+    Args:
+        spec: the question.
+        given: plain values of its options, by name; see `readings`.
+        added: what a configuration says beside them; see `configuration.ADDED`.
+    """
+
+    def __init__(self, spec: QuestionSpec, *, given: Mapping[str, Any], added: Mapping[str, Any]) -> None:
+        super().__init__(spec.transform.rpartition(".")[2])
+        asked = any(given.get(name) is not None for name in (STREAMS, STREAMS_PER_PERSON))
+        self.stream_field = (
+            (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
+        )
+        self.error_output = error_output(added["error_handling"])
+        places = (added["noise_key_file"], added["noise_key_variable"])
+        secret = noise_source(*places, added["run_id"])
+        if places == (None, None):
+            _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
+        arguments = arguments_of(spec, given, streams=self.stream_field is not None)
+        made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
+        self.row_type = spec.row_type_of(made)
+        names = {name: added[name] for name in ("user_field", "item_field", "time_field", "value_field", "time_unit")}
+        self.made = made.with_fields(**names, stream_field=self.stream_field or "")
+
+    def expand(self, rows: PCollection[Any]) -> Any:
+        """Build the stages around the transform."""
+        _check_schema(rows)
+        _LOGGER.info("%s", self.made.guarantee.paragraph())
+        published = (
+            rows | "InOneWindow" >> beam.WindowInto(GlobalWindows()) | self.label >> self.made.with_dead_letters()
+        )
+        plain = {name: str if hint is Timestamp else hint for name, hint in get_type_hints(self.row_type).items()}
+        found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text).with_output_types(
+            RowTypeConstraint.from_fields(list(plain.items()))
+        )
+        if self.error_output is None:
+            return found
+        return {GOOD: found, self.error_output: published.dead_letters}
+
+
+def _with_times_as_text(row: Any) -> Row:
+    """Write the times of a row as text."""
+    return Row(
+        **{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in row._asdict().items()}
+    )
+
+
+def _check_schema(rows: PCollection[Any]) -> None:
+    """Refuse what are no rows with a schema."""
+    element: Any = rows.element_type
+    try:
+        named_fields_from_element_type(element)
+    except TypeError:
+        raise TypeError(f"input must be rows with a schema, got {element}") from None
+
 
 DESCRIPTION = """{summary}
 

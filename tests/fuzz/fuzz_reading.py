@@ -9,8 +9,7 @@ from apache_beam.pvalue import TaggedOutput
 from fuzz_meaning import Event, Rules
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
-from privstream.pipelines.sources.read_part import ReadPart
-from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.readers import ReadEvents, ReadPart
 from privstream.transforms.events.dead_letters import DeadLetter
 
 REFUSALS = (ValueError, TypeError)

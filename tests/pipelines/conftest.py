@@ -12,8 +12,7 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import COMPLETE, WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
-from privstream.pipelines.sources.read_part import ReadPart
-from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.readers import ReadEvents, ReadPart
 from privstream.transforms.events.dead_letters import DeadLetter
 
 

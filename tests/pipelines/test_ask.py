@@ -20,7 +20,7 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines import ask, read
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.frames.events_file import as_table, write_events
+from privstream.pipelines.frame_files import as_table, write_events
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.run_command import RunCommand

@@ -12,12 +12,12 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command
+from privstream.pipelines.audit.attacks import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
+from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
-from privstream.pipelines.audit.finding import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
 from privstream.pipelines.audit.trials import Trials
-from privstream.pipelines.questions.attack import SUSPECT, Seen, Sent, all_windows, crowd, most_telling
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.spec import resolve
+from privstream.pipelines.questions.spec import loaded
 from privstream.transforms.counts import contributions
 from scipy import stats
 
@@ -26,7 +26,7 @@ PURE = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, del
 
 
 def attacks(word):
-    return resolve(f"{question(word).module('attacks')}.ATTACKS")
+    return loaded(question(word).audit.path)
 
 
 def responses(epsilon, size, seed):

@@ -9,8 +9,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 import zstandard
-from privstream.pipelines.sources import avro_blocks, avro_events
-from privstream.pipelines.sources.avro_blocks import BLOCK_BYTES, CODECS
+from privstream.pipelines.sources import avro_events
+from privstream.pipelines.sources.avro_events import BLOCK_BYTES, CODECS
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import ReadEvents
@@ -207,4 +207,4 @@ def test_blocks_are_grouped_by_what_they_decompress_to(tmp_path, monkeypatch):
     write(tmp_path / "a.avro", *[block(1, deflate(long_record))] * 10, codec="deflate")
     found = list(avro_events.read(str(tmp_path / "a.avro"), Part(0, (tmp_path / "a.avro").stat().st_size), ["user"]))
     assert [len(piece.columns["user"]) for piece in found] == [2] * 5
-    assert avro_blocks.BLOCK_BYTES >= 1 << 21  # the largest block that Avro's own writers are advised to make
+    assert avro_events.BLOCK_BYTES >= 1 << 21  # the largest block that Avro's own writers are advised to make

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
-from privstream.pipelines.sources import avro_events, csv_lines, json_lines
+from privstream.pipelines.sources import avro_events, csv_events, json_events
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import ReadEvents
@@ -403,7 +403,7 @@ def test_huge_records_are_cut_in_their_dead_letter(tmp_path, read):
 
 def test_a_file_that_vanishes_after_launch_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
-    for module in (json_lines, csv_lines, avro_events):
+    for module in (json_events, csv_events, avro_events):
         with pytest.raises(InputFileError, match=r"cannot read .*gone: No such file"):
             list(module.read(str(tmp_path / "gone"), Part(0, 1), ["user"]))
 

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.image import imread
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.questions.cardinality.picture import band, caption
-from privstream.pipelines.questions.cardinality.simulation import SetSize, simulate_building
+from privstream.pipelines.pictures.cardinality import band, caption
+from privstream.pipelines.simulate.cardinality import SetSize, simulate_building
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CardinalityEstimate
 

@@ -12,8 +12,8 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
+from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.command import Command, NothingUsableError, RunError, UsageError
-from privstream.pipelines.noise_key import noise_source
 from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from privstream.pipelines import clock as clocks
-from privstream.pipelines.clock import clock
+from privstream.pipelines import console as clocks
+from privstream.pipelines.console import clock
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.questions.counts.picture import MOST_LINES, bands, caption
-from privstream.pipelines.questions.counts.spans import settle
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.pictures.counts import MOST_LINES, bands, caption
+from privstream.pipelines.questions.settling import settle_counts
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
 
@@ -246,7 +246,7 @@ def test_a_run_notes_that_windows_forget_though_nobody_asked(
 )
 def test_a_run_that_remembers_is_another_one_than_before(given: dict[str, Any], settled: dict[str, bool]) -> None:
     """Whether it forgets is a part of its identity; of runs that cannot remember nothing new is said."""
-    assert settle(given) == settled
+    assert settle_counts(given) == settled
 
 
 def test_who_forgets_and_who_remembers_have_two_releases(shop: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.pipelines.sources import text_lines, text_pieces
+from privstream.pipelines.sources import text_lines
 
 TIME = "2024-01-01T00:00:00Z"
 HEADER = "user,item,time\n"
@@ -27,7 +27,7 @@ def written(*rows, end="\n", quoting=csv.QUOTE_MINIMAL):
 
 @pytest.fixture(params=BLOCKS)
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", request.param)
 
 
 def test_an_item_with_line_breaks_is_one_record(tmp_path, blocks, read_all):
@@ -97,7 +97,7 @@ def test_what_a_csv_writer_writes_is_read(rows, end, quoting, block, tmp_path_fa
     path = tmp_path_factory.getbasetemp() / "round.csv"
     write(path, written(*[(*row, TIME) for row in rows], end=end, quoting=quoting))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_pieces, "BLOCK_BYTES", block)
+        patch.setattr(text_lines, "BLOCK_BYTES", block)
         found, letters = read_all(path)
     assert [(row["user"], row["item"]) for row in found] == rows
     assert letters == []
@@ -125,7 +125,7 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, limit,
     outcomes = []
     for block in BLOCKS:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_pieces, "BLOCK_BYTES", block)
+            patch.setattr(text_lines, "BLOCK_BYTES", block)
             patch.setattr(text_lines, "MAX_LINE_BYTES", limit)
             rows, letters = read_all(path)
         outcomes.append((rows, sorted(letters)))

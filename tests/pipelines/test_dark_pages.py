@@ -12,8 +12,7 @@ from example_results import write
 from headless_browser import Chromium
 from matplotlib.image import imread
 from numpy.typing import NDArray
-from privstream.pipelines.plot.chart import COLOURS, FAINT, PAGE
-from privstream.pipelines.plot.schemes import DARK, PAPER, in_both
+from privstream.pipelines.plot.chart import COLOURS, DARK, FAINT, PAGE, PAPER, in_both
 from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.report.page import render, text_file
 from privstream.pipelines.report.result import read_result

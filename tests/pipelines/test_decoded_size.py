@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import parquet_events, plain_batches
+from privstream.pipelines.sources import normalise, parquet_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts, match_files
-from privstream.pipelines.sources.read_part import ReadPart
+from privstream.pipelines.sources.readers import ReadPart
 from privstream.transforms.events.times import TIME_TEXT
 
 MEBIBYTE = 1 << 20
@@ -57,14 +57,14 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
 def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path):
     write(
         tmp_path / "a.parquet",
-        coded(["x" * MEBIBYTE + str(n) for n in range(values)], [n % values for n in range(400)]),
+        coded(["x" * (MEBIBYTE - 10) + str(n) for n in range(values)], [n % values for n in range(400)]),
     )
-    batches, letters, most = batches_of(tmp_path / "a.parquet", max_item_bytes=2 * MEBIBYTE)
+    batches, letters, most = batches_of(tmp_path / "a.parquet", max_item_bytes=MEBIBYTE)
     assert not letters
-    assert [batch.num_rows for batch in batches] == [63] * 6 + [22]
+    assert [batch.num_rows for batch in batches] == [16] * 25
     assert [user for batch in batches for user in batch["user"].to_pylist()] == [f"u{row}" for row in range(400)]
-    assert sum(map(len, batches[0]["item"].to_pylist())) >= 63 * MEBIBYTE
-    assert most < 400 * MEBIBYTE + 6 * plain_batches.TEXT_BYTES  # all batches are kept here, and some are made twice
+    assert sum(map(len, batches[0]["item"].to_pylist())) >= 16 * (MEBIBYTE - 10)
+    assert most < 400 * MEBIBYTE + 12 * normalise.TEXT_PER_BATCH  # all batches are kept here, and some are made twice
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_where_batches_end_changes_nothing(tmp_path, monkeypatch, read):
     whole = read(tmp_path / "a.parquet")
     assert len(whole.rows) == 400
     for bytes_ in (1, 3000, 10_000):
-        monkeypatch.setattr(plain_batches, "TEXT_BYTES", bytes_)
+        monkeypatch.setattr(normalise, "TEXT_PER_BATCH", bytes_)
         monkeypatch.setattr(parquet_events, "BATCH_BYTES", bytes_)
         monkeypatch.setattr(parquet_events, "GROUP_BYTES", 1 << 27 if bytes_ == 3000 else 0)
         assert read(tmp_path / "a.parquet") == whole

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from privstream.pipelines import cli, demo
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount
 

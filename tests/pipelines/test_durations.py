@@ -2,7 +2,7 @@
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.durations import RULE, seconds
+from privstream.pipelines.questions.option_types import RULE, seconds
 from privstream.pipelines.questions.readings import duration
 
 LENGTHS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.flags.picture import MOST, caption, draw, picture
-from privstream.pipelines.questions.histogram.simulation import CategoryCount
+from privstream.pipelines.pictures.histogram import MOST, caption_of_flags, draw_flags, flag_picture
+from privstream.pipelines.simulate.histogram import CategoryCount
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import CategoryFlag
 
@@ -36,7 +36,7 @@ def micros(hour: int) -> int:
 
 
 def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
-    found = picture("", ROWS, TRUTH, "95%", "the true numbers")
+    found = flag_picture("", ROWS, TRUTH, "95%", "the true numbers")
     assert list(found.thresholds) == ["soon", "late", "no"]
     assert found.raised == {"soon": micros(2), "late": micros(3)}
     assert found.passed == {"late": micros(4), "soon": micros(4), "no": micros(4)}
@@ -45,18 +45,18 @@ def test_flags_and_counts_are_known_by_the_ends_of_their_windows() -> None:
 
 
 def test_the_caption_counts_what_was_early_and_what_is_missing() -> None:
-    text = caption(picture("", ROWS, TRUTH, "95%", "the true numbers"))
+    text = caption_of_flags(flag_picture("", ROWS, TRUTH, "95%", "the true numbers"))
     assert "2 of 3 flags went up" in text
     assert "In truth 3 counts passed their thresholds: 2 flags were early, 1 not up yet." in text
-    assert "In truth" not in caption(picture("", ROWS, None, "95%", "the true numbers"))
-    assert caption(picture("", [], None, "95%", "the true numbers")) == "There are no rows."
+    assert "In truth" not in caption_of_flags(flag_picture("", ROWS, None, "95%", "the true numbers"))
+    assert caption_of_flags(flag_picture("", [], None, "95%", "the true numbers")) == "There are no rows."
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST + 3])
 def test_any_number_of_categories_can_be_drawn(count: int) -> None:
     stream = io.BytesIO()
     flags = [flag(0, f"category <{i}>", False) for i in range(count)]
-    draw(picture("north", flags, None, "95%", "the true numbers"), stream, "svg")
+    draw_flags(flag_picture("north", flags, None, "95%", "the true numbers"), stream, "svg")
     shown = stream.getvalue().decode()
     assert ("no rows" in shown) == (count == 0)
     assert ("shown: 3 more" in " ".join(shown.split())) == (count > MOST)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.pipelines import cli
+from privstream.pipelines.pictures.truth import judge
 from privstream.pipelines.plot.promise import Promise, columns_in_words
-from privstream.pipelines.plot.truth import judge
-from privstream.pipelines.simulate.event_writers import ItemHolders, write_simulation
+from privstream.pipelines.simulate.simulation import ItemHolders, write_simulation
 from privstream.pipelines.simulate.streams import simulate_heavy_hitters
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter

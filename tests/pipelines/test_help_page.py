@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.help_page import HelpPage, Parser
+from privstream.pipelines.command import HelpPage, Parser
 from privstream.pipelines.questions.catalogue import WORDS, question
 
 

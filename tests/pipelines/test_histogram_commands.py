@@ -12,11 +12,11 @@ from grids import some_quick
 from matplotlib.image import imread
 from privstream.mechanisms import BinaryTreeCounter, HistogramQueries, KaryTreeCounter, KeyedNoise
 from privstream.pipelines import cli
+from privstream.pipelines.pictures.histogram import bands
+from privstream.pipelines.questions.catalogue import HISTOGRAM as SPEC
 from privstream.pipelines.questions.commands import run_command
-from privstream.pipelines.questions.histogram.picture import bands
-from privstream.pipelines.questions.histogram.question import SPEC
-from privstream.pipelines.questions.histogram.simulation import CategoryCount, category_names, simulate_trips
 from privstream.pipelines.questions.readings import arguments_of
+from privstream.pipelines.simulate.histogram import CategoryCount, category_names, simulate_trips
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 

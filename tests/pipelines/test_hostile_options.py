@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
-from privstream.pipelines.help_page import Parser
-from privstream.pipelines.option_texts import check_texts
+from privstream.pipelines.command import Parser
+from privstream.pipelines.option_checks import check_texts
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.runners import launch
 from questions import EXAMPLES, ONE_FOR_ALL, SHARED_OPTIONS, in_windows, options, run_line, write_folder

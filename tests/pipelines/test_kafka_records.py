@@ -14,8 +14,8 @@ from confluent_kafka import (
 )
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.json_events import RECORD_BYTES, ParseRecords, Records
 from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka
-from privstream.pipelines.sources.kafka_records import RECORD_BYTES, ParseRecords, Records
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from example_results import row_of, write
+from privstream.pipelines.pictures.quantiles import caption, draw_lines, lines
 from privstream.pipelines.plot.chart import PAGE
-from privstream.pipelines.questions.nothing_known import NOTHING_KNOWN, covers_all, in_words
-from privstream.pipelines.questions.quantiles.picture import caption, draw_lines, lines
+from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all, in_words
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import words_of
-from privstream.pipelines.serve.newest import newest
+from privstream.pipelines.serve.page import newest
 from privstream.transforms.rows import QuantileEstimate
 
 ROW: QuantileEstimate = row_of("quantiles", 0, "")

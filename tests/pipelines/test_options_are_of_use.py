@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
-from privstream.pipelines.help_page import Parser
+from privstream.pipelines.command import Parser
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import WORDS
 from privstream.pipelines.runners import launch

@@ -12,14 +12,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
 from lying_statistics import lie
-from privstream.pipelines.runners.watermarks import moves_watermarks
-from privstream.pipelines.sources import ordered_parts
+from privstream.pipelines.runners.local_runner import moves_watermarks
+from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files, timed_parts
-from privstream.pipelines.sources.ordered_parts import OrderedParts, PartsProvider, ReadInOrder, pack, unpack
-from privstream.pipelines.sources.parquet_times import row_groups
-from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.parquet_events import row_groups
+from privstream.pipelines.sources.readers import OrderedParts, PartsProvider, ReadEvents, ReadInOrder, pack, unpack
 
 HOUR = 3_600_000_000
 START = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * 10**6
@@ -142,7 +141,7 @@ def steps_of(parts, **fields):
 
 
 def test_the_watermark_is_the_least_time_of_what_is_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(ordered_parts, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(readers, "ROWS_AT_ONCE", 2)
     hours = [5, 1, 9, 7, 8, 2]
     write(tmp_path / "e.parquet", [START + hour * HOUR for hour in hours])
     parts = ReadInOrder(parts_of(tmp_path / "e.parquet"), FieldMapping()).parts
@@ -159,7 +158,7 @@ def test_small_parts_are_read_together(tmp_path):
 
 
 def test_an_old_event_only_delays(tmp_path, monkeypatch):
-    monkeypatch.setattr(ordered_parts, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(readers, "ROWS_AT_ONCE", 2)
     write(tmp_path / "e.parquet", [START, START + 1, START + HOUR, 5, START + 2 * HOUR, START + 2 * HOUR])
     parts = ReadInOrder(parts_of(tmp_path / "e.parquet"), FieldMapping()).parts
     assert [part.start for part in parts] == [1, 0, 2]

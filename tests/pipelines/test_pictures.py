@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import row_of
+from privstream.pipelines.pictures import alerts, counts, top_k
 from privstream.pipelines.plot import bands
 from privstream.pipelines.plot.chart import COLOURS, MARKERS, PAGE
 from privstream.pipelines.plot.picture_spec import Given, PictureSpec
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.alerts import picture as alerts
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.counts import picture as counts
-from privstream.pipelines.questions.spec import resolve
-from privstream.pipelines.questions.top_k import picture as top_k
+from privstream.pipelines.questions.spec import loaded
 from privstream.transforms.rows import Alert, KeyCount, RankedItem
 
 START, HOUR = 1_704_067_200, 3600
@@ -46,7 +44,7 @@ def test_every_line_has_a_marker_of_its_own() -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_every_question_has_a_picture_also_of_nothing(word: str) -> None:
-    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    picture = loaded(question(word).picture.path)
     found = drawn(picture, [])
     assert found["title"] and found["caption"] and found["notes"] == []
 
@@ -174,7 +172,7 @@ def test_a_name_stands_at_the_peak_of_a_line_that_ends_far_below() -> None:
 
 @pytest.mark.parametrize("word", ["counts", "top-k", "alerts", "heavy-hitters"])
 def test_windows_of_weeks_have_their_first_days_below_them(word: str) -> None:
-    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    picture = loaded(question(word).picture.path)
     week, monday = 7 * 24 * HOUR, 1_772_409_600  # 2 March 2026
     rows = []
     for number in range(6):

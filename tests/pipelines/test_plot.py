@@ -13,11 +13,11 @@ from apache_beam.utils.timestamp import Timestamp
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from privstream.pipelines import cli
-from privstream.pipelines.plot import timeline
-from privstream.pipelines.plot.labels import Label, place
+from privstream.pipelines.pictures import heavy_hitters as timeline
+from privstream.pipelines.pictures.truth import Key, detection_threshold, judge, key
+from privstream.pipelines.plot.chart import Label, place
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.plot.truth import Key, detection_threshold, judge, key
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms.rows import HeavyHitter
 

@@ -10,8 +10,8 @@ from apache_beam.utils.timestamp import Timestamp
 from grids import some_quick
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.questions.queries.queries_file import parse_query
-from privstream.pipelines.questions.queries.simulation import DOMAIN, QueryTruth
+from privstream.pipelines.questions.queries_file import parse_query
+from privstream.pipelines.simulate.queries import DOMAIN, QueryTruth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 

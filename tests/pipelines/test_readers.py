@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import avro_events, text_lines, text_pieces
+from privstream.pipelines.sources import avro_events, text_lines
 from privstream.pipelines.sources.event_files import Damage, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, format_of, list_parts, match_files
@@ -159,7 +159,7 @@ def test_a_parquet_footer_is_parsed_once_until_the_file_is_another_one(tmp_path,
 
 
 def test_lines_are_numbered_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 7)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
     (tmp_path / "e.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\n  \nfourth line\nfifth\n\n\nlast")
     blocks = list(text_lines.read_lines(str(tmp_path / "e.txt")))
     assert [number for block in blocks for number in block.numbers] == [1, 4, 5, 8]
@@ -172,7 +172,7 @@ def test_text_gives_the_same_events_whatever_the_blocks(format, block_bytes, tmp
     path = tmp_path / f"e.{format}"
     short = [event for event in EVENTS if len(event["item"]) < 100]
     WRITERS[format](path, short)
-    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block_bytes)
     found = []
     for events in FORMATS[format].read(str(path), Part(0, 0), ["item"]):
         assert not isinstance(events, Damage)

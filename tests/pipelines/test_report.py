@@ -13,7 +13,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import rows as row_types
 

@@ -10,11 +10,11 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.frames.ask import ask
+from privstream.pipelines.frames import ask
+from privstream.pipelines.pictures.counts import PICTURE
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import Promise
-from privstream.pipelines.questions.counts.picture import PICTURE
-from privstream.pipelines.questions.counts.risers import newest, percent, risers
+from privstream.pipelines.questions.risers import newest, percent, risers
 from privstream.transforms.rows import KeyCount
 
 PEOPLE = {"tea": [400] * 6, "cake": [60, 60, 60, 60, 60, 200], "milk": [300, 300, 300, 60, 60, 60]}

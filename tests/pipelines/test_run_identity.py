@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.run_identity import NOT_SHAPING, content_digest, data_digest, identify
-from privstream.pipelines.help_page import Parser
+from privstream.pipelines.command import Parser
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, match_files

@@ -2,12 +2,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from privstream.pipelines.simulate.city_words import THINGS, TRENDS, search_names
-from privstream.pipelines.simulate.event_writers import ItemHolders, write_simulation
+from privstream.pipelines.simulate.simulation import ItemHolders, write_simulation
 from privstream.pipelines.simulate.streams import (
     START_MICROS,
+    THINGS,
+    TRENDS,
     Trend,
     plan_trends,
+    search_names,
     simulate_example_1_4,
     simulate_heavy_hitters,
 )

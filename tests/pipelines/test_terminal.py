@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.page import show
-from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
-from privstream.pipelines.sinks.whole_files import write_json
+from privstream.pipelines.console import show
+from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.writers import print_rows
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.dead_letters import DeadLetter

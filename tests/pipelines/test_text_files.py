@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from privstream.pipelines import cli
 from privstream.pipelines.questions.alert_rules_file import read_rules
 from privstream.pipelines.questions.point_queries import read_point_queries
-from privstream.pipelines.questions.queries.queries_file import ReadLines
-from privstream.pipelines.sources import csv_lines, text_lines, text_pieces
+from privstream.pipelines.questions.queries_file import ReadLines
+from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.transforms import RangeQuery
 
@@ -91,7 +91,7 @@ LONG = {
 @pytest.mark.parametrize(("beyond", "place"), [(1, 0), (200, 45), (5000, 90)])
 def test_a_line_that_is_too_long_is_one_dead_letter(form, beyond, place, tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(text_pieces, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 300)
     write, path = TEXTS[form.split()[0]], tmp_path / f"a.{form.split()[0]}"
     lines = write(HONEST).splitlines(keepends=True)
     lines.insert(len(lines) - len(HONEST) + place, LONG[form] % ("x" * (1000 + beyond)) + "\n")
@@ -260,7 +260,7 @@ def test_files_of_queries_and_rules_that_end_early_are_named(tmp_path):
 
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
-    monkeypatch.setattr(csv_lines, "HEADER_BYTES", 1000)
+    monkeypatch.setattr(csv_events, "HEADER_BYTES", 1000)
     for header in ("user,item,time," + "x" * 2000, 'user,"item,time', "user,item,time\rv,i,2024-01-01", "user,\xff"):
         (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
         with pytest.raises(InputFileError, match=r"a\.csv: the first line must be a CSV header in UTF-8"):

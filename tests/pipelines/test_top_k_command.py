@@ -9,8 +9,8 @@ import pytest
 from privstream.mechanisms import MeasuredTopK
 from privstream.mechanisms.keyed_counts.counted_top_k import CountedTopK
 from privstream.pipelines import cli
-from privstream.pipelines.questions.top_k.picture import caption
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.pictures.top_k import caption
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.rows import RankedItem

@@ -12,8 +12,8 @@ from privstream.mechanisms import FoundKeys
 from privstream.pipelines import ask, cli
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
-from privstream.pipelines.serve.newest import newest
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.serve.page import newest
+from privstream.pipelines.simulate.simulation import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import RankedItem
 

@@ -57,7 +57,7 @@ def test_what_is_no_number_is_refused_row_by_row(make):
 
 def test_bytes_that_are_no_text_are_refused():
     _, refusals = normalise(pa.array([b"\xff", b"5"], pa.binary()))
-    assert [(one.row, one.code) for one in refusals] == [(0, "value_type")]
+    assert [(one.row, one.code) for one in refusals] == [(0, "value_encoding")]
 
 
 def test_lists_with_wrong_values_are_read_as_far_as_possible():

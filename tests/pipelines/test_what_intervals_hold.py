@@ -14,16 +14,16 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import row_of, write
 from privstream.pipelines import cli
+from privstream.pipelines.pictures import counts
 from privstream.pipelines.plot.chart import PAGE
 from privstream.pipelines.plot.picture_spec import Given
 from privstream.pipelines.plot.promise import EACH_BY_ITSELF, Promise, columns_in_words, meaning
 from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.counts import picture as counts
-from privstream.pipelines.questions.spec import resolve
+from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.report.section import section
-from privstream.pipelines.serve.newest import newest
-from privstream.pipelines.simulate.event_writers import ItemHolders
+from privstream.pipelines.serve.page import newest
+from privstream.pipelines.simulate.simulation import ItemHolders
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOLD, SCOPE = "the numbers of people <who> count", "every third by itself"
@@ -37,7 +37,7 @@ Span = tuple[float, float]
 
 def drawn(word: str, content: Promise) -> tuple[str, str]:
     """Return the caption and the drawing of some rows of a question with a guarantee file."""
-    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    picture = loaded(question(word).picture.path)
     rows = [row_of(word, hour, "tea") for hour in range(3)]
     stream = io.BytesIO()
     picture.prepare(Given(stream="", rows=rows, promise=content, options=picture.options))(stream, PAGE)
@@ -124,7 +124,7 @@ def test_reports_and_live_pages_say_it_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["heavy-hitters", "counts"])
 def test_an_empty_picture_says_which_limits_may_be_why(word: str) -> None:
-    picture = resolve(f"{question(word).module('picture')}.PICTURE")
+    picture = loaded(question(word).picture.path)
     stream = io.BytesIO()
     picture.prepare(Given(stream="", rows=[], promise=LIMITED, options=picture.options))(stream, PAGE)
     assert f"Limits may be why: {LEAVE}." in json.loads(stream.getvalue())["caption"]

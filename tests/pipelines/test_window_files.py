@@ -10,10 +10,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles
-from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.whole_files import whole_file, write_once
-from privstream.pipelines.sinks.window_files import WriteWindowFiles, file_name, moment
+from privstream.pipelines.sinks.row_files import read_row_file, whole_file, write_once
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.events.dead_letters import DeadLetter
 

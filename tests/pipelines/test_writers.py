@@ -13,10 +13,15 @@ import pytest
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.pipelines.plot.rows import read_rows
-from privstream.pipelines.questions.heavy_hitters.question import SPEC
-from privstream.pipelines.sinks.row_files import MissingColumnsError, read_row_file, write_row_file
-from privstream.pipelines.sinks.whole_files import check_destination, write_json
+from privstream.pipelines.plot.picture_spec import read_rows
+from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.sinks.row_files import (
+    MissingColumnsError,
+    check_destination,
+    read_row_file,
+    write_json,
+    write_row_file,
+)
 from privstream.pipelines.sinks.writers import WriteRows, file_or_terminal, print_rows, sort_rows
 from privstream.transforms.events.dead_letters import DeadLetter
 from privstream.transforms.rows import Alert, HeavyHitter, KeyCount

@@ -20,7 +20,7 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
-from privstream.pipelines.yaml.configuration import ADDED
+from privstream.pipelines.yaml.transforms import ADDED
 from privstream.transforms import AlertRule, Domain, ShiftingHeavyHitters, SparseVectorAlerts
 from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.events.times import read_micros

@@ -18,7 +18,7 @@ import flink_job_server
 from apache_beam.options.pipeline_options import PipelineOptions
 from listening import descendants
 from paced_stream import START, WINDOW, Stream, build, kept, window_files, windows_published
-from privstream.pipelines.runners.flink_options import FlinkJobOptions
+from privstream.pipelines.runners.flink import FlinkJobOptions
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = 240

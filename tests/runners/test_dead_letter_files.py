@@ -10,7 +10,7 @@ import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.sinks.dead_letter_files import WriteDeadLetterFiles, _WriteLetters
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, _WriteLetters
 from privstream.transforms.events.dead_letters import DeadLetter
 from runner_harness import run
 

@@ -10,7 +10,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from conftest import BROKER, missing
 from privstream.pipelines import cli
-from privstream.pipelines.questions.heavy_hitters.question import SPEC
+from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.transforms.rows import HeavyHitter
 

@@ -7,9 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.runners import flink_check
-from privstream.pipelines.runners.flink_check import check_flink
-from privstream.pipelines.runners.flink_options import FlinkJobOptions
+from privstream.pipelines.runners import flink as flink_check
+from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink
 from privstream.pipelines.runners.launch import parse_beam_options
 
 

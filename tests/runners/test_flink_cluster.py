@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink_cluster_jobs import DEPLOY, PROCESSES, load
-from privstream.pipelines.runners.flink_options import FlinkJobOptions, prepare_for_checkpoints
+from privstream.pipelines.runners.flink import FlinkJobOptions, prepare_for_checkpoints
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

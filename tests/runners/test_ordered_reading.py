@@ -8,7 +8,7 @@ import pytest
 import runner_harness
 from lying_statistics import lie
 from privstream.pipelines import cli
-from privstream.pipelines.sources import ordered_parts
+from privstream.pipelines.sources import readers
 from test_watch_command import command, simulate
 
 PRISM = [pytest.mark.prism, pytest.mark.slow]
@@ -43,7 +43,7 @@ def cut(folder, name):
 
 @pytest.mark.parametrize(("runner", "name"), CASES)
 def test_rows_are_those_of_a_reading_in_any_order(tmp_path, monkeypatch, runner, name):
-    monkeypatch.setattr(ordered_parts, "ROWS_AT_ONCE", 1)  # it pauses after each part
+    monkeypatch.setattr(readers, "ROWS_AT_ONCE", 1)  # it pauses after each part
     on_runner = options(runner)
     cut(tmp_path, name)
     for output, chosen in (("any", ["--runner=FnApiRunner"]), ("order", on_runner)):
@@ -56,7 +56,7 @@ def test_rows_are_those_of_a_reading_in_any_order(tmp_path, monkeypatch, runner,
 @pytest.mark.parametrize("runner", [pytest.param("fn_api", marks=pytest.mark.slow), pytest.param("prism", marks=PRISM)])
 def test_what_the_statistics_deny_is_late_everywhere(tmp_path, monkeypatch, runner):
     """The first row group states a least time two hours after its first events: those of the first hour are late."""
-    monkeypatch.setattr(ordered_parts, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(readers, "ROWS_AT_ONCE", 1)
     on_runner = ["--runner=FnApiRunner"] if runner == "fn_api" else options(runner)
     name = "heavy-hitters"
     simulate(tmp_path, name)

@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.pipelines.runners.flink_restarts import name_job, restarts_told
-from privstream.pipelines.runners.restart_causes import restart_cause
+from privstream.pipelines.runners.flink import name_job, restart_cause, restarts_told
 
 FLINK = "org.apache.flink"
 TRACES = {

@@ -12,8 +12,7 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
-from privstream.pipelines.questions.queries.queries_file import parse_query
-from privstream.pipelines.questions.queries.watch_queries import BEHIND, ReadQueriesFile, WatchQueries
+from privstream.pipelines.questions.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.folder_polls import MICROS, list_folder

@@ -12,8 +12,8 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.broken_rule import BrokenRuleError
 from privstream.transforms.events.element_types import check_events
+from privstream.transforms.events.event_columns import read_batch
 from privstream.transforms.events.event_fields import NUMBER, WHOLE, EventFields
-from privstream.transforms.events.record_batches import read_batch
 from privstream.transforms.events.single_events import read_event
 
 START = 1_700_000_000

@@ -12,7 +12,7 @@ import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from privstream.transforms.events import gathering, record_batches, text_columns
+from privstream.transforms.events import event_columns, gathering
 from privstream.transforms.events.dead_letters import LONGEST_RECORD, set_aside
 from privstream.transforms.events.event_fields import NUMBER, UNREAD, EventFields
 from privstream.transforms.events.gathering import GatherRows
@@ -449,13 +449,13 @@ def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
     monkeypatch.setattr(
         gathering, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
     )
-    read = record_batches.read_batch
+    read = event_columns.read_batch
     item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
     users = [f"u{i}" for i in range(42)]
     rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
     assert [row["user"] for row in rows] == [user for user in users if user != "u40"]
     assert letter.reason == "item must not be null"
-    assert sizes == [0, 16, 16, 10] and text_columns.TEXT_PER_BATCH == 2**24
+    assert sizes == [0, 16, 16, 10] and event_columns.TEXT_PER_BATCH == 2**24
 
 
 def test_clean_columns_are_checked_fast():
@@ -464,7 +464,7 @@ def test_clean_columns_are_checked_fast():
     texts = pa.array([f"u{i}" for i in range(size)])
     batch = pa.record_batch({"user": texts, "item": texts, "time": pa.array(range(size), pa.timestamp("us", "UTC"))})
     began = time.process_time()
-    clean, broken = record_batches.read_batch(batch, EventFields())
+    clean, broken = event_columns.read_batch(batch, EventFields())
     assert clean.num_rows == size and not broken
     assert time.process_time() - began < 1
 
@@ -475,10 +475,10 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     texts = pa.array(["x" * (3 << 20), "tea", None]).cast(kind)
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
-    assert [piece.num_rows for piece in record_batches.pieces(batch, EventFields())] == [3003]
-    clean, broken = record_batches.read_batch(batch, EventFields())
+    assert [piece.num_rows for piece in event_columns.pieces(batch, EventFields())] == [3003]
+    clean, broken = event_columns.read_batch(batch, EventFields())
     assert clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in broken.values()]
     assert reasons == ["item must be at most 1,048,576 bytes of UTF-8"] * 3000 + ["item must not be null"] * 2
-    (record,) = record_batches.row_records(batch, [0])
+    (record,) = event_columns.row_records(batch, [0])
     assert len(record) < 50_000

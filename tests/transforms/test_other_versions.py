@@ -13,7 +13,7 @@ from counts_chain import Chain
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.pipelines.runners.restart_causes import restart_cause
+from privstream.pipelines.runners.flink import restart_cause
 from privstream.transforms.counts.publishing import PublishFound
 from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress
 from tiny_runner import END, dofns_of

@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts, PrivateQueries, ShiftingHeavyHitters, TopKWithGap
-from privstream.transforms.events.event_rows import ReadRows
+from privstream.transforms.events.single_events import ReadRows
 from test_transform_caveats import EXAMPLES
 
 KEY = b"an example, not a secret"

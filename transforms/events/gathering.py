@@ -14,11 +14,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.events.broken_rule import BrokenRuleError, broken_by
 from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.events.element_types import check_events
+from privstream.transforms.events.event_columns import TEXT_PER_BATCH, batch_record, pieces, read_batch, row_records
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.record_batches import batch_record, pieces, read_batch, row_records
 from privstream.transforms.events.single_events import Said, read_event
-from privstream.transforms.events.text_columns import TEXT_PER_BATCH
 from privstream.transforms.timing.steps import MILLISECOND
 
 ROWS_PER_BATCH = 65_536

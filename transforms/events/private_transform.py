@@ -20,7 +20,7 @@ from privstream.transforms.events.dead_letters import DEAD_LETTERS, DeadLetter, 
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.element_types import check_names
 from privstream.transforms.events.event_fields import UNREAD, EventFields
-from privstream.transforms.events.event_rows import Event, ReadRows
+from privstream.transforms.events.single_events import Event, ReadRows
 from privstream.transforms.events.split import check_texts
 from privstream.transforms.events.times import PER_SECOND
 from privstream.transforms.timing.keyed_state import check_runner

@@ -1,17 +1,21 @@
-"""Single events: pairs and rows, and what each says."""
+"""Single events: pairs, rows and mappings, and what each says."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import numbers
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import Row
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError
-from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.text_columns import (
+from privstream.transforms.events.broken_rule import MISSING, TYPE, BrokenRuleError, broken_by
+from privstream.transforms.events.dead_letters import LOG, set_aside, text_of
+from privstream.transforms.events.event_columns import (
     FARTHEST_POINT,
     LONGEST_TEXT,
     empty,
@@ -19,10 +23,11 @@ from privstream.transforms.events.text_columns import (
     no_number,
     no_unicode,
     too_long,
+    value_of,
     wrong_type,
 )
-from privstream.transforms.events.times import micros_of, micros_of_stamp
-from privstream.transforms.events.values import value_of
+from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, WHOLE, EventFields
+from privstream.transforms.events.times import micros_of, micros_of_stamp, read_micros
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"
 
@@ -61,7 +66,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         _user(user, fields.user),
         _item(item, lists=fields.lists) if fields.item else "",
         micros,
-        _text("stream", stream) if fields.streams else "",
+        read_text("stream", stream) if fields.streams else "",
         value_of(value, whole=fields.value == WHOLE) if fields.value != UNREAD else 0.0,
     )
 
@@ -79,10 +84,10 @@ def no_field(name: str) -> BrokenRuleError:
 def _user(value: Any, kind: str) -> str | int:
     """Return a person, or a point."""
     if kind == TEXT:
-        return _text("user", value)
+        return read_text("user", value)
     if kind != NUMBER:
         return ""
-    text = _text("user", value)
+    text = read_text("user", value)
     digits = text[1:] if text[0] in "+-" else text
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or abs(int(text)) > FARTHEST_POINT:
         raise no_number("user")
@@ -92,36 +97,99 @@ def _user(value: Any, kind: str) -> str | int:
 def _item(value: Any, *, lists: bool) -> str | list[str]:
     """Return an item, or several."""
     if not (lists and isinstance(value, list | tuple)):
-        return _text("item", value)
-    texts = [_text("item", each, least=0) for each in value]
+        return read_text("item", value)
+    texts = [read_text("item", each, least=0) for each in value]
     if sum(map(len, texts)) > LONGEST_TEXT:
         raise too_long("item")
     return texts
 
 
-def _text(name: str, value: Any, least: int = 1) -> str:
-    """Return a user, item or stream as text."""
+def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_TEXT) -> str:
+    """Return a user, item or stream as text, of `least` characters to `longest` bytes."""
     if value is None:
         raise missing(name)
     if is_integer(value):
-        number = int(value)
-        if number.bit_length() > LONGEST_TEXT // 1000:  # Python refuses to write very long numbers
-            raise too_long(name)
-        return str(number)
+        with suppress(ValueError):  # Python refuses to write very long numbers
+            if len(text := str(int(value))) <= longest:
+                return text
+        raise too_long(name, longest)
     if not isinstance(value, str):
         raise wrong_type(name, type(value).__name__)
-    text: str = str.__str__(value)  # itself, whatever a subclass says of it
+    text = str.__str__(value)  # itself, whatever a subclass says of it
     if len(text) < least:
         raise empty(name)
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         raise no_unicode(name) from None
-    if size > LONGEST_TEXT:
-        raise too_long(name)
+    if size > longest:
+        raise too_long(name, longest)
     return text
 
 
 def is_integer(value: Any) -> bool:
     """Tell whether a value is an integer, of Python or numpy, and neither a truth value nor a duration."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64)
+
+
+class Event(NamedTuple):
+    """What a row says: who, what, when (a Timestamp), in which stream, and a number; None for what is not read."""
+
+    user: Any
+    item: Any
+    time: Any
+    stream: Any
+    value: Any
+
+
+class ReadRows(beam.DoFn):
+    """Turn rows into events; those without a usable time become dead letters, other rules are checked further on."""
+
+    def __init__(
+        self,
+        *,
+        user_field: str | None,
+        item_field: str | None,
+        time_field: str | None,
+        stream_field: str | None,
+        value_field: str | None,
+        time_unit: str | None,
+    ) -> None:
+        self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
+        self.stream_field, self.value_field = stream_field, value_field
+        self.time_unit = time_unit
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the fields that are read, by argument."""
+        names = ("user_field", "item_field", "time_field", "stream_field", "value_field")
+        return {name: field for name in names if (field := getattr(self, name)) is not None}
+
+    def process(self, row: Any) -> Iterator[Any]:
+        """Read one row."""
+        fields = (self.user_field, self.item_field, self.time_field, self.stream_field, self.value_field)
+        try:
+            user, item, time, stream, value = (_read(row, field) for field in fields)
+            micros = 0 if self.time_field is None else read_micros("time", time, self.time_unit)
+        except Exception as error:
+            LOG.read(1)  # the others are counted where they are gathered
+            yield set_aside(broken_by(error, "row"), _as_json(row), "row")
+            return
+        yield Event(user, item, Timestamp(micros=micros), stream, value)
+
+
+def _read(row: Any, field: str | None) -> Any:
+    """Return what a field contains; None for a field that is not read."""
+    if field is None:
+        return None
+    if not isinstance(row, Mapping):
+        return getattr(row, field)
+    return row[field]
+
+
+def _as_json(row: Any) -> str:
+    """Return a row as JSON, whatever it contains."""
+    try:
+        return json.dumps(row if isinstance(row, Mapping) else row._asdict(), default=str)
+    except Exception:  # it may hold anything, and what cannot be shown must not end the run
+        return text_of(row)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from privstream.transforms.events.broken_rule import FINITE, MISSING, RANGE, TYPE, BrokenRuleError
 from privstream.transforms.timing.on_time import NO_TIME
@@ -132,6 +133,73 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
     micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
     return micros, [(nulls, _missing(NAME)), (outside, _out_of_range(NAME))]
+
+
+def read_times(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks]:
+    """Return a column of timestamps, numbers or text as `micros_column` does.
+
+    Args:
+        column: its text need not be valid UTF-8; such a text is no time.
+        unit: of numbers; None if there must be none.
+    """
+    if pa.types.is_dictionary(column.type):
+        times, marks = read_times(column.dictionary, unit)
+        rows = pc.fill_null(column.indices.cast(pa.int64()), len(times)).to_numpy()
+        spread = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
+        return np.append(times, 0)[rows], [(null_rows(column.indices), _missing(NAME)), *spread]
+    if not _is_text(column.type):
+        if unit is None and not (pa.types.is_timestamp(column.type) or pa.types.is_null(column.type)):
+            raise ValueError("plain numbers must have a time_unit")
+        return micros_column(column, unit or "s")
+    return _at_once(column, unit) or _one_by_one(column, unit)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _at_once(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks] | None:
+    """Parse ISO 8601 or numbers at once, if all of the column is of the first value's form; None if it is not."""
+    first = column.drop_null()[:1].cast(pa.binary()).to_pylist()
+    form = _form(first[0].decode("utf-8", "replace"), unit) if first else pa.timestamp("ns")
+    if form is None or (pa.types.is_int64(form) and _beyond_integers(column)):
+        return None
+    try:
+        parsed = column.cast(form)
+    except pa.ArrowInvalid:
+        return None
+    if pa.types.is_float64(form) and not pc.all(pc.is_finite(parsed)).as_py():
+        return None
+    return micros_column(parsed, unit or "s")
+
+
+def _form(text: str, unit: str | None) -> pa.DataType | None:
+    """Return the Arrow type that reads text of the same form, or None."""
+    iso = ISO_8601.fullmatch(text)
+    if iso:
+        return pa.timestamp("ns", "UTC") if iso["zone"] else pa.timestamp("ns")
+    if unit is None or not NUMBER.fullmatch(text):
+        return None
+    return pa.int64() if unit == "ns" else pa.float64()  # floats are too short for nanoseconds
+
+
+def _beyond_integers(column: pa.Array) -> bool:
+    """Tell whether Arrow might read as an integer what is none here: hexadecimal, or a long row of zeros."""
+    column = column.cast(pa.binary())
+    longest = pc.max(pc.binary_length(column)).as_py()
+    return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(column, "[xX]")).as_py())
+
+
+def _one_by_one(column: pa.Array, unit: str | None) -> tuple[np.ndarray, Marks]:
+    """Read text of several forms, or with wrong ones among it."""
+    times = np.zeros(len(column), np.int64)
+    broken: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
+    for row, data in enumerate(column.cast(pa.binary()).to_pylist()):
+        try:
+            times[row] = read_micros(NAME, data.decode("utf-8", "replace") if data else None, unit)
+        except BrokenRuleError as rule:
+            broken.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
+    return times, list(broken.values())
 
 
 def null_rows(column: pa.Array) -> np.ndarray:

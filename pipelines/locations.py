@@ -1,0 +1,29 @@
+"""How input and output are named: formats of files, topics of Kafka; and what a watermark may follow."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+READ = ("avro", "parquet", "jsonl", "csv")
+WRITTEN = READ
+DEFAULT_FORMAT = "jsonl"
+TIME_UNITS = ("s", "ms", "us", "ns")
+
+ARRIVAL, MARKS = "arrival", "marks"
+CLOCKS = (ARRIVAL, MARKS)
+
+
+SCHEME = "kafka"
+
+
+def parse_url(url: str, option: str) -> tuple[str, str]:
+    """Return brokers and topic of `kafka://host:port/topic`.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    parts = urlsplit(url)
+    topic = parts.path.strip("/")
+    if parts.scheme != SCHEME or not parts.netloc or not topic or "/" in topic:
+        raise ValueError(f"{option} must be of the form kafka://host:port/topic, got {url}")
+    return parts.netloc, topic

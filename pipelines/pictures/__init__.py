@@ -1,0 +1,1 @@
+"""What the pictures of each question show."""

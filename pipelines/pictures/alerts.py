@@ -1,0 +1,208 @@
+"""`privstream plot alerts`: the alerts over time, each with its bound, and the truth where it is known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from privstream.pipelines.plot.chart import (
+    ALARM,
+    COLOURS,
+    DAY,
+    FAINT,
+    GREY,
+    MARKERS,
+    chart,
+    key_above,
+    moment,
+    note,
+    short,
+    style_axes,
+    told,
+    window_of,
+)
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import certainty, held, remark, without_limits
+from privstream.pipelines.simulate.alerts import RuleCount
+from privstream.transforms import Alert
+from privstream.transforms.rows import ENDED
+
+
+@dataclass(frozen=True)
+class AlertPicture:
+    """What is drawn: the alerts of a stream, and the truth about their rules, or about nothing.
+
+    Attributes:
+        meaning: what bars mean, as the rest of a sentence, and perhaps another one.
+        values: what the vertical axis counts.
+        title: above the picture.
+        tested: names of all rules, as far as they are known.
+        span: the time in which they were tested, in microseconds since 1970, as far as it is known.
+        means: numbers of windows that rules are about, by name, where they are several.
+    """
+
+    stream: str
+    rows: Sequence[Alert]
+    truth: Sequence[RuleCount]
+    meaning: str
+    values: str
+    title: str
+    tested: Sequence[str] = ()
+    span: Sequence[int] = ()
+    means: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules, those that gave an alert first, in the order of their first one."""
+        return list(dict.fromkeys([*(row.rule for row in self.rows), *self.tested]))
+
+    @property
+    def styles(self) -> dict[tuple[str, str], list[str]]:
+        """Colours and markers, and the rules that have them: one each, but all beyond the last are grey."""
+        known = list(zip(COLOURS, MARKERS, strict=True))
+        styles = {style: [rule] for style, rule in zip(known, self.rules, strict=False)}
+        others = self.rules[len(known) :]
+        return styles | {(GREY, "."): others} if others else styles
+
+
+def prepare(given: Given) -> Drawing:
+    """Return what draws the alerts."""
+    rules, span = ((given.promise and given.promise.maybe("public", name)) or [] for name in ("rules", "span"))
+    tested = [rule["name"] for rule in rules]
+    means = {rule["name"]: rule["windows"] for rule in rules if "windows" in rule}
+    meaning = (
+        f"from a bound beyond which {held(given.promise)} are, {certainty(given.promise)}"
+        f"{without_limits(given.promise)}.{remark(given.promise)}"
+    )
+    values = given.counted("people in a window")
+    title, truth = given.title("Alerts"), given.truth or []
+    return partial(draw, AlertPicture(given.stream, given.rows, truth, meaning, values, title, tested, span, means))
+
+
+def draw(picture: AlertPicture, stream: BinaryIO, format: str) -> None:
+    """Draw alerts as thick lines, points in the middle of windows with a line to their bound, thresholds as dashes."""
+    styles = picture.styles
+    of_rule: dict[str, list[Alert]] = defaultdict(list)
+    for row in picture.rows:
+        of_rule[row.rule].append(row)
+    true: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for count in sorted(picture.truth, key=lambda count: count.window_start):
+        true[count.rule].append((_day(count), count.people))
+    with chart(stream, format) as (figure, axes):
+        for (colour, marker), rules in styles.items():
+            shown = [rule for rule in rules if rule in of_rule]
+            for known in filter(None, map(true.get, shown)):
+                axes.plot(*zip(*known, strict=True), color=colour, linewidth=1, alpha=0.6)
+            alerts = [of_rule[rule] for rule in shown]
+            _thresholds(axes, alerts, colour)
+            _points(axes, list(chain(*alerts)), colour, marker)
+        windows = [(row.window_start.micros, row.window_end.micros) for row in picture.rows]
+        windows += [(row.window_start.micros, row.window_end.micros) for row in picture.truth]
+        windows += [(picture.span[0], picture.span[1])] if picture.span else []
+        span = (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
+        if not picture.rows:
+            axes.text(0.5, 0.5, "no alert", transform=axes.transAxes, ha="center", color=GREY)
+        _stop(axes, picture.rows, span)
+        words = {"values": picture.values, "title": picture.title, "caption": _caption(picture)}
+        style_axes(figure, axes, span=span, window=window_of(picture.rows), **words)
+        marks = [Line2D([], [], color=colour, marker=marker, markersize=4.5) for colour, marker in styles]
+        names = [short(first) if not more else f"{len(more) + 1:,} other rules" for first, *more in styles.values()]
+        key_above(axes, marks, names)
+
+
+def lasting(rows: Sequence[Alert]) -> dict[int, int]:
+    """Return when each alert of one rule started, and when its last window ended, in microseconds since 1970."""
+    return {row.since.micros: row.window_end.micros for row in rows if row.status != ENDED}
+
+
+def _thresholds(axes: Axes, alerts: Sequence[Sequence[Alert]], colour: str) -> None:
+    """Draw the thresholds of some rules, thick where an alert lasts."""
+    axes.hlines(
+        sorted({rows[0].threshold for rows in alerts}),
+        *(0, 1),
+        transform=axes.get_yaxis_transform(),
+        color=colour,
+        linewidth=1,
+        linestyle=(0, (4, 3)),
+        alpha=0.8,
+        zorder=2,
+    )
+    spans = [(rows[0].threshold, start / DAY, end / DAY) for rows in alerts for start, end in lasting(rows).items()]
+    thick: Any = {"linewidth": 7, "alpha": 0.3, "capstyle": "butt", "zorder": 2}
+    axes.hlines(*np.array(spans).reshape(-1, 3).T, color=colour, **thick)
+
+
+def _points(axes: Axes, rows: Sequence[Alert], colour: str, marker: str) -> None:
+    """Draw numbers with noise, hollow where an alert ends, and lines to their bounds; where there is none, a note."""
+    bars: list[tuple[float, float, float]] = []
+    inside: dict[str, list[tuple[float, float]]] = {colour: [], "white": []}
+    for row in rows:
+        day = _day(row)
+        if row.estimate is None or row.gap is None or row.gap_lower_bound is None:
+            note(axes, row.rule, [(day, row.threshold, f"{moment(row.window_start.micros)}: {row.status}")])
+            continue
+        sign = 1 if (row.estimate >= row.threshold) == (row.gap >= 0) else -1
+        bound = row.threshold + sign * row.gap_lower_bound
+        bars.append((day, bound, row.estimate))
+        inside["white" if row.status == ENDED else colour].append((day, row.estimate))
+        words = "at least" if sign > 0 else "at most"
+        text = f"{told(row.window_start.micros, row.estimate)}, {words} {bound:,.6g}, {row.status}"
+        note(axes, row.rule, [(day, row.estimate, text)])
+    axes.vlines(*np.array(bars).reshape(-1, 3).T, color=colour, linewidth=1.6, alpha=0.55, capstyle="butt", zorder=2)
+    for fill, points in inside.items():
+        days, numbers = np.array(points).reshape(-1, 2).T
+        axes.plot(days, numbers, marker, color=colour, markerfacecolor=fill, markersize=4.5, zorder=4)
+
+
+def _day(row: Alert | RuleCount) -> float:
+    """Return the middle of a window in days since 1970."""
+    return float((row.window_start.micros + row.window_end.micros) / (2 * DAY))
+
+
+def _stop(axes: Axes, rows: Sequence[Alert], span: tuple[int, int] | None) -> None:
+    """Mark where runs of tests have stopped, and the time after it, in which nothing is tested."""
+    for row in rows:
+        if row.stopped and span is not None:
+            axes.axvline(row.window_end.micros / DAY, color=ALARM, linewidth=1.2, linestyle=":")
+            axes.axvspan(row.window_end.micros / DAY, span[1] / DAY, facecolor="none", edgecolor=FAINT, hatch="//")
+
+
+def _caption(picture: AlertPicture) -> str:
+    """Say what is seen."""
+    number = len({(row.rule, row.since) for row in picture.rows})
+    parts = [
+        f"Alerts: {number:,}, of {len(picture.rules):,} rules; thick lines show how long they last. Points: numbers of "
+        "people with noise"
+    ]
+    if means := [f"of {short(rule)}, means over {number} windows in a row" for rule, number in picture.means.items()]:
+        parts.append(f" ({'; '.join(means)})")
+    if any(row.status == ENDED for row in picture.rows):
+        parts.append(", hollow where an alert ends")
+    if not picture.rows or any(row.gap_lower_bound is not None for row in picture.rows):
+        parts.append(f"; bars: {picture.meaning} Dashed: thresholds")
+    else:
+        parts.append(". Dashed: thresholds")
+    if picture.truth:
+        parts.append(". Thin lines: the true numbers of all people")
+    parts.append(".")
+    if any(row.stopped for row in picture.rows):
+        parts.append(" At the dotted line the budget was spent: where it is hatched, nothing was tested.")
+    elif picture.rows and (last := picture.rows[-1]).epsilon_left:
+        parts.append(f" After the last alert its run has epsilon {last.epsilon_left:.3g} left.")
+    return "".join(parts)
+
+
+PICTURE = PictureSpec(
+    description="Draws how long alerts last, their confidence bounds and thresholds and, given the truth, the true "
+    "numbers.",
+    truth=RuleCount,
+    shows="shows the true numbers as lines",
+    prepare=prepare,
+)

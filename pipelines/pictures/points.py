@@ -1,0 +1,124 @@
+"""`privstream plot ranges` and `predecessor`: points in ranges, what is near to points, and the truth beside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from privstream.pipelines.plot.bands import Band, draw_bands, tell_bounds
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import percent
+from privstream.pipelines.simulate.points import NearestTrue, PointsInRange
+from privstream.transforms.rows import NearestPoints, RangeCount
+
+
+def prepare_ranges(given: Given) -> Drawing:
+    """Return what draws the ranges."""
+    bands = range_bands(given.rows, given.truth or [])
+    text = caption_of_ranges(bands, given.sure("Bands"))
+    return partial(draw_bands, bands, values="points", title=given.title("Points in ranges"), caption=text)
+
+
+def range_bands(rows: Sequence[RangeCount], truth: Sequence[PointsInRange]) -> list[Band]:
+    """Return a line for each range; without an error bound there is no band."""
+    true = {(row.window_end, row.low, row.high): float(row.points) for row in truth}
+    ranges: dict[tuple[int, int], list[RangeCount]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.window_end):
+        ranges[row.low, row.high].append(row)
+    bands = []
+    for (low, high), found in ranges.items():
+        bounds = np.array([row.error_bound for row in found], np.float64)
+        bounds[bounds < 0] = np.nan
+        bands.append(
+            Band(
+                f"{low:,} to {high:,}",
+                np.array([row.window_end.micros for row in found], np.int64),
+                np.array([row.estimate for row in found], np.float64),
+                bounds,
+                np.array([true.get((row.window_end, low, high), np.nan) for row in found]) if truth else None,
+            )
+        )
+    return bands
+
+
+def caption_of_ranges(bands: Sequence[Band], meaning: str) -> str:
+    """Say what is seen."""
+    if not bands:
+        return "There are no rows."
+    text = f"{len(bands):,} ranges.{tell_bounds(bands, meaning)}"
+    errors = np.concatenate([np.abs(band.estimates - band.truth) for band in bands if band.truth is not None] or [[]])
+    if not np.isfinite(errors).any():
+        return text
+    return f"{text} Dashed: the truth. The largest error is {np.nanmax(errors):,.0f}."
+
+
+RANGES = PictureSpec(
+    description="Draws how many points lie in each range, with a band for the error and, given the truth, the true "
+    "numbers.",
+    truth=PointsInRange,
+    shows="draws the true numbers, dashed",
+    prepare=prepare_ranges,
+)
+
+
+SIDES = ("predecessor", "successor")
+
+
+def prepare_nearest(given: Given) -> Drawing:
+    """Return what draws the nearest points."""
+    bands = nearest_bands(given.rows, given.truth or [])
+    text, queries = (
+        caption_of_nearest(given.rows, bool(given.truth), percent(given.promise)),
+        sorted({row.query for row in given.rows}),
+    )
+    title = given.title("Nearest points below and above")
+    return partial(draw_bands, bands, values="point", title=title, caption=text, levels=queries)
+
+
+def nearest_bands(rows: Sequence[NearestPoints], truth: Sequence[NearestTrue]) -> list[Band]:
+    """Return two lines for each query, its predecessors and its successors; gaps where an answer has none."""
+    true = {(row.window_end, row.query): row for row in truth}
+    queries: dict[int, list[NearestPoints]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.window_end):
+        queries[row.query].append(row)
+    bands = []
+    for query, found in queries.items():
+        times = np.array([row.window_end.micros for row in found], np.int64)
+        known = [true.get((row.window_end, query)) for row in found]
+        for side in SIDES:
+            near = _points([getattr(row, side) for row in found])
+            if np.isfinite(near).any():
+                right = _points([0 if row is None else getattr(row, side) for row in known]) if truth else None
+                name = f"{'below' if side == SIDES[0] else 'above'} {query:,}"
+                bands.append(Band(name, times, near, np.zeros(len(times)), right))
+    return bands
+
+
+def _points(numbers: Sequence[int]) -> np.ndarray:
+    """Return points as real numbers, NaN where there is none."""
+    points = np.array(numbers, np.float64)
+    points[points == 0] = np.nan
+    return points
+
+
+def caption_of_nearest(rows: Sequence[NearestPoints], truth: bool, certainty: str) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    worst = max(row.error_bound for row in rows)
+    text = (
+        "Dotted: the points of the queries. Lines: the nearest points below and above, as reported. With "
+        f"probability {certainty}, all of them together, at most {worst:,} points lie between a query and its line; "
+        "where there is no line, at most as many lie on that side."
+    )
+    return text + (" Dashed: the nearest points in truth." if truth else "")
+
+
+PREDECESSOR = PictureSpec(
+    description="Draws the nearest points below and above each query and, given the truth, the true ones.",
+    truth=NearestTrue,
+    shows="draws what was nearest, dashed",
+    prepare=prepare_nearest,
+)

@@ -1,0 +1,205 @@
+"""`privstream plot quantiles`: quantiles as lines with their intervals, and the truth beside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import AutoLocator, FuncFormatter
+from privstream.pipelines.plot.bands import MARKS, draw_alone
+from privstream.pipelines.plot.chart import (
+    COLOURS,
+    DAY,
+    INK,
+    MARKERS,
+    Label,
+    chart,
+    freeze_layout,
+    moment,
+    note,
+    place,
+    style_axes,
+)
+from privstream.pipelines.plot.picture_spec import Drawing, Given, PictureSpec
+from privstream.pipelines.plot.promise import NOTHING_KNOWN, covers_all
+from privstream.pipelines.simulate.quantiles import TrueQuantile
+from privstream.transforms.rows import QuantileEstimate
+
+WIDE = 20.0
+"""Values that span a larger ratio are drawn on a logarithmic axis."""
+FOOT = 0.035
+"""Height of a row of crosses, as a part of the picture's."""
+MOST_FEET = 0.3
+"""All rows have at most so much of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A quantile over time: all columns float64, shape (n,), times in days; `truth` is NaN where it is not known.
+
+    `unknown` marks the rows whose interval says nothing, bool, shape (n,).
+    """
+
+    name: str
+    days: np.ndarray
+    starts: np.ndarray
+    estimates: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    truth: np.ndarray
+    unknown: np.ndarray
+
+    def notes(self, heights: np.ndarray) -> Iterator[tuple[float, float, str]]:
+        """What its points mean, which stand at these heights."""
+        columns = (self.days, heights, self.starts, self.estimates, self.lower, self.upper, self.unknown)
+        for day, y, start, value, low, high, unknown in zip(*(column.tolist() for column in columns), strict=True):
+            said = NOTHING_KNOWN if unknown else f"{value:,.6g}"
+            yield day, y, f"{moment(start * DAY)}: {said} (between {low:,.6g} and {high:,.6g})"
+
+    @property
+    def seen(self) -> Line:
+        """The line as it is drawn: with a gap where nothing is known."""
+        estimates, lower, upper = (
+            np.where(self.unknown, np.nan, column) for column in (self.estimates, self.lower, self.upper)
+        )
+        return replace(self, estimates=estimates, lower=lower, upper=upper)
+
+
+def prepare(given: Given) -> Drawing:
+    """Return what draws the quantiles."""
+    parameters: Mapping[str, Any] = {} if given.promise is None else given.promise.maybe("parameters") or {}
+    found = lines(given.rows, given.truth or [], each=given.of_windows, parameters=parameters)
+    text = caption(given.rows, found, given.sure("Bands")) + given.when
+    return partial(draw_lines, found, title=given.title("Quantiles"), caption=text)
+
+
+def lines(
+    rows: Sequence[QuantileEstimate], truth: Sequence[TrueQuantile], *, each: bool, parameters: Mapping[str, Any]
+) -> list[Line]:
+    """Return a line for each quantile, the largest first.
+
+    Args:
+        rows: what was published.
+        truth: what is known of true quantiles.
+        each: whether values are those of each window.
+        parameters: of the run, as far as they are known.
+    """
+    true = {(row.window_end, row.quantile): row.value for row in truth}
+    points: dict[float, list[tuple[float, ...]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.window_end):
+        known = true.get((row.window_end, row.quantile), np.nan)
+        start, end = ((row.window_start if each else row.window_end).micros / DAY, row.window_end.micros / DAY)
+        points[row.quantile].append(((start + end) / 2, start, row.estimate, row.lower, row.upper, known))
+    found = []
+    for quantile in sorted(points, reverse=True):
+        days, starts, estimates, lower, upper, known = np.array(points[quantile], np.float64).T
+        unknown = covers_all(lower, upper, parameters)
+        found.append(Line(f"{100 * quantile:g}%", days, starts, estimates, lower, upper, known, unknown))
+    return found
+
+
+def draw_lines(found: Sequence[Line], stream: BinaryIO, format: str, *, title: str, caption: str) -> None:
+    """Draw lines with their intervals."""
+    with chart(stream, format) as (figure, axes):
+        for rank, line in enumerate(found):
+            _draw(axes, line.seen, COLOURS[rank % len(COLOURS)], MARKERS[rank % len(MARKERS)])
+        ends = [day for line in found for day in (*line.starts, *(2 * line.days - line.starts))]
+        moments = [round(day * DAY) for day in ends]
+        span = (min(moments), max(moments)) if moments else None
+        if not moments:
+            axes.text(0.5, 0.5, "no rows", transform=axes.transAxes, ha="center", color=INK)
+        style_axes(figure, axes, span=span, values="value", title=title, caption=caption)
+        axes.yaxis.set_major_locator(AutoLocator())
+        if _is_wide(found):
+            axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        labels = [
+            _mark(axes, line, foot, COLOURS[rank % len(COLOURS)])
+            for rank, (line, foot) in enumerate(zip(found, _feet(axes, found), strict=True))
+        ]
+        freeze_layout(figure)
+        place(axes, labels)
+
+
+def _draw(axes: Axes, line: Line, colour: str, marker: str) -> None:
+    """Draw a line with its intervals, and the truth, dashed."""
+    axes.fill_between(line.days, line.lower, line.upper, color=colour, alpha=0.15, linewidth=0)
+    draw_alone(axes, line.days, line.lower, line.upper, colour, layer=1)
+    step = 1 if line.unknown.any() else max(1, len(line.days) // MARKS)
+    style: dict[str, Any] = {"marker": marker, "markevery": step, "markersize": 4}
+    axes.plot(line.days, line.estimates, color=colour, linewidth=1.5, **style)
+    axes.plot(line.days, line.truth, color=colour, alpha=0.6, linewidth=1, linestyle=(0, (4, 2)))
+
+
+def _feet(axes: Axes, found: Sequence[Line]) -> list[float]:
+    """Return a height below all lines for the crosses of each, for which room is made if there are any."""
+    unknown = [line.unknown for line in found]
+    if not np.any(unknown):
+        return [0.0] * len(found)
+    if np.all(unknown):
+        axes.set_ylim(min(line.lower.min() for line in found), max(line.upper.max() for line in found))
+    row = min(FOOT, MOST_FEET / len(found))
+    room = row * len(found)
+    axes.get_ylim()  # from here on the limits stay
+    axes.set_ylim(bottom=_height(axes, -room / (1 - room)))
+    return [_height(axes, row * (rank + 0.5)) for rank in reversed(range(len(found)))]
+
+
+def _height(axes: Axes, part: float) -> float:
+    """Return the value at a part of the height of the picture."""
+    return float(axes.transData.inverted().transform(axes.transAxes.transform((0.0, part)))[1])
+
+
+def _mark(axes: Axes, line: Line, foot: float, colour: str) -> Label:
+    """Draw crosses where nothing is known of a line, note what its points mean, and return its name."""
+    axes.plot(line.days[line.unknown], np.full(line.unknown.sum(), foot), "x", color=colour, markersize=4)
+    heights = np.where(line.unknown, foot, line.estimates)
+    note(axes, line.name, line.notes(heights))
+    named = ~line.unknown | line.unknown.all()
+    return Label(line.name, list(zip(line.days[named].tolist(), heights[named].tolist(), strict=True)), colour)
+
+
+def _is_wide(found: Sequence[Line]) -> bool:
+    """Tell whether values that are known are > 0 and span several orders of magnitude."""
+    if not found:
+        return False
+    lower, upper, unknown = (
+        np.concatenate([getattr(x, name) for x in found]) for name in ("lower", "upper", "unknown")
+    )
+    known = ~unknown | unknown.all()
+    least, most = lower[known].min(), upper[known].max()
+    return bool(least > 0 and most > WIDE * least)
+
+
+def caption(rows: Sequence[QuantileEstimate], found: Sequence[Line], meaning: str) -> str:
+    """Say what is seen."""
+    if not rows:
+        return "There are no rows."
+    number = "1 quantile" if len(found) == 1 else f"{len(found):,} quantiles"
+    text = f"{number} in {len(found[0].days):,} windows. {meaning}"
+    if unknown := sum(int(line.unknown.sum()) for line in found):
+        points = sum(len(line.days) for line in found)
+        text += (
+            f" Crosses at the foot, in the order of the lines, {unknown:,} of {points:,}: {NOTHING_KNOWN}, since there "
+            "are too few values: the interval covers all that a value may be, or nearly."
+        )
+    known = [line for line in found if np.isfinite(line.truth).any()]
+    if not known:
+        return text
+    judged = sum(int(np.isfinite(line.truth).sum()) for line in known)
+    outside = sum(int(((line.truth < line.lower) | (line.truth > line.upper)).sum()) for line in known)
+    inside = "all of them are" if not outside else f"all but {outside:,} of {judged:,} are"
+    return f"{text} Dashed: quantiles of all values, before any limits; {inside} in their intervals."
+
+
+PICTURE = PictureSpec(
+    description="Draws quantiles over time with their intervals and, given the truth, the true quantiles.",
+    truth=TrueQuantile,
+    shows="draws true quantiles, dashed",
+    prepare=prepare,
+)

@@ -1,1 +1,0 @@
-"""Alerts: public rules about numbers of people, tested in every window."""

@@ -1,1 +1,0 @@
-"""Flags: which public categories have been counted more often than their thresholds so far."""

@@ -1,1 +1,0 @@
-"""Heavy hitters: the items that many people have, which nobody needs to name beforehand."""

@@ -1,1 +1,0 @@
-"""Quantiles: the median and percentiles of numbers in events."""

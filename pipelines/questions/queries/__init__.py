@@ -1,1 +1,0 @@
-"""Queries: linear queries about a data set, answered one after the other."""

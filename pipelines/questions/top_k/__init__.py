@@ -1,1 +1,0 @@
-"""Top-k: the items of a public list that most people have."""

@@ -1,0 +1,330 @@
+"""What Flink needs beside Beam: its options, whether the cluster suits, why it restarted a job, and how often."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+)
+from privstream.pipelines.command import UsageError
+
+CHECKPOINT_TIMEOUT_MILLIS = 120_000
+"""A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
+
+CHECKPOINT_PAUSE_MILLIS = 1_000
+"""Where checkpoints take longer than their interval, Flink begins the next one at once. It may overtake the notice that
+the last one is complete; an incremental checkpoint of RocksDB then refers to files that are deleted by now ("Attempt to
+reference unknown state" in the job manager's log), and hangs."""
+
+BUNDLE_MILLIS = 100
+"""A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
+
+
+class FlinkJobOptions(PipelineOptions):
+    """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: Any) -> None:
+        """Add the options, under the names that the job server gives them."""
+        parser.add_argument(
+            "--checkpointing_interval", type=int, help="milliseconds between two checkpoints; needs --streaming"
+        )
+        parser.add_argument(
+            "--finish_bundle_before_checkpointing",
+            default=False,
+            action="store_true",
+            help="always on with checkpoints: without it events are lost as late",
+        )
+        parser.add_argument(
+            "--operator_chaining",
+            choices=["true", "false"],
+            help="false with checkpoints, unless given: a savepoint then fits any parallelism",
+        )
+        for name in ("externalized_checkpoints_enabled", "retain_externalized_checkpoints_on_cancellation"):
+            parser.add_argument(
+                f"--{name}",
+                default=False,
+                action="store_true",
+                help="always on with checkpoints: the last one stays when a job is cancelled",
+            )
+        parser.add_argument(
+            "--checkpoint_timeout_millis",
+            type=int,
+            help=f"a checkpoint that takes longer restarts the job (default here: {CHECKPOINT_TIMEOUT_MILLIS})",
+        )
+        parser.add_argument(
+            "--min_pause_between_checkpoints",
+            type=int,
+            help=f"milliseconds from the end of one to the next (default here: {CHECKPOINT_PAUSE_MILLIS})",
+        )
+        parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
+        parser.add_argument(
+            "--allow_non_restored_state",
+            default=False,
+            action="store_true",
+            help="go on also if the savepoint has state of steps that no longer exist",
+        )
+        parser.add_argument(
+            "--shutdown_sources_after_idle_ms",
+            type=int,
+            help="lets a bounded run with checkpoints end; no checkpoint is taken from then on",
+        )
+        parser.add_argument("--max_bundle_size", type=int, help="elements that are handled together at most")
+        parser.add_argument(
+            "--max_bundle_time_mills",
+            type=int,
+            help=f"milliseconds for which a bundle waits at most (default here with checkpoints: {BUNDLE_MILLIS})",
+        )
+
+
+def prepare_for_checkpoints(options: PipelineOptions) -> None:
+    """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism, and short bundles.
+
+    Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
+    watermark goes on: events become late, or wait for ever. And steps that Flink chains, which depends on parallelism,
+    go by other names in a savepoint.
+    """
+    flink = options.view_as(FlinkJobOptions)
+    if flink.checkpointing_interval is not None:
+        flink.finish_bundle_before_checkpointing = True
+        flink.externalized_checkpoints_enabled = True
+        flink.retain_externalized_checkpoints_on_cancellation = True
+        flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
+        if flink.min_pause_between_checkpoints is None:
+            flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
+        if flink.max_bundle_time_mills is None:
+            flink.max_bundle_time_mills = BUNDLE_MILLIS
+        flink.operator_chaining = flink.operator_chaining or "false"
+
+
+CAUSES = {
+    r"ModuleNotFoundError: No module named '([\w.]+)'": (
+        "the workers' Python has no module {0}: install the package there, the same version, and restart the workers"
+    ),
+    r"noise_key_file must be (?:a readable file|readable by)": (
+        "a worker cannot read the noise key: put the file on the same path on every worker, readable by its user only"
+    ),
+    r"noise key must be the same on every worker": (
+        "a worker has another noise key than the launch: give all of them the same; a new key is a new run"
+    ),
+    r"SnapshotError: state of (\w+) cannot be used": (
+        "the state of {0} was written by another version or with other options, or is damaged: nothing has been "
+        "published from it; take the version and the options that wrote it, and resume from the same savepoint or "
+        "checkpoint, or an earlier one, or begin a new run"
+    ),
+    r"OutOfDirectMemoryError|[Dd]irect buffer memory|Server sendMessage\(\) failed with Error": (
+        "a task manager ran out of direct memory, which messages between Java and Python need: give task managers more "
+        "memory (--task-manager-memory), or raise taskmanager.memory.task.off-heap.size"
+    ),
+    r"OutOfMemoryError: Metaspace": (
+        "a task manager ran out of memory for classes (Metaspace): put Beam's libraries on its own class path"
+    ),
+    r"Java heap space|GC overhead limit exceeded|Application error processing RPC": (
+        "a task manager ran out of heap memory: give task managers more memory (--task-manager-memory, or "
+        "taskmanager.memory.process.size)"
+    ),
+    r"(?m)^(?:\w+\.)*_?(?:Array|Arrow)?MemoryError\b": (
+        "a Python worker ran out of memory: give the workers more memory, or use a larger parallelism"
+    ),
+    r"SDK (?:harness )?(?:closed connection|disconnected)|CANCELLED: (?:client cancelled|call already cancelled)": (
+        "a Python worker ended or was killed: worker-pool.out says why; if it does not, the system may have killed it "
+        "for its memory"
+    ),
+    r"RemoteTransportException|Heartbeat of TaskManager|TaskManager with id \S+ is no longer reachable|"
+    r"TaskExecutor is shutting down|TaskManager \S+ disconnected|ResourceManager.*TaskExecutor.*disconnect": (
+        "a task manager ended or was killed: its .out file says why; if it does not, the system may have killed it "
+        "for its memory"
+    ),
+    r"NoResourceAvailableException|Could not acquire the minimum required resources": (
+        "there are too few free slots: start task managers, cancel jobs that are not wanted, or lower --parallelism"
+    ),
+    r"No space left on device": "a disk is full: make room where checkpoints, temporary files and output lie",
+    r"Exceeded checkpoint tolerable failure threshold": (
+        "a checkpoint took longer than --checkpoint_timeout_millis: either a worker cannot load the pipeline "
+        "(worker-pool.out says why), or storage or workers are too slow"
+    ),
+}
+"""What a stack trace shows, and what that means; the first that is found counts."""
+
+PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))\b", re.MULTILINE)
+JAVA_ERROR = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error))")
+
+
+def restart_cause(trace: str) -> str:
+    """Return what a stack trace means: what to do where that is known, else the type of the innermost error."""
+    for pattern, advice in CAUSES.items():
+        known = re.search(pattern, trace)
+        if known:
+            return advice.format(*known.groups())
+    kinds = PYTHON_ERROR.findall(trace) or JAVA_ERROR.findall(trace)
+    return kinds[-1] if kinds else "unknown; see the task managers' logs"
+
+
+LOCAL_MASTERS = ("[local]", "[auto]")
+ANSWER_SECONDS = 5
+
+
+def check_flink(options: PipelineOptions) -> None:
+    """Check Java, the job server's jar, and that a cluster of the right version answers.
+
+    Raises:
+        UsageError: what is missing, and how to get it.
+    """
+    if not _on_flink(options):
+        return
+    flink = options.view_as(FlinkRunnerOptions)
+    _check_job_server(flink.flink_job_server_jar)
+    if not on_cluster(options):
+        return
+    _check_version(flink.flink_master, flink.flink_version)
+    if options.view_as(PortableOptions).environment_type == "LOOPBACK":
+        raise UsageError(
+            "environment_type must not be LOOPBACK on a cluster: workers would end with this command; use EXTERNAL, "
+            "with a worker pool beside each task manager"
+        )
+
+
+def on_cluster(options: PipelineOptions) -> bool:
+    """Tell whether a pipeline is to run on a Flink cluster, and not inside its job server."""
+    return _on_flink(options) and options.view_as(FlinkRunnerOptions).flink_master not in LOCAL_MASTERS
+
+
+def _on_flink(options: PipelineOptions) -> bool:
+    return (options.view_as(StandardOptions).runner or "").rpartition(".")[2] == "FlinkRunner"
+
+
+def ask_cluster(master: str, path: str) -> Any:
+    """Return what a cluster's REST interface answers.
+
+    Raises:
+        OSError, HTTPException, ValueError: there is no answer.
+    """
+    address = master if "://" in master else f"http://{master}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"{address}{path}", timeout=ANSWER_SECONDS) as answer:
+        return json.loads(answer.read())
+
+
+def _check_job_server(jar: str | None) -> None:
+    """Check that Beam's job server can be started."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None:
+        where = f"; JAVA_HOME is {home}, put its bin folder on the PATH" if home else ""
+        raise UsageError(f"Java must be installed to submit to Flink: install a Java runtime, 11 or 17{where}")
+    if jar is not None and not urlsplit(jar).scheme and not Path(jar).is_file():
+        raise UsageError(
+            f"flink_job_server_jar must be a file, got {jar}; deploy/get_flink_job_server.sh prints the path of one"
+        )
+
+
+def _check_version(master: str, version: str) -> None:
+    """Check that a cluster of this version answers."""
+    try:
+        runs = str(ask_cluster(master, "/config")["flink-version"])
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise UsageError(
+            f"flink_master must be the address of a Flink cluster, got {master} ({reason}): start one with "
+            "deploy/flink_cluster.py start, or mend host and port"
+        ) from None
+    if runs.rpartition(".")[0] != version:
+        raise UsageError(
+            f"flink_version must be that of the cluster: {master} runs Flink {runs}, got {version}; the job server "
+            f"must be made for {runs.rpartition('.')[0]} too"
+        )
+
+
+SECONDS = 5.0
+UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
+
+
+def name_job(options: PipelineOptions, name: str) -> None:
+    """Give a job a name by which people know it on Flink's page, unless `--job_name` has given one."""
+    named = options.view_as(GoogleCloudOptions)
+    named.job_name = named.job_name or name
+
+
+@contextmanager
+def restarts_told(options: PipelineOptions, tell: Callable[[str], None], seconds: float = SECONDS) -> Iterator[None]:
+    """Tell of restarts of the job that is submitted meanwhile; nothing on runners other than a Flink cluster.
+
+    Args:
+        options: those of the job, which has a name.
+        tell: is called with a line for people: at first, when the reason is another one, and when the number of
+            restarts has doubled. It comes from another thread.
+        seconds: between two questions to the cluster, which may have no answer.
+    """
+    if not on_cluster(options):
+        yield
+        return
+    over = threading.Event()
+    master, name = options.view_as(FlinkRunnerOptions).flink_master, options.view_as(GoogleCloudOptions).job_name
+    watch = _Restarts(master, name, tell)
+    thread = threading.Thread(target=watch.until, args=(over, seconds), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+class _Restarts:
+    """The restarts of one job: the first one of a name that appears from now on."""
+
+    def __init__(self, master: str, name: str, tell: Callable[[str], None]) -> None:
+        self._master, self._name, self._tell = master, name, tell
+        self._others = set(self._listed())
+        self._count = self._newest = 0
+        self._cause = ""
+
+    def until(self, over: threading.Event, seconds: float) -> None:
+        """Look until it is over."""
+        job = None
+        while not over.wait(seconds):
+            job = job or next((one for one in self._listed() if one not in self._others), None)
+            if job is not None:
+                self._look(job)
+
+    def _listed(self) -> list[str]:
+        """Return the jobs of the name; none if there is no answer."""
+        try:
+            jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
+            return [job["jid"] for job in jobs if job["name"] == self._name]
+        except UNANSWERED:
+            return []
+
+    def _look(self, job: str) -> None:
+        """Tell of restarts since the last look, oldest first."""
+        try:
+            entries = ask_cluster(self._master, f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
+            found = sorted((entry["timestamp"], entry["stacktrace"]) for entry in entries)
+        except UNANSWERED:
+            return
+        for at, trace in found:
+            if at > self._newest:
+                self._newest = at
+                self._add(restart_cause(trace))
+
+    def _add(self, cause: str) -> None:
+        """Count a restart, and tell of it if that is news."""
+        self._count += 1
+        doubled = self._count & (self._count - 1) == 0
+        if doubled or cause != self._cause:
+            self._cause = cause
+            self._tell(f"Flink restarts the job, {self._count} time{'s' * (self._count > 1)} so far: {cause}")
